@@ -1,0 +1,1 @@
+//! Block devices: files, block devices, memory, and wrappers that count, record and break them.

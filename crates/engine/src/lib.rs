@@ -1,0 +1,1 @@
+//! A NILFS2 volume: block maps, DAT, checkpoints, log writer, recovery.

@@ -1,0 +1,1 @@
+//! POSIX semantics over the engine: inodes, directories, files.

@@ -1,0 +1,1 @@
+//! The kernel's FUSE protocol, mounting and unmounting.

@@ -1,0 +1,1 @@
+//! Seeded operation generator and an in-memory POSIX model.

@@ -1,0 +1,1 @@
+//! Reads a volume with no help from the engine and checks every invariant.
