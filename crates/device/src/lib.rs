@@ -1,1 +1,135 @@
 //! Block devices: files, block devices, memory, and wrappers that count, record and break them.
+//!
+//! Everything above this crate sees a [`Device`]: a flat run of bytes that can be read, written
+//! (gathered), flushed and discarded. Offsets and lengths are bytes. Wrappers stack: each holds
+//! an inner device and is one itself.
+
+mod error;
+mod memory;
+
+use std::sync::Arc;
+
+pub use error::{Error, Operation, Result};
+pub use memory::MemoryDevice;
+
+/// What a device says of itself; sizes in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Smallest unit the device addresses.
+    pub logical_block: u32,
+    /// Smallest unit it writes without reading.
+    pub physical_block: u32,
+    /// Preferred size of a request, 0 where the device names none.
+    pub optimal_io: u32,
+    /// True for disks whose seeks cost time.
+    pub rotational: bool,
+    /// Whether `flush` reaches stable storage (false: it is a no-op, as in memory).
+    pub flush: bool,
+    /// Whether discard gives the space back.
+    pub discard: bool,
+    /// Requests the device works on at once.
+    pub queue_depth: u32,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Capabilities {
+            logical_block: 512,
+            physical_block: 4096,
+            optimal_io: 0,
+            rotational: false,
+            flush: true,
+            discard: false,
+            queue_depth: 1,
+            read_only: false,
+        }
+    }
+}
+
+/// A flat, byte-addressed store. All methods take `&self`: a device is shared between the log
+/// writer and readers, and orders nothing between requests except through `flush`.
+pub trait Device: Send + Sync {
+    /// Size in bytes, as last seen.
+    fn len(&self) -> u64;
+
+    /// True when the device holds no byte.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Asks the operating system for the size again (after growth) and returns it.
+    fn refresh_len(&self) -> Result<u64> {
+        Ok(self.len())
+    }
+
+    /// Fills `buf` from `offset`. Errors: past the end, unreadable.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Like `read_at` where the bytes are at hand without waiting for the medium; `Ok(false)`
+    /// leaves `buf` unspecified and means: use `read_at` where waiting is allowed.
+    fn read_if_cached(&self, _offset: u64, _buf: &mut [u8]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Writes the buffers one behind the other from `offset`, as few requests as possible.
+    /// Not durable before a later `flush` returns. Errors: past the end, no space under a sparse
+    /// file, read-only, medium. After an error any part may have been written.
+    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()>;
+
+    /// Returns when every write that returned before this call is durable.
+    fn flush(&self) -> Result<()>;
+
+    /// Writes one buffer durably, after everything before it is durable (flush, then FUA).
+    fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.flush()?;
+        self.write_at(offset, &[buf])?;
+        self.flush()
+    }
+
+    /// Tells the device that the range's content is no longer wanted; it may read as anything.
+    fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// What the device says of itself.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Bytes by which the storage below could still grow: `None` where that is no question (a
+    /// real device), the free space of the host file system for a sparse image.
+    fn backing_free(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl<T: Device + ?Sized> Device for Arc<T> {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+    fn refresh_len(&self) -> Result<u64> {
+        (**self).refresh_len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (**self).read_at(offset, buf)
+    }
+    fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        (**self).read_if_cached(offset, buf)
+    }
+    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        (**self).write_at(offset, bufs)
+    }
+    fn flush(&self) -> Result<()> {
+        (**self).flush()
+    }
+    fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        (**self).write_durably(offset, buf)
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        (**self).discard(offset, len)
+    }
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+    fn backing_free(&self) -> Option<u64> {
+        (**self).backing_free()
+    }
+}
