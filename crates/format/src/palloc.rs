@@ -1,0 +1,180 @@
+//! Where the persistent-object allocator keeps things in the DAT and the ifile (spec section 6).
+
+use crate::{Error, Geometry, Result};
+
+/// Layout of one allocator file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    entry_size: u64,
+    entries_per_block: u64,
+    entries_per_group: u64,
+    blocks_per_group: u64,
+    groups_per_desc: u64,
+    blocks_per_desc: u64,
+    ngroups: u64,
+}
+
+/// An entry's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryPlace {
+    /// File block offset of the entry block.
+    pub block: u64,
+    /// Byte in that block.
+    pub byte: usize,
+}
+
+impl Layout {
+    /// Layout for entries of `entry_size` bytes.
+    pub fn new(geometry: &Geometry, entry_size: u32) -> Self {
+        let b = u64::from(geometry.block_size);
+        let entry_size = u64::from(entry_size);
+        let entries_per_block = b / entry_size;
+        let entries_per_group = b * 8;
+        let blocks_per_group = entries_per_group.div_ceil(entries_per_block) + 1;
+        let groups_per_desc = b / 4;
+        let blocks_per_desc = groups_per_desc * blocks_per_group + 1;
+        // 2^(64 - log2(B) - 3) groups, but no further than file offsets that fit an i64 of bytes.
+        let ngroups = (1u64 << (64 - geometry.block_bits - 3))
+            .min(geometry.max_key() / blocks_per_desc * groups_per_desc);
+        Layout {
+            entry_size,
+            entries_per_block,
+            entries_per_group,
+            blocks_per_group,
+            groups_per_desc,
+            blocks_per_desc,
+            ngroups,
+        }
+    }
+
+    /// Entries a group (bits of one bitmap block).
+    pub fn entries_per_group(&self) -> u64 {
+        self.entries_per_group
+    }
+
+    /// Entries one entry block holds.
+    pub fn entries_per_block(&self) -> u64 {
+        self.entries_per_block
+    }
+
+    /// Groups one descriptor block describes.
+    pub fn groups_per_desc(&self) -> u64 {
+        self.groups_per_desc
+    }
+
+    /// File blocks one descriptor block and its groups take.
+    pub fn blocks_per_desc(&self) -> u64 {
+        self.blocks_per_desc
+    }
+
+    /// Groups there can be.
+    pub fn ngroups(&self) -> u64 {
+        self.ngroups
+    }
+
+    /// Whether an entry number can exist.
+    pub fn check(&self, structure: &'static str, nr: u64) -> Result<u64> {
+        if nr / self.entries_per_group < self.ngroups {
+            Ok(nr)
+        } else {
+            Err(Error::corrupt(structure, format!("entry number {nr} is impossible")))
+        }
+    }
+
+    /// Group of an entry.
+    pub fn group(&self, nr: u64) -> u64 {
+        nr / self.entries_per_group
+    }
+
+    /// Bit of an entry in its group's bitmap.
+    pub fn bit(&self, nr: u64) -> usize {
+        (nr % self.entries_per_group) as usize
+    }
+
+    /// Descriptor block of a group and the byte of its 4-byte slot.
+    pub fn desc(&self, group: u64) -> (u64, usize) {
+        ((group / self.groups_per_desc) * self.blocks_per_desc, ((group % self.groups_per_desc) * 4) as usize)
+    }
+
+    /// Bitmap block of a group.
+    pub fn bitmap_block(&self, group: u64) -> u64 {
+        self.desc(group).0 + 1 + (group % self.groups_per_desc) * self.blocks_per_group
+    }
+
+    /// Place of an entry.
+    pub fn entry(&self, nr: u64) -> EntryPlace {
+        let off = nr % self.entries_per_group;
+        EntryPlace {
+            block: self.bitmap_block(self.group(nr)) + 1 + off / self.entries_per_block,
+            byte: ((off % self.entries_per_block) * self.entry_size) as usize,
+        }
+    }
+
+    /// What a file block offset holds.
+    pub fn kind(&self, block: u64) -> Kind {
+        let (desc, rest) = (block / self.blocks_per_desc, block % self.blocks_per_desc);
+        if rest == 0 {
+            return Kind::Descriptor { first_group: desc * self.groups_per_desc };
+        }
+        let group = desc * self.groups_per_desc + (rest - 1) / self.blocks_per_group;
+        match (rest - 1) % self.blocks_per_group {
+            0 => Kind::Bitmap { group },
+            n => Kind::Entries { first: group * self.entries_per_group + (n - 1) * self.entries_per_block },
+        }
+    }
+}
+
+/// What a block of an allocator file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Descriptor { first_group: u64 },
+    Bitmap { group: u64 },
+    Entries { first: u64 },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry(bits: u32) -> Geometry {
+        Geometry {
+            block_size: 1 << bits,
+            block_bits: bits,
+            blocks_per_segment: 2048,
+            nsegments: 8,
+            first_data_block: 1,
+            inode_size: 128,
+            dat_entry_size: 32,
+            checkpoint_size: 192,
+            segment_usage_size: 16,
+            crc_seed: 0,
+            first_ino: 11,
+            reserved_percent: 5,
+        }
+    }
+
+    #[test]
+    fn numbers_equal_the_specifications_examples() {
+        let dat = Layout::new(&geometry(12), 32);
+        assert_eq!((dat.entries_per_block, dat.entries_per_group, dat.blocks_per_group), (128, 32768, 257));
+        assert_eq!((dat.groups_per_desc, dat.blocks_per_desc), (1024, 263_169));
+        let ifile = Layout::new(&geometry(10), 128);
+        assert_eq!(
+            (ifile.entries_per_block, ifile.blocks_per_group, ifile.blocks_per_desc),
+            (8, 1025, 262_401)
+        );
+    }
+
+    #[test]
+    fn place_and_kind_are_inverse() {
+        for bits in [10, 12, 16] {
+            let l = Layout::new(&geometry(bits), 32);
+            for nr in [0, 1, 31, 32, 127, 128, 40_000, 1 << 27, (1 << 33) + 12345] {
+                let e = l.entry(nr);
+                let Kind::Entries { first } = l.kind(e.block) else { panic!("not an entry block") };
+                assert_eq!(first + e.byte as u64 / 32, nr);
+                assert_eq!(l.kind(l.bitmap_block(l.group(nr))), Kind::Bitmap { group: l.group(nr) });
+            }
+        }
+    }
+}
