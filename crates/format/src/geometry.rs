@@ -91,6 +91,11 @@ impl Geometry {
         reserved_segments(self.nsegments, self.reserved_percent)
     }
 
+    /// Fewest segments mkfs accepts where the device holds `nsegments` (spec 16.1).
+    pub fn minimum_segments(nsegments: u64, percent: u32) -> u64 {
+        reserved_segments(nsegments, percent).saturating_add(8)
+    }
+
     /// Greatest file size in bytes: the page-cache limit of the kernel (spec 14.3).
     pub fn max_file_size(&self) -> u64 {
         i64::MAX as u64

@@ -1,0 +1,860 @@
+//! Building a checkpoint or a data-sync log, step by step (spec section 12).
+//!
+//! ```text
+//! begin (freeze) -> files: cuts, data, nodes, inode entry -> ifile, cpfile, sufile, DAT -> super root
+//!                     \_ logs go out as segments fill _/     \_______ composed at once _______/
+//! ```
+//!
+//! A step does a bounded amount of work under the volume's lock; the logs it hands out are
+//! checksummed and written outside of it. Freezing makes the checkpoint one moment: requests that
+//! come later change the next one. Invariants: once begun, a construction is never rolled back (a
+//! log that cannot be written is written again); blocks of a log under way are found in memory
+//! until [`Volume::log_written`] has been told of every log.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use silt_format::btree::Node;
+use silt_format::inode::RawInode;
+use silt_format::summary::{self, BlockInfo};
+use silt_format::super_root::SuperRoot;
+use silt_format::{Cno, Ino, VBlockNr, checkpoint as cp, inode as raw};
+
+use crate::block::{self, Block};
+use crate::inode::{Frozen, Inode};
+use crate::log::{Content, Fit, Head, Item, LogWrite, OpenLog};
+use crate::meta::{Map, MetaFile};
+use crate::store::Key;
+use crate::supers::LastLog;
+use crate::virt::Change;
+use crate::volume::Volume;
+use crate::{At, Error, Result};
+
+/// Blocks of one log, so that writing starts before everything is composed.
+const LOG_BLOCKS: u64 = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Checkpoint,
+    DataSync,
+}
+
+/// Where the work on one file stands.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Cuts,
+    Data { from: u64 },
+    Nodes,
+}
+
+/// A construction under way.
+pub struct Construction {
+    kind: Kind,
+    create: u64,
+    files: VecDeque<u64>,
+    all: Vec<u64>,
+    stage: Stage,
+    open: Option<OpenLog>,
+    ready: VecDeque<LogWrite>,
+    outstanding: u64,
+    logs: u64,
+    blocks: u64,
+    tree_changed: bool,
+    inodes_count: u64,
+    composed: bool,
+    last: Option<LastLog>,
+}
+
+/// What to do next for a construction.
+#[derive(Debug)]
+pub enum Step {
+    /// Seal and write this log, then tell [`Volume::log_written`].
+    Write(LogWrite),
+    /// Call again.
+    Working,
+    /// Logs are still being written.
+    Waiting,
+    /// Complete; durable after a flush. The number is that of the checkpoint, or of the one
+    /// under construction for a data-sync log.
+    Done(Cno),
+}
+
+impl Volume {
+    /// Whether a construction is under way.
+    pub fn is_constructing(&self) -> bool {
+        self.construction.is_some()
+    }
+
+    /// Freezes everything that waits and begins a checkpoint; `false` if nothing does. `now` in
+    /// seconds.
+    pub fn begin_checkpoint(&mut self, now: u64) -> Result<bool> {
+        self.ready_to_begin()?;
+        if !self.has_changes() {
+            return Ok(false);
+        }
+        let files: VecDeque<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
+        for nr in &files {
+            if let Some(i) = self.inodes.get_mut(nr) {
+                freeze(i);
+                i.dirty = false;
+                i.needs_checkpoint = false;
+            }
+        }
+        self.frozen_blocks += std::mem::take(&mut self.dirty_blocks);
+        self.meta_dirty = false;
+        self.start(Kind::Checkpoint, files, now);
+        Ok(true)
+    }
+
+    /// Begins a data-sync log of one file; `false` if none of its data waits. Only where
+    /// [`Volume::data_sync_suffices`].
+    pub fn begin_data_sync(&mut self, ino: Ino, now: u64) -> Result<bool> {
+        self.ready_to_begin()?;
+        if !self.data_sync_suffices(ino) || self.discontinued {
+            return Err(Error::Invalid(format!("inode {ino} needs a checkpoint")));
+        }
+        let Some(i) = self.inodes.get_mut(&ino.0) else { return Ok(false) };
+        if i.current.blocks.is_empty() {
+            return Ok(false);
+        }
+        let blocks = i.current.blocks.len() as u64;
+        freeze(i);
+        self.dirty_blocks -= blocks;
+        self.frozen_blocks += blocks;
+        // Its map changes now and its times wait: the next checkpoint must hold the inode.
+        i.dirty = true;
+        self.dirty.insert(ino.0);
+        self.start(Kind::DataSync, VecDeque::from([ino.0]), now);
+        Ok(true)
+    }
+
+    fn ready_to_begin(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if let Some(why) = &self.failed {
+            return Err(Error::Invalid(why.clone()));
+        }
+        if self.construction.is_some() { Err(Error::Constructing) } else { Ok(()) }
+    }
+
+    fn start(&mut self, kind: Kind, files: VecDeque<u64>, now: u64) {
+        self.construction = Some(Construction {
+            kind,
+            // Log times must not run backwards, whatever the clock does (spec 19, 33).
+            create: now.max(self.last_create),
+            all: files.iter().copied().collect(),
+            files,
+            stage: Stage::Cuts,
+            open: None,
+            ready: VecDeque::new(),
+            outstanding: 0,
+            logs: 0,
+            blocks: 0,
+            tree_changed: false,
+            inodes_count: self.inodes_count,
+            composed: false,
+            last: None,
+        });
+    }
+
+    /// Goes on with the construction, handling at most about `budget` blocks. An error ends
+    /// writing to the volume: what was durable stays, what was not is kept in memory only.
+    pub fn step(&mut self, budget: usize) -> Result<Step> {
+        let Some(mut k) = self.construction.take() else {
+            return Err(Error::Invalid("no construction is under way".into()));
+        };
+        let result = self.advance(&mut k, budget);
+        match result {
+            Ok(Step::Done(c)) => Ok(Step::Done(c)),
+            Ok(step) => {
+                self.construction = Some(k);
+                Ok(step)
+            }
+            Err(e) => {
+                self.fail(format!("writing a checkpoint failed: {e}"));
+                self.construction = Some(k);
+                Err(e)
+            }
+        }
+    }
+
+    /// Says that one log handed out by [`Volume::step`] is on the device.
+    pub fn log_written(&mut self) {
+        if let Some(k) = &mut self.construction {
+            k.outstanding = k.outstanding.saturating_sub(1);
+        }
+    }
+
+    fn advance(&mut self, k: &mut Construction, budget: usize) -> Result<Step> {
+        let mut left = budget.max(1);
+        loop {
+            if let Some(log) = k.ready.pop_front() {
+                k.outstanding += 1;
+                return Ok(Step::Write(log));
+            }
+            if k.composed {
+                return Ok(if k.outstanding > 0 { Step::Waiting } else { Step::Done(self.complete(k)) });
+            }
+            if left == 0 {
+                return Ok(Step::Working);
+            }
+            match k.files.front().copied() {
+                Some(nr) => left = self.advance_file(k, nr, left)?,
+                None if k.kind == Kind::DataSync => {
+                    if let Some(log) = k.open.take() {
+                        self.close_data_log(k, log, true)?;
+                    }
+                    k.composed = true;
+                }
+                None => self.compose(k)?,
+            }
+        }
+    }
+
+    /// Works on one file; what is wrong with it stays with it.
+    fn advance_file(&mut self, k: &mut Construction, nr: u64, left: usize) -> Result<usize> {
+        let Some(mut inode) = self.inodes.remove(&nr) else {
+            k.files.pop_front();
+            return Ok(left);
+        };
+        let worked = self.file_stage(k, &mut inode, left);
+        let result = match worked {
+            Ok(left) => Ok(left),
+            Err(e @ (Error::Format { .. } | Error::Device(_) | Error::NoInode(_))) => {
+                inode.error.get_or_insert_with(|| e.to_string());
+                // What is mapped so far must be written, or its parents would point to nothing.
+                if matches!(k.stage, Stage::Nodes) || k.kind == Kind::DataSync {
+                    k.stage = Stage::Cuts;
+                    k.files.pop_front();
+                } else if k.files.front() == Some(&nr) {
+                    k.stage = Stage::Nodes;
+                }
+                Ok(left.saturating_sub(1))
+            }
+            Err(e) => Err(e),
+        };
+        self.inodes.insert(nr, inode);
+        result
+    }
+
+    fn change(&mut self) -> Change<'_> {
+        Change { store: &mut self.store, dat: &mut self.dat, cno: self.cno, dead: false, delta: 0 }
+    }
+
+    fn file_stage(&mut self, k: &mut Construction, inode: &mut Inode, mut left: usize) -> Result<usize> {
+        let Some(mut frozen) = inode.frozen.take() else {
+            k.files.pop_front();
+            return Ok(left);
+        };
+        let result = (|| {
+            match k.stage {
+                Stage::Cuts => {
+                    k.tree_changed = true;
+                    if frozen.deleted {
+                        let mut change = self.change();
+                        let unmapped = change.unmap_all(&mut inode.map);
+                        let delta = change.delta;
+                        self.count_tree(delta);
+                        // A map that cannot be walked leaves its blocks to repair; the number is
+                        // freed all the same.
+                        if let Err(e) = unmapped {
+                            inode.error.get_or_insert_with(|| e.to_string());
+                        }
+                        inode.map = Map::empty();
+                        k.files.pop_front();
+                        self.free_number(inode)?;
+                        return Ok(left.saturating_sub(1));
+                    }
+                    self.apply_cuts(inode, &mut frozen)?;
+                    k.stage = Stage::Data { from: 0 };
+                }
+                Stage::Data { from } => {
+                    let batch: Vec<(u64, Block)> = frozen
+                        .over
+                        .blocks
+                        .range(from..)
+                        .take(left)
+                        .map(|(key, b)| (*key, b.clone()))
+                        .collect();
+                    let cache = !frozen.attr.is_regular();
+                    for (key, b) in &batch {
+                        let vblock = {
+                            let mut change = self.change();
+                            let v = change.replace(&mut inode.map, *key);
+                            let delta = change.delta;
+                            self.count_tree(delta);
+                            frozen.pending -= delta.clamp(0, 1);
+                            v?
+                        };
+                        if cache {
+                            self.store.launch(Key::Virtual(vblock.0), b.clone());
+                        }
+                        let info = BlockInfo::Data { vblock, offset: *key };
+                        self.add(k, inode.ino, info, Content::Ready(b.clone()))?;
+                        k.stage = Stage::Data { from: key.saturating_add(1) };
+                        left = left.saturating_sub(1);
+                    }
+                    let next = match k.stage {
+                        Stage::Data { from } => from,
+                        _ => 0,
+                    };
+                    if frozen.over.blocks.range(next..).next().is_none() {
+                        frozen.pending = 0;
+                        if k.kind == Kind::DataSync {
+                            k.files.pop_front();
+                        } else {
+                            k.stage = Stage::Nodes;
+                        }
+                    }
+                }
+                Stage::Nodes => {
+                    for (ptr, b) in sorted_nodes(&inode.map.nodes) {
+                        let info = BlockInfo::Node { vblock: VBlockNr(ptr) };
+                        self.store.launch(Key::Virtual(ptr), b.clone());
+                        self.add(k, inode.ino, info, Content::Ready(b))?;
+                    }
+                    inode.map.nodes.clear();
+                    frozen.pending = 0;
+                    self.store_entry(inode, &frozen)?;
+                    k.stage = Stage::Cuts;
+                    k.files.pop_front();
+                    left = left.saturating_sub(1);
+                }
+            }
+            Ok(left)
+        })();
+        inode.frozen = Some(frozen);
+        result
+    }
+
+    fn count_tree(&mut self, delta: i64) {
+        self.tree_blocks = self.tree_blocks.saturating_add_signed(delta);
+    }
+
+    fn apply_cuts(&mut self, inode: &mut Inode, frozen: &mut Frozen) -> Result<()> {
+        let max = self.store.geometry.max_key();
+        for cut in frozen.over.cuts.iter() {
+            let delta = if cut.start == 0 && cut.end > max {
+                let mut change = self.change();
+                change.unmap_all(&mut inode.map)?;
+                change.delta
+            } else {
+                let mut keys = Vec::new();
+                let reader = crate::meta::NodeReader {
+                    nodes: &inode.map.nodes,
+                    store: &self.store,
+                    resolve: &self.dat,
+                };
+                crate::bmap::for_each(&inode.map.root, &reader, cut.start, |key, _| {
+                    if key >= cut.end {
+                        return std::ops::ControlFlow::Break(());
+                    }
+                    keys.push(key);
+                    std::ops::ControlFlow::Continue(())
+                })?;
+                let mut change = self.change();
+                // From the top, as a truncation does: nodes empty one after the other.
+                for key in keys.into_iter().rev() {
+                    change.unmap(&mut inode.map, key)?;
+                }
+                change.delta
+            };
+            self.count_tree(delta);
+            frozen.pending += delta.abs();
+        }
+        Ok(())
+    }
+
+    /// Puts an inode's entry into the ifile, allocating its number if it is new.
+    fn store_entry(&mut self, inode: &mut Inode, frozen: &Frozen) -> Result<()> {
+        let (ino, new) = (inode.ino, !inode.on_disk);
+        if new {
+            self.ifile.palloc.set(&mut self.ifile.file, &self.store, &self.dat, ino.0)?;
+            self.new_numbers.remove(&ino.0);
+            inode.on_disk = true;
+        }
+        let map = &inode.map;
+        self.ifile.change(&self.store, &self.dat, ino, |entry| {
+            if new {
+                entry.fill(0);
+            }
+            let mut r = RawInode::read(entry).unwrap_or_else(|_| RawInode::zeroed());
+            frozen.attr.store(&mut r);
+            r.blocks = map.blocks.into();
+            if frozen.attr.has_map() {
+                r.bmap = map.root;
+            } else {
+                r.bmap = [0; 56];
+                if matches!(frozen.attr.file_type(), 0o020_000 | 0o060_000) {
+                    r.set_device(frozen.attr.device.0, frozen.attr.device.1);
+                }
+            }
+            r.store(entry);
+        })
+    }
+
+    /// Frees a deleted inode's number (spec 8.3).
+    fn free_number(&mut self, inode: &mut Inode) -> Result<()> {
+        if !inode.on_disk {
+            self.new_numbers.remove(&inode.ino.0);
+            return Ok(());
+        }
+        self.ifile.change(&self.store, &self.dat, inode.ino, |entry| {
+            let mut r = RawInode::read(entry).unwrap_or_else(|_| RawInode::zeroed());
+            r.flags = 0.into();
+            r.links_count = 0.into();
+            r.size = 0.into();
+            r.blocks = 0.into();
+            r.bmap = [0; 56];
+            r.store(entry);
+        })?;
+        self.ifile.palloc.clear(&mut self.ifile.file, &self.store, &self.dat, inode.ino.0)?;
+        inode.on_disk = false;
+        Ok(())
+    }
+
+    /// Opens a log where the last one ended, in the next segment if too little is left.
+    fn open_log(&mut self, limit: u64) -> Result<OpenLog> {
+        let g = self.store.geometry;
+        let mut c = self.cursor;
+        if c.next == c.segment {
+            c.next = self.sufile.allocate(&mut self.store, &self.dat)?;
+        }
+        if c.room(&g) < 2 {
+            c.segment = c.next;
+            c.next = self.sufile.allocate(&mut self.store, &self.dat)?;
+            c.offset = 0;
+            c.seq = c.seq.wrapping_add(1);
+        }
+        self.sufile.touch(&self.store, &self.dat, c.segment)?;
+        self.cursor = c;
+        Ok(OpenLog::new(&g, c, limit))
+    }
+
+    /// Adds a block of a file to the open log, closing it first if it is full.
+    fn add(&mut self, k: &mut Construction, ino: Ino, info: BlockInfo, content: Content) -> Result<()> {
+        let fi_cno = self.cno;
+        for _ in 0..2 {
+            let mut log = match k.open.take() {
+                Some(log) => log,
+                None => self.open_log(LOG_BLOCKS)?,
+            };
+            if log.fit.take(ino, fi_cno, &info, 0) {
+                log.items.push(Item { ino, fi_cno, info, content });
+                k.open = Some(log);
+                return Ok(());
+            }
+            self.close_data_log(k, log, false)?;
+        }
+        Err(Error::Invalid("a block does not fit into an empty log".into()))
+    }
+
+    /// Finishes a log that holds blocks of files only.
+    fn close_data_log(&mut self, k: &mut Construction, log: OpenLog, end: bool) -> Result<()> {
+        let g = self.store.geometry;
+        let mut payload = Vec::with_capacity(log.items.len());
+        for (index, item) in log.items.iter().enumerate() {
+            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = item.info {
+                self.dat.assign(&self.store, vblock, log.place(&g, index), self.cno)?;
+            }
+            if let Content::Ready(b) = &item.content {
+                payload.push(b.clone());
+            }
+        }
+        let total = log.fit.total();
+        self.used(&log, total, k.create)?;
+        let mut flags = if k.logs == 0 { summary::LOGBGN } else { 0 };
+        if k.kind == Kind::DataSync {
+            flags |= summary::SYNDT;
+        }
+        if end {
+            flags |= summary::LOGEND;
+        }
+        let head = Head { flags, create: k.create, cno: self.cno, nblocks: total };
+        k.ready.push_back(LogWrite::new(&g, &log, head, payload));
+        k.logs += 1;
+        k.blocks += total;
+        self.cursor.offset = log.cursor.offset + total;
+        Ok(())
+    }
+
+    /// Records how far a log fills its segment.
+    fn used(&mut self, log: &OpenLog, total: u64, create: u64) -> Result<()> {
+        let nblocks = u32::try_from(log.cursor.offset + total).unwrap_or(u32::MAX);
+        self.sufile
+            .change(&self.store, &self.dat, log.cursor.segment, |e| {
+                e.nblocks = nblocks.into();
+                e.lastmod = create.into();
+            })
+            .map(|_| ())
+    }
+
+    /// Composes ifile, cpfile, sufile, DAT and super root behind what the open log holds.
+    fn compose(&mut self, k: &mut Construction) -> Result<()> {
+        let cno = self.cno;
+        if self.ifile.file.is_dirty() {
+            k.tree_changed = true;
+        }
+        let mut fresh = Fresh::default();
+        let delta = {
+            let mut change =
+                Change { store: &mut self.store, dat: &mut self.dat, cno, dead: false, delta: 0 };
+            change.propagate(&mut self.ifile.file, &mut fresh.ifile)?;
+            change.delta
+        };
+        self.count_tree(delta);
+        self.cpfile.create(&self.store, &self.dat, cno)?;
+        self.propagate_dead(&mut fresh, true)?;
+        let mut first = match k.open.take() {
+            Some(log) => log,
+            None => self.open_log(u64::MAX)?,
+        };
+        // What was limited for the sake of early writing may use the whole segment now.
+        first.fit.widen(first.cursor.room(&self.store.geometry));
+        let mut segments = vec![first.cursor.next];
+        let items = loop {
+            self.propagate_dead(&mut fresh, false)?;
+            self.dat.mark_ancestors(&self.store)?;
+            let items = self.final_items(&fresh)?;
+            let entered = self.count_segments(&first, &items, &segments);
+            if entered < segments.len() {
+                break items;
+            }
+            for s in segments.clone() {
+                self.sufile.touch(&self.store, &self.dat, s)?;
+            }
+            while segments.len() <= entered {
+                segments.push(self.sufile.allocate(&mut self.store, &self.dat)?);
+            }
+        };
+        let logs = self.lay_out(first, items, &mut segments)?;
+        self.finish_logs(k, logs, &fresh)
+    }
+
+    /// Gives changed blocks of cpfile or sufile their fresh numbers.
+    fn propagate_dead(&mut self, fresh: &mut Fresh, cpfile: bool) -> Result<()> {
+        let mut change =
+            Change { store: &mut self.store, dat: &mut self.dat, cno: self.cno, dead: true, delta: 0 };
+        if cpfile {
+            change.propagate(&mut self.cpfile.file, &mut fresh.cpfile)
+        } else {
+            change.propagate(&mut self.sufile.file, &mut fresh.sufile)
+        }
+    }
+
+    /// Everything that goes behind the files, in the format's order.
+    fn final_items(&self, fresh: &Fresh) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        let virtuals = [
+            (&self.ifile.file, &fresh.ifile, self.cno),
+            (&self.cpfile.file, &fresh.cpfile, Cno(0)),
+            (&self.sufile.file, &fresh.sufile, Cno(0)),
+        ];
+        for (file, fresh, fi_cno) in virtuals {
+            for offset in file.data.keys() {
+                let vblock = *fresh.get(offset).ok_or_else(|| {
+                    Error::Invalid(format!("block {offset} of inode {} has no number", file.ino))
+                })?;
+                items.push(Item {
+                    ino: file.ino,
+                    fi_cno,
+                    info: BlockInfo::Data { vblock, offset: *offset },
+                    content: Content::MetaData(*offset),
+                });
+            }
+            for (ptr, _) in sorted_nodes(&file.map.nodes) {
+                items.push(Item {
+                    ino: file.ino,
+                    fi_cno,
+                    info: BlockInfo::Node { vblock: VBlockNr(ptr) },
+                    content: Content::MetaNode(ptr),
+                });
+            }
+        }
+        let dat = &self.dat.file;
+        for offset in dat.data.keys() {
+            items.push(Item {
+                ino: Ino::DAT,
+                fi_cno: Cno(0),
+                info: BlockInfo::DatData { offset: *offset },
+                content: Content::MetaData(*offset),
+            });
+        }
+        for (ptr, b) in sorted_nodes(&dat.map.nodes) {
+            let node = Node::block(&b);
+            items.push(Item {
+                ino: Ino::DAT,
+                fi_cno: Cno(0),
+                info: BlockInfo::DatNode { key: node.key(0), level: node.level() },
+                content: Content::MetaNode(ptr),
+            });
+        }
+        Ok(items)
+    }
+
+    /// Capacity of the log that begins segment `index` of the plan; unknown segments count as
+    /// the shortest there is.
+    fn fresh_fit(&self, segments: &[silt_format::SegNr], index: usize) -> Fit {
+        let g = &self.store.geometry;
+        let shortest = u64::from(g.blocks_per_segment) - g.first_data_block.min(4);
+        let capacity = segments.get(index).map_or(shortest, |s| g.segment_blocks(*s));
+        Fit::new(g.bs(), capacity)
+    }
+
+    /// How many segments are entered when `items` and a super root follow what `first` holds.
+    fn count_segments(&self, first: &OpenLog, items: &[Item], segments: &[silt_format::SegNr]) -> usize {
+        let mut fit = first.fit.clone();
+        let mut entered = 0;
+        for item in items {
+            if !fit.take(item.ino, item.fi_cno, &item.info, 0) {
+                fit = self.fresh_fit(segments, entered);
+                entered += 1;
+                fit.take(item.ino, item.fi_cno, &item.info, 0);
+            }
+        }
+        if fit.has_room(1) { entered } else { entered + 1 }
+    }
+
+    /// Packs the items into logs; segments of the plan that are not entered are given back, all
+    /// but the one that follows.
+    fn lay_out(
+        &mut self,
+        first: OpenLog,
+        items: Vec<Item>,
+        segments: &mut Vec<silt_format::SegNr>,
+    ) -> Result<Vec<OpenLog>> {
+        let g = self.store.geometry;
+        let mut logs = Vec::new();
+        let mut log = first;
+        let mut entered = 0;
+        let enter = |log: &OpenLog, entered: usize| -> Result<OpenLog> {
+            let (Some(segment), Some(next)) = (segments.get(entered), segments.get(entered + 1)) else {
+                return Err(Error::Invalid("the plan of segments is too short".into()));
+            };
+            let mut c = log.cursor;
+            c.segment = *segment;
+            c.next = *next;
+            c.offset = 0;
+            c.seq = c.seq.wrapping_add(1);
+            Ok(OpenLog::new(&g, c, u64::MAX))
+        };
+        for item in items {
+            if !log.fit.take(item.ino, item.fi_cno, &item.info, 0) {
+                let new = enter(&log, entered)?;
+                entered += 1;
+                logs.push(std::mem::replace(&mut log, new));
+                if !log.fit.take(item.ino, item.fi_cno, &item.info, 0) {
+                    return Err(Error::Invalid("a block does not fit into an empty log".into()));
+                }
+            }
+            log.items.push(item);
+        }
+        if !log.fit.has_room(1) {
+            let new = enter(&log, entered)?;
+            entered += 1;
+            logs.push(std::mem::replace(&mut log, new));
+        }
+        logs.push(log);
+        for s in segments.split_off(entered + 1) {
+            self.sufile.free(&self.store, &self.dat, s)?;
+        }
+        Ok(logs)
+    }
+
+    /// Assigns places, completes the contents that depend on them, and makes the logs.
+    fn finish_logs(&mut self, k: &mut Construction, mut logs: Vec<OpenLog>, fresh: &Fresh) -> Result<()> {
+        let g = self.store.geometry;
+        let cno = self.cno;
+        let nlogs = logs.len();
+        let total_of = |i: usize, log: &OpenLog| log.fit.total() + u64::from(i + 1 == nlogs);
+        let mut dat_places = Vec::new();
+        for log in &mut logs {
+            let places: Vec<_> = (0..log.items.len()).map(|i| log.place(&g, i)).collect();
+            for (item, at) in log.items.iter_mut().zip(places) {
+                match item.info {
+                    BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } => {
+                        self.dat.assign(&self.store, vblock, at, cno)?;
+                    }
+                    BlockInfo::DatData { offset } => {
+                        self.dat.assign_data(&self.store, offset, at)?;
+                        dat_places.push((offset, at));
+                    }
+                    BlockInfo::DatNode { key, level } => {
+                        if let Content::MetaNode(ptr) = item.content {
+                            self.dat.assign_node(ptr, key, level, at)?;
+                        }
+                        item.content = Content::MetaNode(at.0);
+                    }
+                }
+            }
+        }
+        for (i, log) in logs.iter().enumerate() {
+            let total = total_of(i, log);
+            k.blocks += total;
+            self.used(log, total, k.create)?;
+        }
+        let (blocks, inodes, tree) = (k.blocks, k.inodes_count, self.tree_blocks);
+        let (create, minor) = (k.create, !k.tree_changed);
+        let ifile_inode = self.ifile.file.inode();
+        self.cpfile.finish(&self.store, &self.dat, cno, |e| {
+            e.flags = if minor { cp::MINOR.into() } else { 0.into() };
+            e.create = create.into();
+            e.nblk_inc = blocks.into();
+            e.inodes_count = inodes.into();
+            e.blocks_count = tree.into();
+            e.ifile_inode = ifile_inode;
+        })?;
+        let mut root_block = block::zeroed(g.bs());
+        let root = SuperRoot {
+            nongc_ctime: k.create,
+            dat: self.dat.file.inode(),
+            cpfile: self.cpfile.file.inode(),
+            sufile: self.sufile.file.inode(),
+        };
+        root.store(&g, block::writable(&mut root_block));
+        for (i, log) in logs.iter().enumerate() {
+            let mut payload = Vec::with_capacity(log.items.len() + 1);
+            for item in &log.items {
+                payload.push(self.resolve(item)?);
+            }
+            let mut flags = if k.logs == 0 { summary::LOGBGN } else { 0 };
+            if i + 1 == nlogs {
+                payload.push(root_block.clone());
+                flags |= summary::LOGEND | summary::SR;
+            }
+            let total = total_of(i, log);
+            k.ready.push_back(LogWrite::new(
+                &g,
+                log,
+                Head { flags, create: k.create, cno, nblocks: total },
+                payload,
+            ));
+            k.logs += 1;
+            self.cursor = log.cursor;
+            self.cursor.offset += total;
+            k.last = Some(LastLog { pseg: log.cursor.at(&g).0, seq: log.cursor.seq, cno: cno.0 });
+        }
+        self.launch_metadata(fresh, &dat_places);
+        k.composed = true;
+        Ok(())
+    }
+
+    fn resolve(&self, item: &Item) -> Result<Block> {
+        let file = match item.ino {
+            Ino::DAT => &self.dat.file,
+            Ino::CPFILE => &self.cpfile.file,
+            Ino::SUFILE => &self.sufile.file,
+            _ => &self.ifile.file,
+        };
+        let found = match &item.content {
+            Content::Ready(b) => return Ok(b.clone()),
+            Content::MetaData(offset) => file.data.get(offset),
+            Content::MetaNode(ptr) => file.map.nodes.get(ptr),
+        };
+        found.cloned().ok_or_else(|| Error::Invalid(format!("a block of inode {} vanished", item.ino)))
+    }
+
+    /// Changed metadata is on its way: from now on it is found under its number or place.
+    fn launch_metadata(&mut self, fresh: &Fresh, dat_places: &[(u64, silt_format::BlockNr)]) {
+        let files = [
+            (&mut self.ifile.file, &fresh.ifile),
+            (&mut self.cpfile.file, &fresh.cpfile),
+            (&mut self.sufile.file, &fresh.sufile),
+        ];
+        for (file, fresh) in files {
+            for (offset, b) in std::mem::take(&mut file.data) {
+                if let Some(v) = fresh.get(&offset) {
+                    self.store.launch(Key::Virtual(v.0), b);
+                }
+            }
+            for (ptr, b) in file.map.nodes.drain() {
+                self.store.launch(Key::Virtual(ptr), b);
+            }
+        }
+        let dat: &mut MetaFile = &mut self.dat.file;
+        for (offset, at) in dat_places {
+            if let Some(b) = dat.data.remove(offset) {
+                self.store.launch(Key::Physical(at.0), b);
+            }
+        }
+        for (ptr, b) in dat.map.nodes.drain() {
+            self.store.launch(Key::Physical(ptr), b);
+        }
+    }
+
+    /// Everything is written: what was frozen is clean.
+    fn complete(&mut self, k: &mut Construction) -> Cno {
+        self.store.landed();
+        for nr in &k.all {
+            let Some(i) = self.inodes.get_mut(nr) else { continue };
+            let Some(f) = i.frozen.take() else { continue };
+            self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
+            if f.deleted {
+                self.inodes.remove(nr);
+                self.next_ino = self.next_ino.min(*nr);
+            }
+        }
+        let cno = self.cno;
+        if let Some(last) = k.last {
+            self.last = last;
+            self.last_create = k.create;
+            self.nongc_ctime = k.create;
+            self.cno = cno.next();
+        }
+        cno
+    }
+
+    /// Makes a checkpoint of everything that waits and returns its number, or that of the newest
+    /// one if nothing waits. Not durable before a flush.
+    pub fn checkpoint(&mut self, now: u64) -> Result<Cno> {
+        if self.begin_checkpoint(now)? {
+            self.finish_construction(now)?;
+        }
+        Ok(Cno(self.last.cno))
+    }
+
+    /// Runs a construction that is under way to its end.
+    pub fn finish_construction(&mut self, _now: u64) -> Result<()> {
+        while self.construction.is_some() {
+            match self.step(usize::MAX)? {
+                Step::Write(mut log) => {
+                    log.seal();
+                    log.write(&*self.store.device)?;
+                    self.log_written();
+                }
+                Step::Working => {}
+                Step::Waiting => {
+                    return Err(Error::Invalid("a log under way was not confirmed".into()));
+                }
+                Step::Done(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Fresh numbers of changed blocks, by file block offset.
+#[derive(Default)]
+struct Fresh {
+    ifile: HashMap<u64, VBlockNr>,
+    cpfile: HashMap<u64, VBlockNr>,
+    sufile: HashMap<u64, VBlockNr>,
+}
+
+fn freeze(i: &mut Inode) {
+    let over = std::mem::take(&mut i.current);
+    i.frozen = Some(Frozen {
+        attr: i.attr.clone(),
+        over,
+        deleted: i.deleted,
+        pending: std::mem::take(&mut i.pending),
+    });
+}
+
+/// Changed nodes in the order of the log: by level, then by first key.
+fn sorted_nodes(nodes: &HashMap<u64, Block>) -> Vec<(u64, Block)> {
+    let mut all: Vec<_> = nodes.iter().map(|(p, b)| (*p, b.clone())).collect();
+    all.sort_by_key(|(_, b)| (Node::block(b).level(), Node::block(b).key(0)));
+    all
+}

@@ -1,0 +1,296 @@
+//! The checkpoint file: checkpoints, snapshots and their list (spec section 10).
+
+use std::ops::{ControlFlow, Range};
+
+use silt_format::checkpoint::{self as cp, CpEntry, CpHeader};
+use silt_format::inode::RawInode;
+use silt_format::{Cno, Geometry, Ino};
+
+use crate::bmap;
+use crate::dat::Dat;
+use crate::meta::{MetaFile, NodeReader};
+use crate::store::Store;
+use crate::virt::Change;
+use crate::{At, Error, Result};
+
+/// The cpfile of a volume.
+pub struct CpFile {
+    pub file: MetaFile,
+    header: CpHeader,
+}
+
+impl CpFile {
+    /// From its inode; reads the header.
+    pub fn open(store: &Store, dat: &Dat, raw: RawInode) -> Result<Self> {
+        let file = MetaFile::new(Ino::CPFILE, raw);
+        let block = file
+            .block(store, dat, 0)?
+            .ok_or_else(|| Error::corrupt("cpfile block 0", "cpfile", "missing"))?;
+        let header = cp::header(&block).at(|| "cpfile block 0".into())?;
+        Ok(CpFile { file, header })
+    }
+
+    /// Existing checkpoints, snapshots included.
+    pub fn checkpoints(&self) -> u64 {
+        self.header.ncheckpoints.get()
+    }
+
+    /// Snapshots.
+    pub fn snapshots(&self) -> u64 {
+        self.header.nsnapshots.get()
+    }
+
+    /// The entry of checkpoint `c`; `None` where there is none.
+    pub fn get(&self, store: &Store, dat: &Dat, c: Cno) -> Result<Option<CpEntry>> {
+        let Ok((block, byte)) = cp::place(&store.geometry, c) else { return Ok(None) };
+        let Some(b) = self.file.block(store, dat, block)? else { return Ok(None) };
+        let e = cp::entry(&b, byte).at(|| format!("cpfile block {block}"))?;
+        if e.is_invalid() {
+            return Ok(None);
+        }
+        if e.cno.get() != c.0 {
+            return Err(Error::corrupt(
+                format!("cpfile block {block}"),
+                "cpfile",
+                format!("the entry of checkpoint {c} says {}", e.cno),
+            ));
+        }
+        Ok(Some(e))
+    }
+
+    fn require(&self, store: &Store, dat: &Dat, c: Cno) -> Result<CpEntry> {
+        self.get(store, dat, c)?.ok_or(Error::NoCheckpoint(c.0))
+    }
+
+    /// Calls `f` for every checkpoint from `from` on, ascending; holes of the file are skipped.
+    pub fn for_each(
+        &self,
+        store: &Store,
+        dat: &Dat,
+        from: Cno,
+        mut f: impl FnMut(CpEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let g = &store.geometry;
+        let (first, _) = cp::place(g, Cno(from.0.max(1))).at(|| "cpfile".into())?;
+        let mut blocks = Vec::new();
+        let reader = NodeReader { nodes: &self.file.map.nodes, store, resolve: dat };
+        bmap::for_each(&self.file.map.root, &reader, first, |key, _| {
+            blocks.push(key);
+            ControlFlow::Continue(())
+        })?;
+        blocks.extend(self.file.data.range(first..).map(|(k, _)| *k));
+        blocks.sort_unstable();
+        blocks.dedup();
+        for block in blocks {
+            let Some(b) = self.file.block(store, dat, block)? else { continue };
+            for slot in 0..cp::per_block(g) {
+                let Some(cno) = cp::cno_at(g, block, slot) else { continue };
+                if cno < from {
+                    continue;
+                }
+                let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
+                    .at(|| format!("cpfile block {block}"))?;
+                if !e.is_invalid() && f(e).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Snapshot numbers in ascending order, walking the list; ends with an error at the first
+    /// link that does not ascend.
+    pub fn snapshot_list(&self, store: &Store, dat: &Dat) -> Result<Vec<Cno>> {
+        let mut all = Vec::new();
+        let mut at = self.header.list_next.get();
+        let mut before = 0;
+        while at != 0 {
+            if at <= before {
+                return Err(Error::corrupt(
+                    "cpfile",
+                    "cpfile",
+                    format!("the snapshot list turns back at {at}"),
+                ));
+            }
+            let e = self.require(store, dat, Cno(at))?;
+            if !e.is_snapshot() {
+                return Err(Error::corrupt(
+                    "cpfile",
+                    "cpfile",
+                    format!("checkpoint {at} is listed as a snapshot"),
+                ));
+            }
+            all.push(Cno(at));
+            before = at;
+            at = e.list_next.get();
+        }
+        Ok(all)
+    }
+
+    fn store_header(&mut self, store: &Store, dat: &Dat) -> Result<()> {
+        cp::store_header(self.file.block_mut(store, dat, 0, |_| {})?, &self.header);
+        Ok(())
+    }
+
+    fn block_for(&mut self, store: &Store, dat: &Dat, c: Cno) -> Result<(u64, usize, &mut [u8])> {
+        let g: Geometry = store.geometry;
+        let (block, byte) = cp::place(&g, c).at(|| "cpfile".into())?;
+        let b = self.file.block_mut(store, dat, block, |b| cp::init_block(&g, b, block))?;
+        Ok((block, byte, b))
+    }
+
+    fn change(&mut self, store: &Store, dat: &Dat, c: Cno, f: impl FnOnce(&mut CpEntry)) -> Result<()> {
+        let (block, byte, b) = self.block_for(store, dat, c)?;
+        let mut e = cp::entry(b, byte).at(|| format!("cpfile block {block}"))?;
+        f(&mut e);
+        cp::store_entry(b, byte, &e);
+        Ok(())
+    }
+
+    /// Adds to the number of valid entries that the first slot of a block other than 0 keeps.
+    fn count_in_block(&mut self, store: &Store, dat: &Dat, c: Cno, delta: i32) -> Result<u32> {
+        let (block, _, b) = self.block_for(store, dat, c)?;
+        if block == 0 {
+            return Ok(u32::MAX);
+        }
+        let mut first = cp::entry(b, 0).at(|| format!("cpfile block {block}"))?;
+        let n = first.checkpoints_count.get().saturating_add_signed(delta);
+        first.checkpoints_count = n.into();
+        cp::store_entry(b, 0, &first);
+        Ok(n)
+    }
+
+    /// Makes the entry of the checkpoint under construction valid (spec 10.2 step 1).
+    pub fn create(&mut self, store: &Store, dat: &Dat, c: Cno) -> Result<()> {
+        let mut was_invalid = false;
+        self.change(store, dat, c, |e| {
+            was_invalid = e.is_invalid();
+            e.flags = (e.flags.get() & !cp::INVALID).into();
+            e.cno = c.0.into();
+        })?;
+        if was_invalid {
+            self.count_in_block(store, dat, c, 1)?;
+            self.header.ncheckpoints = self.checkpoints().saturating_add(1).into();
+        }
+        self.store_header(store, dat)
+    }
+
+    /// Fills the entry of the checkpoint under construction; `fill` is given an entry whose block
+    /// count field is kept.
+    pub fn finish(
+        &mut self,
+        store: &Store,
+        dat: &Dat,
+        c: Cno,
+        fill: impl FnOnce(&mut CpEntry),
+    ) -> Result<()> {
+        self.change(store, dat, c, |e| {
+            e.list_next = 0.into();
+            e.list_prev = 0.into();
+            fill(e);
+            e.cno = c.0.into();
+        })
+    }
+
+    /// Makes a checkpoint a snapshot (spec 10.4). Nothing happens if it is one.
+    pub fn set_snapshot(&mut self, store: &Store, dat: &Dat, c: Cno) -> Result<()> {
+        if self.require(store, dat, c)?.is_snapshot() {
+            return Ok(());
+        }
+        let mut next = 0;
+        let mut prev = self.header.list_prev.get();
+        while prev > c.0 {
+            let e = self.require(store, dat, Cno(prev))?;
+            let further = e.list_prev.get();
+            if !e.is_snapshot() || further >= prev {
+                return Err(Error::corrupt(
+                    "cpfile",
+                    "cpfile",
+                    format!("the snapshot list is broken at {prev}"),
+                ));
+            }
+            next = prev;
+            prev = further;
+        }
+        self.change(store, dat, c, |e| {
+            e.flags = (e.flags.get() | cp::SNAPSHOT).into();
+            e.list_next = next.into();
+            e.list_prev = prev.into();
+        })?;
+        self.link(store, dat, prev, next, Some(c.0))?;
+        self.header.nsnapshots = self.snapshots().saturating_add(1).into();
+        self.store_header(store, dat)
+    }
+
+    /// Points the neighbours `prev` and `next` (0 = the header) to `c`, or to each other.
+    fn link(&mut self, store: &Store, dat: &Dat, prev: u64, next: u64, c: Option<u64>) -> Result<()> {
+        if prev == 0 {
+            self.header.list_next = c.unwrap_or(next).into();
+        } else {
+            self.change(store, dat, Cno(prev), |e| e.list_next = c.unwrap_or(next).into())?;
+        }
+        if next == 0 {
+            self.header.list_prev = c.unwrap_or(prev).into();
+        } else {
+            self.change(store, dat, Cno(next), |e| e.list_prev = c.unwrap_or(prev).into())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a snapshot a plain checkpoint (spec 10.4). Nothing happens if it is none.
+    pub fn clear_snapshot(&mut self, store: &Store, dat: &Dat, c: Cno) -> Result<()> {
+        let e = self.require(store, dat, c)?;
+        if !e.is_snapshot() {
+            return Ok(());
+        }
+        let (prev, next) = (e.list_prev.get(), e.list_next.get());
+        for neighbour in [prev, next] {
+            if neighbour != 0 && self.get(store, dat, Cno(neighbour))?.is_none_or(|n| !n.is_snapshot()) {
+                return Err(Error::corrupt(
+                    "cpfile",
+                    "cpfile",
+                    format!("the snapshot list is broken at {c}"),
+                ));
+            }
+        }
+        self.change(store, dat, c, |e| {
+            e.flags = (e.flags.get() & !cp::SNAPSHOT).into();
+            e.list_next = 0.into();
+            e.list_prev = 0.into();
+        })?;
+        self.link(store, dat, prev, next, None)?;
+        self.header.nsnapshots = self.snapshots().saturating_sub(1).into();
+        self.store_header(store, dat)
+    }
+
+    /// Deletes the plain checkpoints of a range (spec 10.5) and returns how many; snapshots in it
+    /// stay and are returned too.
+    pub fn delete(&mut self, change: &mut Change<'_>, range: Range<u64>) -> Result<(u64, Vec<Cno>)> {
+        let mut victims = Vec::new();
+        let mut kept = Vec::new();
+        self.for_each(change.store, change.dat, Cno(range.start.max(1)), |e| {
+            if e.cno.get() >= range.end {
+                return ControlFlow::Break(());
+            }
+            if e.is_snapshot() {
+                kept.push(Cno(e.cno.get()))
+            } else {
+                victims.push(Cno(e.cno.get()))
+            }
+            ControlFlow::Continue(())
+        })?;
+        for c in &victims {
+            self.change(change.store, change.dat, *c, |e| e.flags = (e.flags.get() | cp::INVALID).into())?;
+            if self.count_in_block(change.store, change.dat, *c, -1)? == 0 {
+                let (block, _) = cp::place(&change.store.geometry, *c).at(|| "cpfile".into())?;
+                self.file.data.remove(&block);
+                change.unmap(&mut self.file.map, block)?;
+            }
+            self.header.ncheckpoints = self.checkpoints().saturating_sub(1).into();
+        }
+        if !victims.is_empty() {
+            self.store_header(change.store, change.dat)?;
+        }
+        Ok((victims.len() as u64, kept))
+    }
+}

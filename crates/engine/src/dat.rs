@@ -1,0 +1,312 @@
+//! The disk address translation file: where each virtual block is, and which checkpoints it
+//! belongs to (spec section 7).
+//!
+//! Entries are changed only while a log is composed. Invariant: every block that a log's
+//! assignment will touch was made dirty when its entry was allocated, so assigning places never
+//! enlarges the log.
+
+use hashbrown::HashMap;
+use silt_format::dat::{DatEntry, LIVE};
+use silt_format::inode::RawInode;
+use silt_format::palloc::Layout;
+use silt_format::{BlockNr, Cno, Geometry, Ino, VBlockNr};
+
+use crate::block::{self, Block};
+use crate::bmap::{self, Nodes, ReadNodes};
+use crate::meta::{MetaFile, NodeReader, Physical, Resolve, read_node};
+use crate::palloc::Palloc;
+use crate::store::{Key, Store};
+use crate::{Error, Result};
+
+/// Pointers of changed DAT nodes that have no place yet carry this bit.
+const TEMPORARY: u64 = 1 << 63;
+
+/// The DAT of a volume.
+pub struct Dat {
+    pub file: MetaFile,
+    pub palloc: Palloc,
+    /// Where the search for a free number goes on.
+    hint: u64,
+    /// Groups that may be searched before the file is enlarged.
+    groups: u64,
+    next_temporary: u64,
+}
+
+impl Resolve for Dat {
+    fn key(&self, ptr: u64) -> Key {
+        Key::Virtual(ptr)
+    }
+    fn locate(&self, store: &Store, ptr: u64) -> Result<BlockNr> {
+        self.translate(store, VBlockNr(ptr))
+    }
+}
+
+impl Dat {
+    /// From its inode in the super root.
+    pub fn new(geometry: &Geometry, raw: RawInode) -> Self {
+        let layout = Layout::new(geometry, geometry.dat_entry_size);
+        Dat {
+            file: MetaFile::new(Ino::DAT, raw),
+            palloc: Palloc { layout, name: "DAT" },
+            hint: 1,
+            groups: 0,
+            next_temporary: TEMPORARY,
+        }
+    }
+
+    /// The entry of `v`; an error where it cannot be.
+    pub fn entry(&self, store: &Store, v: VBlockNr) -> Result<DatEntry> {
+        let bad = |what: &str| Error::corrupt(format!("virtual block {v}"), "DAT", what);
+        if v.0 == 0 {
+            return Err(bad("number 0"));
+        }
+        self.palloc.layout.check("DAT", v.0).map_err(|e| Error::at(format!("virtual block {v}"), e))?;
+        let place = self.palloc.layout.entry(v.0);
+        let block = self
+            .file
+            .block(store, &Physical, place.block)?
+            .ok_or_else(|| bad("no entry for a number in use"))?;
+        DatEntry::read(&block, place.byte).map_err(|e| Error::at(format!("virtual block {v}"), e))
+    }
+
+    /// Where the block is on disk.
+    pub fn translate(&self, store: &Store, v: VBlockNr) -> Result<BlockNr> {
+        let at = BlockNr(self.entry(store, v)?.blocknr.get());
+        if store.geometry.holds(at) {
+            Ok(at)
+        } else {
+            Err(Error::corrupt(format!("virtual block {v}"), "DAT", format!("translates to block {at}")))
+        }
+    }
+
+    fn entry_mut(
+        &mut self,
+        store: &Store,
+        v: VBlockNr,
+        f: impl FnOnce(&mut DatEntry) -> Result<()>,
+    ) -> Result<()> {
+        let place = self.palloc.layout.entry(v.0);
+        let b = self.file.block_mut(store, &Physical, place.block, |_| {})?;
+        let mut e = DatEntry::read(b, place.byte).map_err(|e| Error::at(format!("virtual block {v}"), e))?;
+        f(&mut e)?;
+        if e.store(b, place.byte) {
+            Ok(())
+        } else {
+            Err(Error::corrupt(format!("virtual block {v}"), "DAT", "entry outside its block"))
+        }
+    }
+
+    /// Hands out a free number (spec 7.3). Next fit, so that one log's numbers share few blocks.
+    pub fn allocate(&mut self, store: &mut Store) -> Result<VBlockNr> {
+        if self.groups == 0 {
+            self.groups = self.palloc.used_groups(&self.file, store, &Physical)?;
+        }
+        let find = |dat: &Self, from: u64, groups: u64| {
+            dat.palloc.find_free(&dat.file, store, &Physical, from, groups, |nr| nr != 0)
+        };
+        let mut found = find(self, self.hint, self.groups)?;
+        if found.is_none() {
+            found = find(self, 1, self.groups.min(self.palloc.layout.group(self.hint) + 1))?;
+        }
+        if found.is_none() {
+            self.groups += 1;
+            found = find(self, (self.groups - 1) * self.palloc.layout.entries_per_group(), self.groups)?;
+        }
+        let nr = found.ok_or_else(|| Error::Invalid("the DAT is full".into()))?;
+        self.hint = nr + 1;
+        self.palloc.set(&mut self.file, store, &Physical, nr)?;
+        self.entry_mut(store, VBlockNr(nr), |e| {
+            *e = DatEntry::allocated(e.rsv.get());
+            Ok(())
+        })?;
+        store.forget(Key::Virtual(nr));
+        Ok(VBlockNr(nr))
+    }
+
+    /// Ends the life of `v` while checkpoint `c` is made; `dead` for files of which only the
+    /// newest version counts (spec 7.4).
+    pub fn end(&mut self, store: &mut Store, v: VBlockNr, c: Cno, dead: bool) -> Result<()> {
+        let mut never_written = false;
+        self.entry(store, v)?;
+        self.entry_mut(store, v, |e| {
+            if e.blocknr.get() == 0 {
+                never_written = true;
+                *e = DatEntry { blocknr: 0.into(), start: 1.into(), end: 1.into(), rsv: e.rsv };
+            } else {
+                if e.start.get() > c.0 || e.end.get() != LIVE {
+                    return Err(Error::corrupt(
+                        format!("virtual block {v}"),
+                        "DAT",
+                        format!("ends at checkpoint {c} but lives from {} to {}", e.start, e.end),
+                    ));
+                }
+                e.end = if dead { e.start } else { c.0.into() };
+            }
+            Ok(())
+        })?;
+        if never_written {
+            self.palloc.clear(&mut self.file, store, &Physical, v.0)?;
+            store.forget(Key::Virtual(v.0));
+            self.hint = self.hint.min(v.0);
+        }
+        Ok(())
+    }
+
+    /// Gives `v` its place in a log of checkpoint `c` (spec 7.5).
+    pub fn assign(&mut self, store: &Store, v: VBlockNr, at: BlockNr, c: Cno) -> Result<()> {
+        self.entry_mut(store, v, |e| {
+            e.blocknr = at.0.into();
+            e.start = c.0.into();
+            Ok(())
+        })
+    }
+
+    /// Makes the block of `v`'s entry part of the next log (before its layout).
+    pub fn touch(&mut self, store: &Store, v: VBlockNr) -> Result<()> {
+        self.entry_mut(store, v, |_| Ok(()))
+    }
+
+    /// Makes every ancestor of every changed data block writable: the set of blocks the log must
+    /// hold is complete afterwards.
+    pub fn mark_ancestors(&mut self, store: &Store) -> Result<()> {
+        let offsets: Vec<u64> = self.file.data.keys().copied().collect();
+        let MetaFile { map, .. } = &mut self.file;
+        for offset in offsets {
+            let mut nodes = DatNodes {
+                store,
+                nodes: &mut map.nodes,
+                blocks: &mut map.blocks,
+                next: &mut self.next_temporary,
+            };
+            // Any value will do: assignment puts the place there.
+            let placeholder = bmap::lookup(&map.root, &nodes, offset)?.unwrap_or(TEMPORARY);
+            if bmap::set(&mut map.root, &mut nodes, offset, placeholder)?.is_none() {
+                map.blocks += u64::from(store.geometry.block_size / 512);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the place of a data block into its parent.
+    pub fn assign_data(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<()> {
+        let MetaFile { map, .. } = &mut self.file;
+        let mut nodes = DatNodes {
+            store,
+            nodes: &mut map.nodes,
+            blocks: &mut map.blocks,
+            next: &mut self.next_temporary,
+        };
+        bmap::set(&mut map.root, &mut nodes, offset, at.0).map(|_| ())
+    }
+
+    /// Puts the place of a changed node into its parent and knows the node by it from now on.
+    pub fn assign_node(&mut self, ptr: u64, key: u64, level: u8, at: BlockNr) -> Result<()> {
+        let map = &mut self.file.map;
+        set_child(&mut map.root, &mut map.nodes, key, level, ptr, at.0)?;
+        match map.nodes.remove(&ptr) {
+            Some(b) => {
+                map.nodes.insert(at.0, b);
+                Ok(())
+            }
+            None => Err(Error::Invalid("a DAT node vanished while it was placed".into())),
+        }
+    }
+
+    /// Disk block of a data block in the current map.
+    pub fn place_of(&self, store: &Store, offset: u64) -> Result<Option<u64>> {
+        let reader = NodeReader { nodes: &self.file.map.nodes, store, resolve: &Physical };
+        bmap::lookup(&self.file.map.root, &reader, offset)
+    }
+}
+
+/// Replaces pointer `old` to the node of `level` with first key `key` by `new`.
+fn set_child(
+    root: &mut bmap::Root,
+    nodes: &mut HashMap<u64, Block>,
+    key: u64,
+    level: u8,
+    old: u64,
+    new: u64,
+) -> Result<()> {
+    use silt_format::btree::{Node, NodeMut};
+    let lost = || Error::Invalid("a DAT node has no parent".into());
+    let top = Node::root(root);
+    let mut here = top.level();
+    let mut index = top.child_for(key);
+    if here == level + 1 {
+        if top.ptr(index) != old {
+            return Err(lost());
+        }
+        NodeMut::root(root).set_ptr(index, new);
+        return Ok(());
+    }
+    let mut ptr = top.ptr(index);
+    while here > level + 1 {
+        here -= 1;
+        let b = nodes.get_mut(&ptr).ok_or_else(lost)?;
+        let node = Node::block(b);
+        index = node.child_for(key);
+        if here == level + 1 {
+            if node.ptr(index) != old {
+                return Err(lost());
+            }
+            NodeMut::block(block::writable(b)).set_ptr(index, new);
+            return Ok(());
+        }
+        ptr = node.ptr(index);
+    }
+    Err(lost())
+}
+
+/// Node access of the DAT's own map: pointers are places, changed nodes have temporary ones.
+struct DatNodes<'a> {
+    store: &'a Store,
+    nodes: &'a mut HashMap<u64, Block>,
+    blocks: &'a mut u64,
+    next: &'a mut u64,
+}
+
+impl ReadNodes for DatNodes<'_> {
+    fn read(&self, ptr: u64, level: u8) -> Result<Block> {
+        match self.nodes.get(&ptr) {
+            Some(b) => Ok(b.clone()),
+            None => read_node(self.store, &Physical, ptr, level),
+        }
+    }
+}
+
+impl Nodes for DatNodes<'_> {
+    fn block_size(&self) -> usize {
+        self.store.geometry.bs()
+    }
+
+    fn make_writable(&mut self, ptr: u64, level: u8) -> Result<u64> {
+        if self.nodes.contains_key(&ptr) {
+            return Ok(ptr);
+        }
+        let b = read_node(self.store, &Physical, ptr, level)?;
+        *self.next += 1;
+        self.nodes.insert(*self.next, b);
+        Ok(*self.next)
+    }
+
+    fn node_mut(&mut self, ptr: u64) -> Result<&mut [u8]> {
+        match self.nodes.get_mut(&ptr) {
+            Some(b) => Ok(block::writable(b)),
+            None => Err(Error::Invalid("a DAT node is not writable".into())),
+        }
+    }
+
+    fn create(&mut self) -> Result<u64> {
+        *self.next += 1;
+        self.nodes.insert(*self.next, block::zeroed(self.block_size()));
+        *self.blocks += u64::from(self.store.geometry.block_size / 512);
+        Ok(*self.next)
+    }
+
+    fn discard(&mut self, ptr: u64, _level: u8) -> Result<()> {
+        self.nodes.remove(&ptr);
+        *self.blocks = self.blocks.saturating_sub(u64::from(self.store.geometry.block_size / 512));
+        Ok(())
+    }
+}

@@ -1,0 +1,470 @@
+//! Requests on the live tree's inodes and blocks.
+
+use std::ops::{ControlFlow, Range};
+
+use silt_format::inode::RawInode;
+use silt_format::{BlockNr, Ino, VBlockNr};
+
+use crate::block::Block;
+use crate::bmap;
+use crate::inode::{Attr, Inode};
+use crate::meta::{NodeReader, read_data};
+use crate::volume::Volume;
+use crate::{At, Error, Result};
+
+/// A tree that can be read: the live one or a checkpoint's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tree {
+    Live,
+    /// A checkpoint held open by [`Volume::open_view`].
+    Past(u64),
+}
+
+/// Where a run of a file's blocks is.
+#[derive(Debug, Clone)]
+pub enum Piece {
+    /// Nothing there: zeroes.
+    Hole,
+    /// In memory.
+    Memory(Block),
+    /// On the device.
+    Disk(BlockNr),
+}
+
+impl Volume {
+    /// The inode, loaded if need be. Past trees give the inode as it was.
+    pub fn inode(&mut self, tree: Tree, ino: Ino) -> Result<&Inode> {
+        if let Tree::Past(c) = tree {
+            return self.past_inode(c, ino);
+        }
+        self.load(ino)?;
+        match self.inodes.get(&ino.0) {
+            Some(i) if !i.deleted => Ok(i),
+            _ => Err(Error::NoInode(ino.0)),
+        }
+    }
+
+    fn load(&mut self, ino: Ino) -> Result<()> {
+        if self.inodes.contains_key(&ino.0) {
+            return Ok(());
+        }
+        let raw = self.ifile.get(&self.store, &self.dat, ino)?;
+        raw.check().at(|| format!("inode {ino}"))?;
+        self.trim_inodes();
+        self.inodes.insert(ino.0, Inode::load(ino, &raw));
+        Ok(())
+    }
+
+    /// Drops inodes that nobody needs in memory when there are too many.
+    fn trim_inodes(&mut self) {
+        if self.inodes.len() < self.trim_at {
+            return;
+        }
+        // Half of them at once, so that the cost of looking at all is spread over many loads.
+        let mut drop = self.inodes.len() / 2;
+        self.inodes.retain(|_, i| {
+            if drop > 0 && i.is_evictable() {
+                drop -= 1;
+                false
+            } else {
+                true
+            }
+        });
+        // Where most are in use, looking again soon would find the same.
+        self.trim_at = self.cached_inodes.max(self.inodes.len() * 2);
+    }
+
+    /// The raw entry of an inode as the newest checkpoint holds it, whatever is wrong with it:
+    /// for deleting what cannot be opened.
+    pub fn raw_inode(&self, ino: Ino) -> Result<RawInode> {
+        self.ifile.get(&self.store, &self.dat, ino)
+    }
+
+    fn writable(&mut self) -> Result<()> {
+        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    fn live_mut(&mut self, ino: Ino) -> Result<&mut Inode> {
+        self.writable()?;
+        self.load(ino)?;
+        match self.inodes.get_mut(&ino.0) {
+            Some(i) if !i.deleted => {
+                i.dirty = true;
+                self.dirty.insert(ino.0);
+                Ok(i)
+            }
+            _ => Err(Error::NoInode(ino.0)),
+        }
+    }
+
+    /// Attributes for changing; the change needs a checkpoint to be durable.
+    pub fn attr_mut(&mut self, ino: Ino) -> Result<&mut Attr> {
+        let i = self.live_mut(ino)?;
+        i.needs_checkpoint = true;
+        Ok(&mut i.attr)
+    }
+
+    /// Attributes for changing times only: a data-sync log may leave them for later.
+    pub fn times_mut(&mut self, ino: Ino) -> Result<&mut Attr> {
+        Ok(&mut self.live_mut(ino)?.attr)
+    }
+
+    /// Keeps an inode in memory until [`Volume::unpin`] (open files, orphans).
+    pub fn pin(&mut self, ino: Ino) -> Result<()> {
+        self.load(ino)?;
+        if let Some(i) = self.inodes.get_mut(&ino.0) {
+            i.pins += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends one [`Volume::pin`].
+    pub fn unpin(&mut self, ino: Ino) {
+        if let Some(i) = self.inodes.get_mut(&ino.0) {
+            i.pins = i.pins.saturating_sub(1);
+        }
+    }
+
+    /// A new inode; its generation is set here.
+    pub fn create_inode(&mut self, mut attr: Attr) -> Result<Ino> {
+        self.writable()?;
+        attr.generation = self.next_generation();
+        let taken = &self.new_numbers;
+        let nr = self.ifile.find_free(&self.store, &self.dat, self.next_ino, |nr| !taken.contains(&nr))?;
+        self.next_ino = nr + 1;
+        let ino = Ino(nr);
+        self.new_numbers.insert(nr);
+        self.inodes.insert(nr, Inode::create(ino, attr));
+        self.dirty.insert(nr);
+        self.inodes_count += 1;
+        Ok(ino)
+    }
+
+    /// Deletes an inode that nobody uses any more: with the next checkpoint its blocks end and
+    /// its number is free. Works on inodes that cannot be opened, too.
+    pub fn delete_inode(&mut self, ino: Ino) -> Result<()> {
+        self.writable()?;
+        if let Err(e) = self.load(ino) {
+            // Damaged: what can be freed is its number; its blocks are for repair.
+            let raw = self.raw_inode(ino).map_err(|_| e)?;
+            let mut broken = Inode::load(ino, &RawInode { bmap: [0; 56], ..raw });
+            broken.attr.mode = 0o100_000;
+            self.inodes.insert(ino.0, broken);
+        }
+        let i = self.live_mut(ino)?;
+        i.deleted = true;
+        i.needs_checkpoint = true;
+        i.attr.links = 0;
+        let dropped = i.current.blocks.len() as u64;
+        i.current = Default::default();
+        i.pending = 0;
+        let forget = !i.on_disk && i.frozen.is_none();
+        self.dirty_blocks -= dropped;
+        self.inodes_count = self.inodes_count.saturating_sub(1);
+        if forget {
+            self.inodes.remove(&ino.0);
+            self.dirty.remove(&ino.0);
+            self.new_numbers.remove(&ino.0);
+            self.next_ino = self.next_ino.min(ino.0);
+        }
+        Ok(())
+    }
+
+    /// Calls `f` for every allocated inode number of users from `from` on, until it breaks.
+    pub fn for_each_inode(
+        &self,
+        from: u64,
+        mut f: impl FnMut(Ino, &RawInode) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let palloc = &self.ifile.palloc;
+        let per_group = palloc.layout.entries_per_group();
+        let groups = palloc.used_groups(&self.ifile.file, &self.store, &self.dat)?;
+        let mut nr = from.max(self.store.geometry.first_ino);
+        while nr / per_group < groups {
+            let group = nr / per_group;
+            let bitmap = self.ifile.file.block(&self.store, &self.dat, palloc.layout.bitmap_block(group))?;
+            let Some(bitmap) = bitmap else {
+                nr = (group + 1) * per_group;
+                continue;
+            };
+            while nr / per_group == group {
+                let bit = palloc.layout.bit(nr);
+                if bitmap.get(bit / 8).is_some_and(|b| b >> (bit % 8) & 1 == 1) {
+                    if let Ok(raw) = self.ifile.get(&self.store, &self.dat, Ino(nr)) {
+                        if f(Ino(nr), &raw).is_break() {
+                            return Ok(());
+                        }
+                    }
+                }
+                nr += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where block `key` of a file is.
+    pub fn locate(&mut self, tree: Tree, ino: Ino, key: u64) -> Result<Piece> {
+        self.inode(tree, ino)?;
+        let i = self.loaded(tree, ino)?;
+        match i.in_memory(key) {
+            Some(Some(b)) => return Ok(Piece::Memory(b.clone())),
+            Some(None) => return Ok(Piece::Hole),
+            None => {}
+        }
+        let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+        match bmap::lookup(&i.map.root, &reader, key)? {
+            Some(ptr) => Ok(Piece::Disk(self.dat.translate(&self.store, VBlockNr(ptr))?)),
+            None => Ok(Piece::Hole),
+        }
+    }
+
+    /// Where the blocks `keys` of a file are, in order.
+    pub fn locate_range(&mut self, tree: Tree, ino: Ino, keys: Range<u64>) -> Result<Vec<Piece>> {
+        self.inode(tree, ino)?;
+        let i = self.loaded(tree, ino)?;
+        let n = usize::try_from(keys.end.saturating_sub(keys.start)).unwrap_or(0);
+        let mut pieces: Vec<Option<Piece>> = keys
+            .clone()
+            .map(|key| {
+                i.in_memory(key).map(|b| match b {
+                    Some(b) => Piece::Memory(b.clone()),
+                    None => Piece::Hole,
+                })
+            })
+            .collect();
+        if pieces.iter().any(Option::is_none) {
+            let mut mapped = Vec::with_capacity(n);
+            let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+            bmap::for_each(&i.map.root, &reader, keys.start, |key, ptr| {
+                if key >= keys.end {
+                    return ControlFlow::Break(());
+                }
+                mapped.push((key, ptr));
+                ControlFlow::Continue(())
+            })?;
+            for (key, ptr) in mapped {
+                if let Some(slot @ None) = pieces.get_mut((key - keys.start) as usize) {
+                    *slot = Some(Piece::Disk(self.dat.translate(&self.store, VBlockNr(ptr))?));
+                }
+            }
+        }
+        Ok(pieces.into_iter().map(|p| p.unwrap_or(Piece::Hole)).collect())
+    }
+
+    fn loaded(&self, tree: Tree, ino: Ino) -> Result<&Inode> {
+        let found = match tree {
+            Tree::Live => self.inodes.get(&ino.0),
+            Tree::Past(c) => self.views.get(&c).and_then(|v| v.inodes.get(&ino.0)),
+        };
+        found.ok_or(Error::NoInode(ino.0))
+    }
+
+    /// Reads block `key`, waiting for the device if need be; `None` for a hole. Blocks of
+    /// directories and symlinks are cached, those of files are the kernel's to cache.
+    pub fn read_block(&mut self, tree: Tree, ino: Ino, key: u64) -> Result<Option<Block>> {
+        self.inode(tree, ino)?;
+        let i = self.loaded(tree, ino)?;
+        if let Some(b) = i.in_memory(key) {
+            return Ok(b.cloned());
+        }
+        let cache = !i.attr.is_regular();
+        let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+        match bmap::lookup(&i.map.root, &reader, key)? {
+            None => Ok(None),
+            Some(ptr) if cache => read_data(&self.store, &self.dat, ptr).map(Some),
+            Some(ptr) => {
+                let at = self.dat.translate(&self.store, VBlockNr(ptr))?;
+                self.store.read(at).map(Some)
+            }
+        }
+    }
+
+    /// Whether block `key` of a live file holds data.
+    fn is_mapped(&self, i: &Inode, key: u64) -> Result<bool> {
+        if let Some(b) = i.in_memory(key) {
+            return Ok(b.is_some());
+        }
+        if i.map.is_empty() {
+            return Ok(false);
+        }
+        let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+        Ok(bmap::lookup(&i.map.root, &reader, key)?.is_some())
+    }
+
+    /// Writes a whole block. Errors: no space (see [`Volume::check_space`]), key past the limit.
+    pub fn write_block(&mut self, ino: Ino, key: u64, block: Block) -> Result<()> {
+        if key > self.store.geometry.max_key() || block.len() != self.store.geometry.bs() {
+            return Err(Error::Invalid(format!("block {key} cannot be written")));
+        }
+        self.writable()?;
+        self.load(ino)?;
+        let i = self.loaded(Tree::Live, ino)?;
+        let replaced = i.current.blocks.contains_key(&key);
+        let fresh = !replaced && !self.is_mapped(i, key)?;
+        if !replaced {
+            self.check_space(1)?;
+        }
+        let i = self.live_mut(ino)?;
+        i.current.blocks.insert(key, block);
+        if fresh {
+            i.pending += 1;
+        }
+        if !replaced {
+            self.dirty_blocks += 1;
+        }
+        Ok(())
+    }
+
+    /// Puts a recovered block into a file, also where nothing may be written.
+    pub(crate) fn recover_block(&mut self, ino: Ino, key: u64, block: Block) -> Result<()> {
+        self.load(ino)?;
+        let i = self.loaded(Tree::Live, ino)?;
+        let fresh = !self.is_mapped(i, key)?;
+        let Some(i) = self.inodes.get_mut(&ino.0) else { return Err(Error::NoInode(ino.0)) };
+        i.dirty = true;
+        self.dirty.insert(ino.0);
+        i.pending += i64::from(fresh);
+        if i.current.blocks.insert(key, block).is_none() {
+            self.dirty_blocks += 1;
+        }
+        Ok(())
+    }
+
+    /// Unmaps a range of blocks; they read as zeroes from now on.
+    pub fn cut(&mut self, ino: Ino, keys: Range<u64>) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.writable()?;
+        self.load(ino)?;
+        let everything = keys.start == 0 && keys.end > self.store.geometry.max_key();
+        let mut gone = 0i64;
+        if !everything {
+            self.for_each_data(Tree::Live, ino, keys.start, |key| {
+                if key >= keys.end {
+                    return ControlFlow::Break(());
+                }
+                gone += 1;
+                ControlFlow::Continue(())
+            })?;
+            if gone == 0 {
+                return Ok(());
+            }
+        }
+        let per_block = u64::from(self.store.geometry.block_size / 512);
+        let i = self.live_mut(ino)?;
+        let below = !i.map.is_empty() || i.frozen.is_some();
+        let mut dropped = 0;
+        if everything {
+            dropped = i.current.blocks.len() as u64;
+            i.current.blocks.clear();
+            let frozen = i.frozen.as_ref().map_or(0, |f| f.pending);
+            i.pending = -i64::try_from(i.map.blocks / per_block).unwrap_or(0) - frozen;
+        } else {
+            let mut tail = i.current.blocks.split_off(&keys.start);
+            let mut rest = tail.split_off(&keys.end);
+            dropped += tail.len() as u64;
+            i.current.blocks.append(&mut rest);
+            i.pending -= gone;
+        }
+        if below {
+            i.current.cuts.insert(keys);
+        }
+        i.needs_checkpoint = true;
+        self.dirty_blocks -= dropped;
+        Ok(())
+    }
+
+    /// Calls `f` for every block offset from `from` on that holds data, ascending.
+    pub fn for_each_data(
+        &mut self,
+        tree: Tree,
+        ino: Ino,
+        from: u64,
+        mut f: impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inode(tree, ino)?;
+        let i = self.loaded(tree, ino)?;
+        let frozen = i.frozen.as_ref();
+        // Keys in memory, ascending: the current layer hides the frozen one.
+        let mut memory = i
+            .current
+            .blocks
+            .range(from..)
+            .map(|(k, _)| *k)
+            .chain(
+                frozen
+                    .iter()
+                    .flat_map(|f| f.over.blocks.range(from..))
+                    .map(|(k, _)| *k)
+                    .filter(|k| i.current.get(*k).is_none()),
+            )
+            .collect::<Vec<_>>();
+        memory.sort_unstable();
+        let mut memory = memory.into_iter().peekable();
+        let mut stopped = false;
+        let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+        bmap::for_each(&i.map.root, &reader, from, |key, _| {
+            while let Some(m) = memory.next_if(|m| *m < key) {
+                if f(m).is_break() {
+                    stopped = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            if i.in_memory(key).is_some() {
+                return ControlFlow::Continue(());
+            }
+            if f(key).is_break() {
+                stopped = true;
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        if !stopped {
+            for m in memory {
+                if f(m).is_break() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `blocks` more waiting blocks can be promised a place (spec 14.1, with what this
+    /// writer's own logs may need on top).
+    pub fn check_space(&self, blocks: u64) -> Result<()> {
+        let g = &self.store.geometry;
+        let waiting = self.dirty_blocks + self.frozen_blocks + blocks;
+        let per_segment = u64::from(g.blocks_per_segment);
+        // Every waiting block may take a map node and a DAT block with it; the DAT cannot take
+        // more blocks than it has.
+        let dat = self.dat.file.map.blocks / u64::from(g.block_size / 512);
+        let metadata = waiting / 8 + waiting.min(dat) + 4 * self.dirty.len() as u64 / 3;
+        let needed = g.reserved_segments() + (waiting + metadata) / per_segment + 1;
+        if self.sufile.clean() <= needed { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Blocks waiting for a log, those of a checkpoint under construction included.
+    pub fn waiting_blocks(&self) -> u64 {
+        self.dirty_blocks + self.frozen_blocks
+    }
+
+    /// Whether syncing this inode's data alone is enough: nothing but overwritten data and times
+    /// waits (spec 12.5).
+    pub fn data_sync_suffices(&self, ino: Ino) -> bool {
+        self.store.geometry.block_size >= 4096
+            && self.inodes.get(&ino.0).is_some_and(|i| {
+                i.attr.is_regular() && i.on_disk && !i.needs_checkpoint && i.current.cuts.is_empty()
+            })
+    }
+
+    /// Whether anything of this inode waits for a log.
+    pub fn is_inode_dirty(&self, ino: Ino) -> bool {
+        self.inodes.get(&ino.0).is_some_and(|i| i.dirty || i.frozen.is_some())
+    }
+
+    /// Takes the error that kept an inode's content out of a checkpoint.
+    pub fn take_inode_error(&mut self, ino: Ino) -> Option<String> {
+        self.inodes.get_mut(&ino.0).and_then(|i| i.error.take())
+    }
+}

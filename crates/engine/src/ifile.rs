@@ -1,0 +1,77 @@
+//! The inode file: one entry an inode, and which numbers are taken (spec section 8).
+
+use silt_format::inode::RawInode;
+use silt_format::palloc::Layout;
+use silt_format::{Geometry, Ino};
+
+use crate::dat::Dat;
+use crate::meta::{MetaFile, Resolve};
+use crate::palloc::Palloc;
+use crate::store::Store;
+use crate::{At, Error, Result};
+
+/// The ifile of the live tree, or of one checkpoint (then it is only read).
+pub struct IFile {
+    pub file: MetaFile,
+    pub palloc: Palloc,
+}
+
+impl IFile {
+    /// From its inode in a checkpoint's entry.
+    pub fn new(geometry: &Geometry, raw: RawInode) -> Result<Self> {
+        raw.check_metadata("ifile").at(|| "checkpoint entry".into())?;
+        let layout = Layout::new(geometry, geometry.inode_size);
+        Ok(IFile { file: MetaFile::new(Ino::IFILE, raw), palloc: Palloc { layout, name: "ifile" } })
+    }
+
+    /// Whether an inode number can be opened through the ifile.
+    fn check_number(&self, geometry: &Geometry, ino: Ino) -> Result<()> {
+        let ok = ino == Ino::ROOT || ino.0 == 7 || ino.0 == 10 || ino.0 >= geometry.first_ino;
+        if ok && self.palloc.layout.check("ifile", ino.0).is_ok() {
+            Ok(())
+        } else {
+            Err(Error::NoInode(ino.0))
+        }
+    }
+
+    /// The entry of an allocated inode.
+    pub fn get<R: Resolve>(&self, store: &Store, r: &R, ino: Ino) -> Result<RawInode> {
+        self.check_number(&store.geometry, ino)?;
+        if !self.palloc.is_allocated(&self.file, store, r, ino.0)? {
+            return Err(Error::NoInode(ino.0));
+        }
+        let place = self.palloc.layout.entry(ino.0);
+        let block = self.file.block(store, r, place.block)?.ok_or(Error::NoInode(ino.0))?;
+        let bytes = block.get(place.byte..).unwrap_or(&[]);
+        let raw = RawInode::read(bytes).at(|| format!("inode {ino}"))?;
+        Ok(raw)
+    }
+
+    /// Changes an entry in place; `f` is given the whole entry.
+    pub fn change(&mut self, store: &Store, dat: &Dat, ino: Ino, f: impl FnOnce(&mut [u8])) -> Result<()> {
+        let place = self.palloc.layout.entry(ino.0);
+        let size = store.geometry.inode_size as usize;
+        let b = self.file.block_mut(store, dat, place.block, |_| {})?;
+        match b.get_mut(place.byte..place.byte + size) {
+            Some(entry) => {
+                f(entry);
+                Ok(())
+            }
+            None => Err(Error::corrupt(format!("inode {ino}"), "ifile", "entry outside its block")),
+        }
+    }
+
+    /// The next free number from `from` on that `usable` allows.
+    pub fn find_free(
+        &self,
+        store: &Store,
+        dat: &Dat,
+        from: u64,
+        usable: impl Fn(u64) -> bool,
+    ) -> Result<u64> {
+        let from = from.max(store.geometry.first_ino);
+        self.palloc
+            .find_free(&self.file, store, dat, from, self.palloc.layout.ngroups(), usable)?
+            .ok_or(Error::NoSpace)
+    }
+}

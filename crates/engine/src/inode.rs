@@ -1,0 +1,219 @@
+//! Inodes in memory: attributes, map, and what has not been written yet.
+//!
+//! ```text
+//! read order of a block:   current.blocks  >  current.cuts (hole)
+//!                       >  frozen.blocks   >  frozen.cuts  (hole)  >  map
+//! ```
+//!
+//! Requests change `current` only. When a checkpoint begins, `current` becomes `frozen` and a new
+//! `current` starts; only the log composer touches `map`, from `frozen`. So a request never waits
+//! for a log, and a checkpoint never sees half of a later request.
+
+use std::collections::BTreeMap;
+
+use rangemap::RangeSet;
+use silt_format::Ino;
+use silt_format::inode::RawInode;
+
+use crate::block::Block;
+use crate::meta::Map;
+
+/// Seconds and nanoseconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time {
+    pub secs: i64,
+    pub nanos: u32,
+}
+
+/// What a stat tells, but for block counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// Type and permission bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub links: u32,
+    /// Bytes.
+    pub size: u64,
+    pub mtime: Time,
+    pub ctime: Time,
+    /// `FS_*_FL` bits.
+    pub flags: u32,
+    pub generation: u32,
+    /// Major and minor number of a device node.
+    pub device: (u32, u32),
+}
+
+impl Attr {
+    /// From an entry of the ifile.
+    pub fn of(raw: &RawInode) -> Self {
+        let time = |secs: u64, nanos: u32| Time { secs: secs.cast_signed(), nanos: nanos.min(999_999_999) };
+        let device = match raw.file_type() {
+            0o020_000 | 0o060_000 => raw.device(),
+            _ => (0, 0),
+        };
+        Attr {
+            mode: u32::from(raw.mode.get()),
+            uid: raw.uid.get(),
+            gid: raw.gid.get(),
+            links: u32::from(raw.links_count.get()),
+            size: raw.size.get(),
+            mtime: time(raw.mtime.get(), raw.mtime_nsec.get()),
+            ctime: time(raw.ctime.get(), raw.ctime_nsec.get()),
+            flags: raw.flags.get(),
+            generation: raw.generation.get(),
+            device,
+        }
+    }
+
+    /// Puts the attributes into an entry; map, xattr and padding stay as they are.
+    pub fn store(&self, raw: &mut RawInode) {
+        raw.mode = u16::try_from(self.mode & 0xffff).unwrap_or(0).into();
+        raw.uid = self.uid.into();
+        raw.gid = self.gid.into();
+        raw.links_count = u16::try_from(self.links).unwrap_or(u16::MAX).into();
+        raw.size = self.size.into();
+        raw.mtime = self.mtime.secs.cast_unsigned().into();
+        raw.mtime_nsec = self.mtime.nanos.into();
+        raw.ctime = self.ctime.secs.cast_unsigned().into();
+        raw.ctime_nsec = self.ctime.nanos.into();
+        raw.flags = self.flags.into();
+        raw.generation = self.generation.into();
+    }
+
+    /// Type bits of the mode.
+    pub fn file_type(&self) -> u32 {
+        self.mode & 0o170_000
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == 0o040_000
+    }
+
+    pub fn is_regular(&self) -> bool {
+        self.file_type() == 0o100_000
+    }
+
+    /// Whether inodes of this type own blocks.
+    pub fn has_map(&self) -> bool {
+        matches!(self.file_type(), 0o100_000 | 0o040_000 | 0o120_000)
+    }
+}
+
+/// Changes of a file's content that no log holds yet.
+#[derive(Debug, Default)]
+pub struct Overlay {
+    /// Written blocks by file block offset.
+    pub blocks: BTreeMap<u64, Block>,
+    /// Ranges unmapped before `blocks` were written.
+    pub cuts: RangeSet<u64>,
+}
+
+impl Overlay {
+    /// What this layer says of a block: its bytes, a hole, or nothing.
+    pub fn get(&self, key: u64) -> Option<Option<&Block>> {
+        if let Some(b) = self.blocks.get(&key) {
+            return Some(Some(b));
+        }
+        self.cuts.contains(&key).then_some(None)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.cuts.is_empty()
+    }
+}
+
+/// What of an inode belongs to the checkpoint under construction.
+#[derive(Debug)]
+pub struct Frozen {
+    pub attr: Attr,
+    pub over: Overlay,
+    /// The inode dies in this checkpoint.
+    pub deleted: bool,
+    /// Blocks the overlay adds to the map, as counted at the requests.
+    pub pending: i64,
+}
+
+/// An inode in memory.
+pub struct Inode {
+    pub ino: Ino,
+    pub attr: Attr,
+    pub map: Map,
+    pub current: Overlay,
+    pub frozen: Option<Frozen>,
+    /// Attributes or content differ from what the newest (or frozen) checkpoint holds.
+    pub dirty: bool,
+    /// A change that a data-sync log cannot carry: anything but overwritten data and times.
+    pub needs_checkpoint: bool,
+    /// Its number is allocated in the ifile.
+    pub on_disk: bool,
+    /// Dies with the next checkpoint.
+    pub deleted: bool,
+    /// Blocks `current` adds to the map.
+    pub pending: i64,
+    /// Users that need it in memory.
+    pub pins: u32,
+    /// Why the last checkpoint could not take its content.
+    pub error: Option<String>,
+}
+
+impl Inode {
+    /// From an entry of the ifile.
+    pub fn load(ino: Ino, raw: &RawInode) -> Self {
+        let attr = Attr::of(raw);
+        let map =
+            if attr.has_map() { Map::of(raw) } else { Map { blocks: raw.blocks.get(), ..Map::empty() } };
+        Inode {
+            ino,
+            attr,
+            map,
+            current: Overlay::default(),
+            frozen: None,
+            dirty: false,
+            needs_checkpoint: false,
+            on_disk: true,
+            deleted: false,
+            pending: 0,
+            pins: 0,
+            error: None,
+        }
+    }
+
+    /// A new one.
+    pub fn create(ino: Ino, attr: Attr) -> Self {
+        Inode {
+            ino,
+            attr,
+            map: Map::empty(),
+            current: Overlay::default(),
+            frozen: None,
+            dirty: true,
+            needs_checkpoint: true,
+            on_disk: false,
+            deleted: false,
+            pending: 0,
+            pins: 0,
+            error: None,
+        }
+    }
+
+    /// 512-byte units it takes: what is on disk and what waits (node blocks of waiting data are
+    /// not known before they are written).
+    pub fn blocks_512(&self, block_size: u32) -> u64 {
+        let waiting = self.pending + self.frozen.as_ref().map_or(0, |f| f.pending);
+        self.map.blocks.saturating_add_signed(waiting.saturating_mul(i64::from(block_size / 512)))
+    }
+
+    /// What the layers in memory say of a block; `None`: ask the map.
+    pub fn in_memory(&self, key: u64) -> Option<Option<&Block>> {
+        if let Some(answer) = self.current.get(key) {
+            return Some(answer);
+        }
+        self.frozen.as_ref().and_then(|f| f.over.get(key))
+    }
+
+    /// Whether it can be dropped from memory and loaded again later.
+    pub fn is_evictable(&self) -> bool {
+        self.pins == 0 && !self.dirty && self.frozen.is_none() && self.map.nodes.is_empty() && !self.deleted
+    }
+}

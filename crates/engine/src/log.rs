@@ -1,0 +1,225 @@
+//! Logs in memory: what fits into one, and the finished bytes (spec 3.2 to 3.5).
+
+use silt_device::Device;
+use silt_format::summary::{self, BlockInfo, Builder, FINFO_SIZE, HEADER_SIZE, Header};
+use silt_format::{BlockNr, Cno, Crc, Geometry, Ino, SegNr};
+use zerocopy::IntoBytes;
+
+use crate::Result;
+use crate::block::Block;
+
+/// Where the next log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    pub segment: SegNr,
+    /// The segment after it (`ss_next`).
+    pub next: SegNr,
+    /// Blocks of the segment that are used, from its first block.
+    pub offset: u64,
+    /// Sequence number of the segment.
+    pub seq: u64,
+}
+
+impl Cursor {
+    /// Blocks left in the segment.
+    pub fn room(&self, g: &Geometry) -> u64 {
+        g.segment_blocks(self.segment).saturating_sub(self.offset)
+    }
+
+    /// First block of the next log.
+    pub fn at(&self, g: &Geometry) -> BlockNr {
+        BlockNr(g.segment_start(self.segment).0 + self.offset)
+    }
+}
+
+/// Where a payload block's bytes come from when the log is finished.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Bytes that do not change any more.
+    Ready(Block),
+    /// A changed data block of a metadata file.
+    MetaData(u64),
+    /// A changed node of a metadata file, by pointer.
+    MetaNode(u64),
+}
+
+/// A block on its way into a log.
+#[derive(Debug, Clone)]
+pub struct Item {
+    pub ino: Ino,
+    pub fi_cno: Cno,
+    pub info: BlockInfo,
+    pub content: Content,
+}
+
+/// Counts what fits into a log, with the arithmetic of the summary alone.
+#[derive(Debug, Clone)]
+pub struct Fit {
+    block_size: usize,
+    capacity: u64,
+    pos: usize,
+    payload: u64,
+    file: Option<(Ino, Cno)>,
+}
+
+impl Fit {
+    /// A log of at most `capacity` blocks.
+    pub fn new(block_size: usize, capacity: u64) -> Self {
+        Fit { block_size, capacity, pos: HEADER_SIZE, payload: 0, file: None }
+    }
+
+    fn after(&self, file: (Ino, Cno), size: usize) -> usize {
+        let pos = match self.file {
+            Some(open) if open == file => self.pos,
+            _ => summary::place(self.block_size, self.pos, FINFO_SIZE).1,
+        };
+        summary::place(self.block_size, pos, size).1
+    }
+
+    fn blocks(&self, pos: usize, payload: u64) -> u64 {
+        pos.div_ceil(self.block_size) as u64 + payload
+    }
+
+    /// Takes a block if it fits with `spare` blocks left.
+    pub fn take(&mut self, ino: Ino, cno: Cno, info: &BlockInfo, spare: u64) -> bool {
+        let pos = self.after((ino, cno), info.size());
+        if self.blocks(pos, self.payload + 1) + spare > self.capacity {
+            return false;
+        }
+        self.pos = pos;
+        self.payload += 1;
+        self.file = Some((ino, cno));
+        true
+    }
+
+    /// Allows as many as `capacity` blocks.
+    pub fn widen(&mut self, capacity: u64) {
+        self.capacity = self.capacity.max(capacity);
+    }
+
+    /// Whether `spare` more blocks fit behind what was taken.
+    pub fn has_room(&self, spare: u64) -> bool {
+        self.blocks(self.pos, self.payload) + spare <= self.capacity
+    }
+
+    /// Blocks of the summary.
+    pub fn summary_blocks(&self) -> u64 {
+        self.pos.div_ceil(self.block_size) as u64
+    }
+
+    /// Blocks of summary and payload.
+    pub fn total(&self) -> u64 {
+        self.blocks(self.pos, self.payload)
+    }
+}
+
+/// A log that is being filled.
+#[derive(Debug)]
+pub struct OpenLog {
+    pub cursor: Cursor,
+    pub fit: Fit,
+    pub items: Vec<Item>,
+}
+
+impl OpenLog {
+    /// An empty log at `cursor`, limited to `limit` blocks besides the segment's end.
+    pub fn new(g: &Geometry, cursor: Cursor, limit: u64) -> Self {
+        OpenLog { cursor, fit: Fit::new(g.bs(), cursor.room(g).min(limit)), items: Vec::new() }
+    }
+
+    /// Disk block of payload block `index`.
+    pub fn place(&self, g: &Geometry, index: usize) -> BlockNr {
+        BlockNr(self.cursor.at(g).0 + self.fit.summary_blocks() + index as u64)
+    }
+}
+
+/// What the header of a finished log says besides its records.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    pub flags: u16,
+    /// Seconds.
+    pub create: u64,
+    pub cno: Cno,
+    /// Total blocks.
+    pub nblocks: u64,
+}
+
+/// A log ready to be sealed and written; its bytes are fixed.
+#[derive(Debug, Clone)]
+pub struct LogWrite {
+    /// First block.
+    pub at: BlockNr,
+    /// Byte offset of it.
+    pub byte: u64,
+    summary: Vec<u8>,
+    payload: Vec<Block>,
+    seed: u32,
+    sumbytes: usize,
+    sealed: bool,
+}
+
+impl LogWrite {
+    /// Composes the summary of a filled log around its resolved payload (super root included).
+    pub fn new(g: &Geometry, log: &OpenLog, head: Head, payload: Vec<Block>) -> Self {
+        let mut builder = Builder::new(g.bs());
+        let mut file = None;
+        for item in &log.items {
+            if file != Some((item.ino, item.fi_cno)) {
+                builder.begin_file(item.ino, item.fi_cno);
+                file = Some((item.ino, item.fi_cno));
+            }
+            builder.add(&item.info);
+        }
+        let mut h = Header::zeroed();
+        h.flags = head.flags.into();
+        h.seq = log.cursor.seq.into();
+        h.create = head.create.into();
+        h.next = g.segment_start(log.cursor.next).0.into();
+        h.nblocks = u32::try_from(head.nblocks).unwrap_or(u32::MAX).into();
+        h.cno = head.cno.0.into();
+        let summary = builder.finish(h);
+        let sumbytes = match summary.get(48..52).and_then(|s| s.try_into().ok()) {
+            Some(a) => u32::from_le_bytes(a) as usize,
+            None => 0,
+        };
+        let at = log.cursor.at(g);
+        LogWrite { at, byte: g.byte_of(at), summary, payload, seed: g.crc_seed, sumbytes, sealed: false }
+    }
+
+    /// Computes the checksums (spec 3.5, steps 2 and 3). The long part of the work, and one that
+    /// needs no lock.
+    pub fn seal(&mut self) {
+        if self.sealed {
+            return;
+        }
+        summary::store_summary_sum(self.seed, &mut self.summary, self.sumbytes);
+        let mut crc = Crc::new(self.seed);
+        crc.update(&self.summary[4..]);
+        for b in &self.payload {
+            crc.update(b);
+        }
+        let sum = crc.finish();
+        self.summary[..4].copy_from_slice(sum.as_bytes());
+        self.sealed = true;
+    }
+
+    /// Bytes of the whole log.
+    pub fn len(&self) -> u64 {
+        self.summary.len() as u64 + self.payload.iter().map(|b| b.len() as u64).sum::<u64>()
+    }
+
+    /// Never true: a log has a summary.
+    pub fn is_empty(&self) -> bool {
+        self.summary.is_empty()
+    }
+
+    /// Writes the log; it must be sealed. Not durable before a flush.
+    pub fn write(&self, device: &dyn Device) -> Result<()> {
+        debug_assert!(self.sealed);
+        let mut bufs: Vec<&[u8]> = Vec::with_capacity(self.payload.len() + 1);
+        bufs.push(&self.summary);
+        bufs.extend(self.payload.iter().map(|b| &b[..]));
+        device.write_at(self.byte, &bufs)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! Allocation bitmaps of the DAT and the ifile (spec section 6).
+//!
+//! Invariant: a group's `pg_nfrees` equals the zero bits of its bitmap.
+
+use silt_format::palloc::Layout;
+
+use crate::meta::{MetaFile, Resolve};
+use crate::store::Store;
+use crate::{Error, Result};
+
+/// Allocation operations on one file.
+#[derive(Debug, Clone, Copy)]
+pub struct Palloc {
+    pub layout: Layout,
+    /// For messages: "DAT" or "ifile".
+    pub name: &'static str,
+}
+
+fn le32(b: &[u8], at: usize) -> u32 {
+    match b.get(at..at + 4).and_then(|s| s.try_into().ok()) {
+        Some(a) => u32::from_le_bytes(a),
+        None => 0,
+    }
+}
+
+/// First zero bit in `from..to` of a bitmap.
+fn zero_bit(bitmap: &[u8], from: usize, to: usize) -> Option<usize> {
+    let mut bit = from;
+    while bit < to {
+        let word = match bitmap.get(bit / 64 * 8..bit / 64 * 8 + 8).and_then(|s| s.try_into().ok()) {
+            Some(a) => u64::from_le_bytes(a),
+            None => return None,
+        };
+        let free = !word >> (bit % 64);
+        if free != 0 {
+            let found = bit + free.trailing_zeros() as usize;
+            return (found < to).then_some(found);
+        }
+        bit = (bit / 64 + 1) * 64;
+    }
+    None
+}
+
+impl Palloc {
+    /// Free entries of a group.
+    fn group_free<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, group: u64) -> Result<u64> {
+        let (block, byte) = self.layout.desc(group);
+        Ok(match file.block(store, r, block)? {
+            Some(b) => u64::from(le32(&b, byte)).min(self.layout.entries_per_group()),
+            None => self.layout.entries_per_group(),
+        })
+    }
+
+    fn change_group_free<R: Resolve>(
+        &self,
+        file: &mut MetaFile,
+        store: &Store,
+        r: &R,
+        group: u64,
+        delta: i32,
+    ) -> Result<()> {
+        let (block, byte) = self.layout.desc(group);
+        let all = u32::try_from(self.layout.entries_per_group()).unwrap_or(u32::MAX);
+        let b = file.block_mut(store, r, block, |b| {
+            for slot in b.chunks_exact_mut(4) {
+                slot.copy_from_slice(&all.to_le_bytes());
+            }
+        })?;
+        let now = le32(b, byte).saturating_add_signed(delta);
+        if let Some(slot) = b.get_mut(byte..byte + 4) {
+            slot.copy_from_slice(&now.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Whether an entry is allocated.
+    pub fn is_allocated<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
+        let bit = self.layout.bit(nr);
+        Ok(match file.block(store, r, self.layout.bitmap_block(self.layout.group(nr)))? {
+            Some(b) => b.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1),
+            None => false,
+        })
+    }
+
+    /// First free entry at or after `from` for which `usable` holds, looking in groups below
+    /// `end_group` only.
+    pub fn find_free<R: Resolve>(
+        &self,
+        file: &MetaFile,
+        store: &Store,
+        r: &R,
+        from: u64,
+        end_group: u64,
+        usable: impl Fn(u64) -> bool,
+    ) -> Result<Option<u64>> {
+        let per_group = self.layout.entries_per_group();
+        let bits = per_group as usize;
+        let mut group = self.layout.group(from);
+        let mut bit = self.layout.bit(from);
+        while group < end_group.min(self.layout.ngroups()) {
+            if self.group_free(file, store, r, group)? > 0 {
+                let bitmap = file.block(store, r, self.layout.bitmap_block(group))?;
+                while bit < bits {
+                    let found = match &bitmap {
+                        Some(b) => zero_bit(b, bit, bits),
+                        None => Some(bit),
+                    };
+                    let Some(found) = found else { break };
+                    let nr = group * per_group + found as u64;
+                    if usable(nr) {
+                        return Ok(Some(nr));
+                    }
+                    bit = found + 1;
+                }
+            }
+            group += 1;
+            bit = 0;
+        }
+        Ok(None)
+    }
+
+    /// Marks a free entry allocated.
+    pub fn set<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<()> {
+        let bit = self.layout.bit(nr);
+        let group = self.layout.group(nr);
+        let b = file.block_mut(store, r, self.layout.bitmap_block(group), |_| {})?;
+        match b.get_mut(bit / 8) {
+            Some(byte) if *byte >> (bit % 8) & 1 == 0 => *byte |= 1 << (bit % 8),
+            _ => return Err(Error::corrupt(format!("entry {nr}"), self.name, "allocated twice")),
+        }
+        self.change_group_free(file, store, r, group, -1)
+    }
+
+    /// Marks an entry free; one that is free already is left alone and reported as `false`.
+    pub fn clear<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
+        let bit = self.layout.bit(nr);
+        let group = self.layout.group(nr);
+        if !self.is_allocated(file, store, r, nr)? {
+            return Ok(false);
+        }
+        let b = file.block_mut(store, r, self.layout.bitmap_block(group), |_| {})?;
+        if let Some(byte) = b.get_mut(bit / 8) {
+            *byte &= !(1 << (bit % 8));
+        }
+        self.change_group_free(file, store, r, group, 1)?;
+        Ok(true)
+    }
+
+    /// Groups that have a descriptor block so far.
+    pub fn existing_groups<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R) -> Result<u64> {
+        let last = file.last_block(store, r)?.unwrap_or(0);
+        Ok((last / self.layout.blocks_per_desc() + 1) * self.layout.groups_per_desc())
+    }
+
+    /// Groups up to the one that holds the greatest mapped block.
+    pub fn used_groups<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R) -> Result<u64> {
+        let last = file.last_block(store, r)?.unwrap_or(0);
+        Ok(match self.layout.kind(last) {
+            silt_format::palloc::Kind::Descriptor { first_group } => first_group + 1,
+            silt_format::palloc::Kind::Bitmap { group } => group + 1,
+            silt_format::palloc::Kind::Entries { first } => self.layout.group(first) + 1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_bits_are_found_across_words() {
+        let mut b = vec![0xffu8; 64];
+        assert_eq!(zero_bit(&b, 0, 512), None);
+        b[37] = 0b1101_1111;
+        assert_eq!(zero_bit(&b, 0, 512), Some(37 * 8 + 5));
+        assert_eq!(zero_bit(&b, 37 * 8 + 5, 512), Some(37 * 8 + 5));
+        assert_eq!(zero_bit(&b, 37 * 8 + 6, 512), None);
+        assert_eq!(zero_bit(&b, 0, 37 * 8 + 5), None);
+    }
+}

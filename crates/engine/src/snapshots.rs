@@ -1,0 +1,160 @@
+//! Changing checkpoints: snapshots made and unmade, checkpoints deleted (spec 10.4, 10.5).
+//!
+//! Changes wait in memory and become durable with the next checkpoint. While one is being
+//! written they are refused with [`Error::Constructing`]: try again after it.
+
+use std::ops::{ControlFlow, Range};
+
+use silt_format::Cno;
+use silt_format::checkpoint::CpEntry;
+use silt_format::segment_usage::SuEntry;
+
+use crate::virt::Change;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// A checkpoint for listings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointInfo {
+    pub cno: u64,
+    /// Seconds.
+    pub created: u64,
+    pub snapshot: bool,
+    pub minor: bool,
+    /// Blocks its logs wrote.
+    pub blocks_written: u64,
+    pub inodes: u64,
+    pub blocks: u64,
+}
+
+impl From<&CpEntry> for CheckpointInfo {
+    fn from(e: &CpEntry) -> Self {
+        CheckpointInfo {
+            cno: e.cno.get(),
+            created: e.create.get(),
+            snapshot: e.is_snapshot(),
+            minor: e.is_minor(),
+            blocks_written: e.nblk_inc.get(),
+            inodes: e.inodes_count.get(),
+            blocks: e.blocks_count.get(),
+        }
+    }
+}
+
+/// A segment for listings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentInfo {
+    pub segment: u64,
+    /// Seconds; 0 if clean.
+    pub modified: u64,
+    /// Blocks written in it.
+    pub blocks: u32,
+    /// Held by the writer: the current segment or the next.
+    pub active: bool,
+    pub dirty: bool,
+    pub error: bool,
+}
+
+impl Volume {
+    fn may_change(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if self.construction.is_some() { Err(Error::Constructing) } else { Ok(()) }
+    }
+
+    /// Makes a checkpoint a snapshot.
+    pub fn make_snapshot(&mut self, c: Cno) -> Result<()> {
+        self.may_change()?;
+        if c >= self.cno {
+            return Err(Error::NoCheckpoint(c.0));
+        }
+        self.cpfile.set_snapshot(&self.store, &self.dat, c)?;
+        self.meta_dirty = true;
+        Ok(())
+    }
+
+    /// Makes a snapshot a plain checkpoint. Refused while it is viewed and for the newest one.
+    pub fn unmake_snapshot(&mut self, c: Cno) -> Result<()> {
+        self.may_change()?;
+        if self.is_viewed(c) {
+            return Err(Error::CheckpointBusy(c.0, "it is mounted"));
+        }
+        if c.0 >= self.last.cno {
+            return Err(Error::CheckpointBusy(c.0, "it is the newest"));
+        }
+        self.cpfile.clear_snapshot(&self.store, &self.dat, c)?;
+        self.meta_dirty = true;
+        Ok(())
+    }
+
+    /// Deletes the plain checkpoints of a range; the newest one always stays, and so does what is
+    /// viewed. Returns how many went and which snapshots are in the way.
+    pub fn delete_checkpoints(&mut self, range: Range<u64>) -> Result<(u64, Vec<u64>)> {
+        self.may_change()?;
+        let end = range.end.min(self.last.cno);
+        let mut start = range.start.max(1);
+        let mut viewed: Vec<u64> = self.views.keys().copied().filter(|c| (start..end).contains(c)).collect();
+        viewed.sort_unstable();
+        viewed.push(end);
+        let (mut deleted, mut kept) = (0, Vec::new());
+        for stop in viewed {
+            if start < stop {
+                let mut change = Change {
+                    store: &mut self.store,
+                    dat: &mut self.dat,
+                    cno: self.cno,
+                    dead: true,
+                    delta: 0,
+                };
+                let (n, snapshots) = self.cpfile.delete(&mut change, start..stop)?;
+                deleted += n;
+                kept.extend(snapshots.into_iter().map(|c| c.0));
+            }
+            start = stop.saturating_add(1);
+        }
+        if deleted > 0 {
+            self.meta_dirty = true;
+        }
+        Ok((deleted, kept))
+    }
+
+    /// One checkpoint.
+    pub fn checkpoint_info(&self, c: Cno) -> Result<CheckpointInfo> {
+        if c >= self.cno {
+            return Err(Error::NoCheckpoint(c.0));
+        }
+        let e = self.cpfile.get(&self.store, &self.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
+        Ok(CheckpointInfo::from(&e))
+    }
+
+    /// Calls `f` for every checkpoint from `from` on, ascending, the one under construction
+    /// excepted.
+    pub fn for_each_checkpoint(
+        &self,
+        from: Cno,
+        mut f: impl FnMut(CheckpointInfo) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.cpfile.for_each(&self.store, &self.dat, from, |e| {
+            if e.cno.get() >= self.cno.0 { ControlFlow::Break(()) } else { f(CheckpointInfo::from(&e)) }
+        })
+    }
+
+    /// Every snapshot, ascending.
+    pub fn snapshots(&self) -> Result<Vec<Cno>> {
+        self.cpfile.snapshot_list(&self.store, &self.dat)
+    }
+
+    /// One segment.
+    pub fn segment_info(&self, segment: silt_format::SegNr) -> Result<SegmentInfo> {
+        let e: SuEntry = self.sufile.entry(&self.store, &self.dat, segment)?;
+        Ok(SegmentInfo {
+            segment: segment.0,
+            modified: e.lastmod.get(),
+            blocks: e.nblocks.get(),
+            active: segment == self.cursor.segment || segment == self.cursor.next,
+            dirty: e.is_dirty(),
+            error: e.is_error(),
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! The segment usage file: which segments are clean, in use, or bad (spec section 11).
+//!
+//! Invariant: `ncleansegs` equals the clean entries among the volume's segments, holes included.
+
+use silt_format::inode::RawInode;
+use silt_format::segment_usage::{self as su, SuEntry, SuHeader};
+use silt_format::{Geometry, Ino, SegNr};
+
+use crate::dat::Dat;
+use crate::meta::MetaFile;
+use crate::store::Store;
+use crate::{At, Error, Result};
+
+/// The sufile of a volume; its header is kept parsed and stored with every change.
+pub struct SuFile {
+    pub file: MetaFile,
+    header: SuHeader,
+}
+
+impl SuFile {
+    /// From its inode; reads the header, whose counters cannot exceed the volume.
+    pub fn open(geometry: &Geometry, store: &Store, dat: &Dat, raw: RawInode) -> Result<Self> {
+        let file = MetaFile::new(Ino::SUFILE, raw);
+        let block = file
+            .block(store, dat, 0)?
+            .ok_or_else(|| Error::corrupt("sufile block 0", "sufile", "missing"))?;
+        let header = su::header(&block).at(|| "sufile block 0".into())?;
+        let n = geometry.nsegments;
+        if header.ncleansegs.get() > n || header.ndirtysegs.get() > n {
+            return Err(Error::corrupt(
+                "sufile block 0",
+                "sufile",
+                format!("{} clean and {} dirty of {n} segments", header.ncleansegs, header.ndirtysegs),
+            ));
+        }
+        Ok(SuFile { file, header })
+    }
+
+    /// Clean segments.
+    pub fn clean(&self) -> u64 {
+        self.header.ncleansegs.get()
+    }
+
+    /// Segments in use.
+    pub fn dirty(&self) -> u64 {
+        self.header.ndirtysegs.get()
+    }
+
+    /// A segment's entry.
+    pub fn entry(&self, store: &Store, dat: &Dat, segment: SegNr) -> Result<SuEntry> {
+        if segment.0 >= store.geometry.nsegments {
+            return Err(Error::Invalid(format!("there is no segment {segment}")));
+        }
+        let (block, byte) = su::place(&store.geometry, segment);
+        match self.file.block(store, dat, block)? {
+            Some(b) => SuEntry::read(&b, byte).at(|| format!("sufile block {block}")),
+            None => Ok(SuEntry::CLEAN),
+        }
+    }
+
+    /// Changes a segment's entry and the counters with it; its block is part of the next log.
+    pub fn change(
+        &mut self,
+        store: &Store,
+        dat: &Dat,
+        segment: SegNr,
+        f: impl FnOnce(&mut SuEntry),
+    ) -> Result<SuEntry> {
+        let before = self.entry(store, dat, segment)?;
+        let mut after = before;
+        f(&mut after);
+        let (block, byte) = su::place(&store.geometry, segment);
+        after.store(self.file.block_mut(store, dat, block, |_| {})?, byte);
+        let count = |n: u64, was: bool, is: bool| match (was, is) {
+            (true, false) => n.saturating_sub(1),
+            (false, true) => n.saturating_add(1),
+            _ => n,
+        };
+        self.header.ncleansegs = count(self.clean(), before.is_clean(), after.is_clean()).into();
+        self.header.ndirtysegs = count(self.dirty(), before.is_dirty(), after.is_dirty()).into();
+        self.store_header(store, dat)?;
+        Ok(before)
+    }
+
+    fn store_header(&mut self, store: &Store, dat: &Dat) -> Result<()> {
+        su::store_header(self.file.block_mut(store, dat, 0, |_| {})?, &self.header);
+        Ok(())
+    }
+
+    /// Finds a clean segment by cyclic first fit and marks it in use (spec 11.4).
+    pub fn allocate(&mut self, store: &mut Store, dat: &Dat) -> Result<SegNr> {
+        let n = store.geometry.nsegments;
+        let start = self.header.last_alloc.get().wrapping_add(1);
+        let start = if start >= n { 0 } else { start };
+        for segment in (start..n).chain(0..start).map(SegNr) {
+            if self.entry(store, dat, segment)?.is_clean() {
+                self.header.last_alloc = segment.0.into();
+                self.change(store, dat, segment, |e| {
+                    *e = SuEntry::CLEAN;
+                    e.flags = su::DIRTY.into();
+                })?;
+                let blocks = store.geometry.segment_start(segment).0..store.geometry.segment_end(segment).0;
+                store.forget_physical(blocks);
+                return Ok(segment);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Makes a segment's entry part of the next log and marks it in use.
+    pub fn touch(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        let before = self.change(store, dat, segment, |e| e.flags = (e.flags.get() | su::DIRTY).into())?;
+        if before.is_error() {
+            return Err(Error::corrupt(
+                format!("segment {segment}"),
+                "sufile",
+                "the writer's segment is marked bad",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes a segment clean.
+    pub fn free(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        self.change(store, dat, segment, |e| *e = SuEntry::CLEAN).map(|_| ())
+    }
+
+    /// Marks a segment as garbage that may not be allocated yet (spec 4.5, 11.2).
+    pub fn scrap(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        self.change(store, dat, segment, |e| {
+            *e = SuEntry::CLEAN;
+            e.flags = su::DIRTY.into();
+        })
+        .map(|_| ())
+    }
+
+    /// Adds `n` clean segments to the counter (growing, spec section 15).
+    pub fn grow(&mut self, store: &Store, dat: &Dat, n: u64) -> Result<()> {
+        self.header.ncleansegs = self.clean().saturating_add(n).into();
+        self.store_header(store, dat)
+    }
+}

@@ -1,0 +1,162 @@
+//! The two super blocks while a volume is in use (spec 2.5, 2.7).
+//!
+//! `first` is the copy that was written last (or preferred at open), `second` the other. Updates
+//! while mounted go to the older one, so one valid copy exists at every moment.
+
+use std::sync::Arc;
+
+use silt_device::Device;
+use silt_format::super_block::{self as sb, Copies, Copy, SuperBlock};
+use silt_format::{Error as FormatError, Geometry};
+
+use crate::{Error, Result};
+
+/// The newest log with a super root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastLog {
+    /// First block of the log.
+    pub pseg: u64,
+    pub seq: u64,
+    pub cno: u64,
+}
+
+/// The super blocks of an open volume.
+#[derive(Debug, Clone)]
+pub struct Supers {
+    pub first: (Copy, SuperBlock),
+    pub second: Option<(Copy, SuperBlock)>,
+    /// `s_state` as found.
+    pub state_at_open: u16,
+    /// Which copy could not be used at open, for a message.
+    pub torn: Option<Copy>,
+    secondary_offset: u64,
+}
+
+/// Reads both copies and chooses (spec 2.5).
+pub fn read(device: &dyn Device) -> Result<Supers> {
+    let size = device.len();
+    if size < sb::MIN_DEVICE_SIZE {
+        return Err(Error::Unusable(FormatError::corrupt(
+            "super block",
+            format!("{size} bytes are too few for a volume"),
+        )));
+    }
+    let parse = |offset: u64| -> silt_format::Result<SuperBlock> {
+        let mut bytes = [0u8; sb::SIZE];
+        match device.read_at(offset, &mut bytes) {
+            Ok(()) => SuperBlock::parse(&bytes),
+            Err(e) => Err(FormatError::corrupt("super block", e.to_string())),
+        }
+    };
+    let secondary_offset = sb::secondary_offset(size);
+    let (primary, secondary) = (parse(sb::PRIMARY_OFFSET), parse(secondary_offset));
+    let torn = match (&primary, &secondary) {
+        (Err(_), Ok(_)) => Some(Copy::Primary),
+        (Ok(_), Err(_)) => Some(Copy::Secondary),
+        _ => None,
+    };
+    let Copies { first, second, secondary_usable } =
+        sb::choose(primary, secondary, size).map_err(Error::Unusable)?;
+    let torn = if secondary_usable { torn } else { torn.filter(|t| *t == Copy::Primary) };
+    let state_at_open = first.1.state.get();
+    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset };
+    if supers.second.is_none() && secondary_usable {
+        // The place is there: the next write of both copies mends it.
+        let other = if supers.first.0 == Copy::Primary { Copy::Secondary } else { Copy::Primary };
+        let mut copy = supers.first.1.clone();
+        copy.last_cno = 0.into();
+        supers.second = Some((other, copy));
+    }
+    Ok(supers)
+}
+
+/// One write of a super block.
+#[derive(Debug, Clone)]
+pub struct SuperWrite {
+    /// Byte offset.
+    pub offset: u64,
+    pub bytes: Box<[u8; sb::SIZE]>,
+}
+
+impl SuperWrite {
+    /// Writes it durably, after everything before it is durable.
+    pub fn write(&self, device: &dyn Device) -> Result<()> {
+        device.write_durably(self.offset, &self.bytes[..])?;
+        Ok(())
+    }
+}
+
+impl Supers {
+    /// The fixed numbers, checked against the device.
+    pub fn geometry(&self, device: &Arc<dyn Device>) -> Result<Geometry> {
+        self.first.1.geometry(device.len()).map_err(Error::Unusable)
+    }
+
+    /// Byte offset of a copy.
+    pub fn offset(&self, copy: Copy) -> u64 {
+        match copy {
+            Copy::Primary => sb::PRIMARY_OFFSET,
+            Copy::Secondary => self.secondary_offset,
+        }
+    }
+
+    /// The secondary copy moves to another place (resize).
+    pub fn move_secondary(&mut self, device_size: u64) {
+        self.secondary_offset = sb::secondary_offset(device_size);
+    }
+
+    fn emit(&self, copy: Copy, block: &SuperBlock) -> SuperWrite {
+        SuperWrite { offset: self.offset(copy), bytes: Box::new(block.clone().to_disk()) }
+    }
+
+    /// Changes the preferred copy with `f`, makes the other equal, and writes both.
+    pub fn write_both(&mut self, now: u64, f: impl FnOnce(&mut SuperBlock)) -> Vec<SuperWrite> {
+        f(&mut self.first.1);
+        self.first.1.wtime = now.into();
+        let mut writes = vec![self.emit(self.first.0, &self.first.1)];
+        if let Some((copy, block)) = &mut self.second {
+            *block = self.first.1.clone();
+            writes.push(SuperWrite {
+                offset: match copy {
+                    Copy::Primary => sb::PRIMARY_OFFSET,
+                    Copy::Secondary => self.secondary_offset,
+                },
+                bytes: Box::new(block.clone().to_disk()),
+            });
+        }
+        writes
+    }
+
+    /// Brings the older copy up to date with the newest log; it becomes the preferred one.
+    pub fn write_older(&mut self, now: u64, last: LastLog, free_blocks: u64) -> SuperWrite {
+        if let Some(second) = self.second.take() {
+            let first = std::mem::replace(&mut self.first, second);
+            self.second = Some(first);
+        }
+        // All that is not the cursor is equal in both copies.
+        if let Some((_, newer)) = &self.second {
+            self.first.1 = newer.clone();
+        }
+        let block = &mut self.first.1;
+        set_cursor(block, last, free_blocks);
+        block.wtime = now.into();
+        self.emit(self.first.0, &self.first.1)
+    }
+
+    /// The sequence number from which on segments must not be reclaimed (spec 2.7).
+    pub fn protected_seq(&self) -> u64 {
+        let first = self.first.1.last_seq.get();
+        match &self.second {
+            Some((_, s)) if s.last_cno.get() < self.first.1.last_cno.get() => s.last_seq.get(),
+            _ => first,
+        }
+    }
+}
+
+/// Points a super block at a log.
+pub fn set_cursor(block: &mut SuperBlock, last: LastLog, free_blocks: u64) {
+    block.last_pseg = last.pseg.into();
+    block.last_seq = last.seq.into();
+    block.last_cno = last.cno.into();
+    block.free_blocks_count = free_blocks.into();
+}

@@ -1,0 +1,140 @@
+//! Node access of files with virtual pointers: regular files, directories, symlinks, and the
+//! ifile, cpfile and sufile.
+
+use hashbrown::HashMap;
+use silt_format::{Cno, VBlockNr};
+
+use crate::block::{self, Block};
+use crate::bmap::{self, Nodes, ReadNodes};
+use crate::dat::Dat;
+use crate::meta::{Map, MetaFile, read_node};
+use crate::store::Store;
+use crate::{Error, Result};
+
+/// What changing a map needs besides the map. `cno` is the checkpoint under construction.
+pub struct Change<'a> {
+    pub store: &'a mut Store,
+    pub dat: &'a mut Dat,
+    pub cno: Cno,
+    /// Old versions are garbage at once (cpfile and sufile, spec 7.4).
+    pub dead: bool,
+    /// Blocks added to or removed from the map, data and nodes.
+    pub delta: i64,
+}
+
+struct VirtualNodes<'a, 'b> {
+    change: &'a mut Change<'b>,
+    nodes: &'a mut HashMap<u64, Block>,
+}
+
+impl ReadNodes for VirtualNodes<'_, '_> {
+    fn read(&self, ptr: u64, level: u8) -> Result<Block> {
+        match self.nodes.get(&ptr) {
+            Some(b) => Ok(b.clone()),
+            None => read_node(self.change.store, self.change.dat, ptr, level),
+        }
+    }
+}
+
+impl Nodes for VirtualNodes<'_, '_> {
+    fn block_size(&self) -> usize {
+        self.change.store.geometry.bs()
+    }
+
+    fn make_writable(&mut self, ptr: u64, level: u8) -> Result<u64> {
+        if self.nodes.contains_key(&ptr) {
+            return Ok(ptr);
+        }
+        let Change { store, dat, cno, dead, .. } = &mut *self.change;
+        let b = read_node(store, *dat, ptr, level)?;
+        dat.end(store, VBlockNr(ptr), *cno, *dead)?;
+        let new = dat.allocate(store)?;
+        self.nodes.insert(new.0, b);
+        Ok(new.0)
+    }
+
+    fn node_mut(&mut self, ptr: u64) -> Result<&mut [u8]> {
+        match self.nodes.get_mut(&ptr) {
+            Some(b) => Ok(block::writable(b)),
+            None => Err(Error::Invalid("a node is not writable".into())),
+        }
+    }
+
+    fn create(&mut self) -> Result<u64> {
+        let new = self.change.dat.allocate(self.change.store)?;
+        self.nodes.insert(new.0, block::zeroed(self.block_size()));
+        self.change.delta += 1;
+        Ok(new.0)
+    }
+
+    fn discard(&mut self, ptr: u64, _level: u8) -> Result<()> {
+        self.nodes.remove(&ptr);
+        self.change.delta -= 1;
+        let Change { store, dat, cno, dead, .. } = &mut *self.change;
+        dat.end(store, VBlockNr(ptr), *cno, *dead)
+    }
+}
+
+impl Change<'_> {
+    /// Gives block `key` a new virtual number, ending the old one's life; the number is returned.
+    pub fn replace(&mut self, map: &mut Map, key: u64) -> Result<VBlockNr> {
+        let new = self.dat.allocate(self.store)?;
+        let before = self.delta;
+        let old =
+            bmap::set(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, key, new.0);
+        match old {
+            Ok(Some(old)) => self.dat.end(self.store, VBlockNr(old), self.cno, self.dead)?,
+            Ok(None) => self.delta += 1,
+            Err(e) => {
+                self.dat.end(self.store, new, self.cno, self.dead)?;
+                return Err(e);
+            }
+        }
+        self.count(map, before);
+        Ok(new)
+    }
+
+    /// Unmaps `key`; tells whether it was mapped.
+    pub fn unmap(&mut self, map: &mut Map, key: u64) -> Result<bool> {
+        let before = self.delta;
+        let old =
+            bmap::remove(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, key)?;
+        if let Some(old) = old {
+            self.dat.end(self.store, VBlockNr(old), self.cno, self.dead)?;
+            self.delta -= 1;
+        }
+        self.count(map, before);
+        Ok(old.is_some())
+    }
+
+    /// Unmaps everything.
+    pub fn unmap_all(&mut self, map: &mut Map) -> Result<()> {
+        let before = self.delta;
+        bmap::destroy(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, |n, ptr| {
+            let Change { store, dat, cno, dead, delta } = &mut *n.change;
+            *delta -= 1;
+            dat.end(store, VBlockNr(ptr), *cno, *dead)
+        })?;
+        self.count(map, before);
+        Ok(())
+    }
+
+    /// Carries the change of the block count since `before` over to `i_blocks`, which must not
+    /// wrap: mkfs counts in other units (spec 8.4).
+    fn count(&self, map: &mut Map, before: i64) {
+        let units = (self.delta - before).saturating_mul(i64::from(self.store.geometry.block_size / 512));
+        map.blocks = map.blocks.saturating_add_signed(units);
+    }
+
+    /// Gives every changed data block of a metadata file a fresh number, once a construction:
+    /// `fresh` remembers which have one.
+    pub fn propagate(&mut self, file: &mut MetaFile, fresh: &mut HashMap<u64, VBlockNr>) -> Result<()> {
+        let MetaFile { map, data, .. } = file;
+        for key in data.keys() {
+            if !fresh.contains_key(key) {
+                fresh.insert(*key, self.replace(map, *key)?);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,392 @@
+//! An open volume: its parts, opening it, and the requests that change nothing on disk by
+//! themselves.
+//!
+//! Requests change inodes in memory; [`crate::construct`] turns what is dirty into logs. The
+//! volume has no clock, threads or randomness: times and seeds are handed in. It is meant to
+//! live under one lock; writing a log's bytes happens outside of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use silt_device::Device;
+use silt_format::super_block::{self as sb, STATE_ERROR, STATE_VALID};
+use silt_format::{Cno, Geometry, Ino};
+
+use crate::construct::Construction;
+use crate::cpfile::CpFile;
+use crate::dat::Dat;
+use crate::ifile::IFile;
+use crate::inode::Inode;
+use crate::log::Cursor;
+use crate::recover::Recovery;
+use crate::search;
+use crate::store::Store;
+use crate::sufile::SuFile;
+use crate::supers::{self, LastLog, SuperWrite, Supers};
+use crate::view::View;
+use crate::{At, Error, Result};
+
+/// How to open a volume.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Write not one byte; what recovery would do happens in memory.
+    pub read_only: bool,
+    /// Show the newest checkpoint, ignoring synced data behind it. Only with `read_only`, or on
+    /// a cleanly unmounted volume.
+    pub norecovery: bool,
+    /// Bytes of clean metadata kept in memory.
+    pub cache_bytes: u64,
+    /// Inodes kept in memory beyond those in use.
+    pub cached_inodes: usize,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// For inode generations.
+    pub seed: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            read_only: false,
+            norecovery: false,
+            cache_bytes: 64 << 20,
+            cached_inodes: 50_000,
+            now: 0,
+            seed: 0,
+        }
+    }
+}
+
+/// What opening found worth telling.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// A super block copy that could not be used.
+    pub torn_super_block: Option<&'static str>,
+    /// The volume was not cleanly unmounted.
+    pub was_unclean: bool,
+    /// Blocks of synced data found behind the newest checkpoint.
+    pub rolled_forward: u64,
+    /// An earlier user of the volume met an error.
+    pub has_error_flag: bool,
+    /// Features that allow reading only.
+    pub read_only_features: u64,
+}
+
+/// Numbers for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    pub block_size: u32,
+    pub segments: u64,
+    pub clean_segments: u64,
+    pub reserved_segments: u64,
+    pub blocks_per_segment: u32,
+    pub first_data_block: u64,
+    /// Next checkpoint number.
+    pub next_cno: u64,
+    pub checkpoints: u64,
+    pub snapshots: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Inode numbers there are before the ifile grows by a descriptor block.
+    pub inode_limit: u64,
+    /// Blocks waiting for a log, frozen ones included.
+    pub dirty_blocks: u64,
+    pub dirty_inodes: u64,
+    pub current_segment: u64,
+    /// Seconds; creation of the newest checkpoint's log.
+    pub last_checkpoint_time: u64,
+}
+
+/// An open volume.
+pub struct Volume {
+    pub(crate) store: Store,
+    pub(crate) dat: Dat,
+    pub(crate) sufile: SuFile,
+    pub(crate) cpfile: CpFile,
+    pub(crate) ifile: IFile,
+    pub(crate) supers: Supers,
+    pub(crate) cursor: Cursor,
+    /// The checkpoint under construction, or the next one.
+    pub(crate) cno: Cno,
+    pub(crate) last: LastLog,
+    pub(crate) last_create: u64,
+    pub(crate) nongc_ctime: u64,
+    pub(crate) inodes: HashMap<u64, Inode>,
+    /// Inodes whose `current` side holds changes.
+    pub(crate) dirty: BTreeSet<u64>,
+    /// Numbers handed out that the ifile does not show as taken yet.
+    pub(crate) new_numbers: HashSet<u64>,
+    pub(crate) next_ino: u64,
+    pub(crate) inodes_count: u64,
+    /// Blocks of the tree's files and the ifile.
+    pub(crate) tree_blocks: u64,
+    /// Blocks in `current` overlays.
+    pub(crate) dirty_blocks: u64,
+    /// Blocks in frozen overlays.
+    pub(crate) frozen_blocks: u64,
+    /// Metadata files were changed by a request (snapshots, deleted checkpoints, resize).
+    pub(crate) meta_dirty: bool,
+    pub(crate) construction: Option<Construction>,
+    pub(crate) views: HashMap<u64, View>,
+    pub(crate) read_only: bool,
+    /// Why nothing can be written any more.
+    pub(crate) failed: Option<String>,
+    pub(crate) super_written: u64,
+    pub(crate) super_seq: u64,
+    /// The chain of logs was broken on purpose: a super block write must follow.
+    pub(crate) discontinued: bool,
+    pub(crate) cached_inodes: usize,
+    pub(crate) trim_at: usize,
+    /// Recovery left something to do for [`Volume::take_over`].
+    pub(crate) recovery: Option<Recovery>,
+    generation: u64,
+}
+
+impl Volume {
+    /// Opens a volume. Recovery of synced data happens here in memory; opened for writing, the
+    /// caller must then run [`Volume::take_over`] before anything else.
+    pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(Volume, OpenReport)> {
+        let mut supers = supers::read(&*device)?;
+        let geometry = supers.geometry(&device)?;
+        let ro_features = supers.first.1.feature_compat_ro.get() & !sb::KNOWN_RO_FEATURES;
+        let mut report = OpenReport {
+            torn_super_block: supers.torn.map(|c| match c {
+                sb::Copy::Primary => "primary",
+                sb::Copy::Secondary => "secondary",
+            }),
+            has_error_flag: supers.state_at_open & STATE_ERROR != 0,
+            read_only_features: ro_features,
+            ..OpenReport::default()
+        };
+        if ro_features != 0 && !options.read_only {
+            return Err(Error::Invalid(format!(
+                "the volume has features that only allow reading ({ro_features:#x}); mount it with -o ro"
+            )));
+        }
+        let found = search::search(&*device, &geometry, &mut supers)?;
+        report.was_unclean = supers.state_at_open & STATE_VALID == 0;
+        if options.norecovery && report.was_unclean && !options.read_only {
+            return Err(Error::Invalid(
+                "the volume was not cleanly unmounted: norecovery needs ro as well".into(),
+            ));
+        }
+        let store = Store::new(device, geometry, options.cache_bytes);
+        let dat = Dat::new(&geometry, found.root.dat);
+        let cpfile = CpFile::open(&store, &dat, found.root.cpfile)?;
+        let sufile = SuFile::open(&geometry, &store, &dat, found.root.sufile)?;
+        let entry = cpfile.get(&store, &dat, Cno(found.last.cno))?.ok_or_else(|| {
+            Error::corrupt("cpfile", "cpfile", format!("the newest checkpoint {} is missing", found.last.cno))
+        })?;
+        let ifile = IFile::new(&geometry, entry.ifile_inode)?;
+        let root = ifile.get(&store, &dat, Ino::ROOT)?;
+        root.check().at(|| "root directory".into())?;
+        if root.file_type() != 0o040_000 || root.size.get() == 0 || root.links_count.get() == 0 {
+            return Err(Error::corrupt("inode 2", "inode", "the root is no directory"));
+        }
+        let mut volume = Volume {
+            cursor: found.cursor,
+            cno: Cno(found.last.cno).next(),
+            last: found.last,
+            last_create: found.create,
+            nongc_ctime: found.root.nongc_ctime,
+            inodes: HashMap::new(),
+            dirty: BTreeSet::new(),
+            new_numbers: HashSet::new(),
+            next_ino: geometry.first_ino,
+            inodes_count: entry.inodes_count.get(),
+            tree_blocks: entry.blocks_count.get(),
+            dirty_blocks: 0,
+            frozen_blocks: 0,
+            meta_dirty: false,
+            construction: None,
+            views: HashMap::new(),
+            read_only: options.read_only,
+            failed: None,
+            super_written: options.now,
+            super_seq: supers.first.1.last_seq.get(),
+            discontinued: false,
+            cached_inodes: options.cached_inodes.max(16),
+            trim_at: options.cached_inodes.max(16),
+            recovery: None,
+            generation: options.seed,
+            store,
+            dat,
+            sufile,
+            cpfile,
+            ifile,
+            supers,
+        };
+        if report.was_unclean && !options.norecovery {
+            if let Some(tail) = &found.tail {
+                report.rolled_forward = volume.roll_forward(tail)?;
+            }
+            if !options.read_only {
+                volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+            }
+        }
+        Ok((volume, report))
+    }
+
+    /// Claims a volume opened for writing: recovered data becomes a checkpoint, the mount is
+    /// counted, and the super blocks say that the volume is in use. Returns when all is durable.
+    pub fn take_over(&mut self, now: u64) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.checkpoint(now)?;
+        let (last, free) = (self.last, self.free_blocks());
+        let discontinued = std::mem::take(&mut self.discontinued);
+        self.supers.state_at_open |= STATE_VALID;
+        let writes = self.supers.write_both(now, |b| {
+            if discontinued {
+                supers::set_cursor(b, last, free);
+            }
+            b.mnt_count = b.mnt_count.get().wrapping_add(1).into();
+            b.mtime = now.into();
+            if b.max_mnt_count.get() == 0 {
+                b.max_mnt_count = 50.into();
+            }
+            b.state = (b.state.get() & !STATE_VALID).into();
+        });
+        self.write_supers(&writes)?;
+        self.super_seq = self.supers.first.1.last_seq.get();
+        self.super_written = now;
+        self.forget_tail()
+    }
+
+    /// Writes what waits and marks the volume cleanly unmounted. Nothing may be pinned.
+    pub fn close(&mut self, now: u64) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.finish_construction(now)?;
+        self.checkpoint(now)?;
+        let (last, free) = (self.last, self.free_blocks());
+        let state = self.supers.state_at_open;
+        let writes = self.supers.write_both(now, |b| {
+            supers::set_cursor(b, last, free);
+            b.state = (state | (b.state.get() & STATE_ERROR)).into();
+        });
+        self.write_supers(&writes)
+    }
+
+    pub(crate) fn write_supers(&self, writes: &[SuperWrite]) -> Result<()> {
+        writes.iter().try_for_each(|w| w.write(&*self.store.device))
+    }
+
+    /// Records in both super blocks that an error was met.
+    pub fn set_error_flag(&mut self, now: u64) -> Result<()> {
+        if self.read_only || self.supers.first.1.state.get() & STATE_ERROR != 0 {
+            return Ok(());
+        }
+        let second = self.supers.second.clone();
+        let mut writes = self.supers.write_both(now, |b| b.state = (b.state.get() | STATE_ERROR).into());
+        if let Some((copy, mut block)) = second {
+            // The other copy keeps pointing at its own, earlier log.
+            block.state = (block.state.get() | STATE_ERROR).into();
+            writes.truncate(1);
+            writes.push(SuperWrite { offset: self.supers.offset(copy), bytes: Box::new(block.to_disk()) });
+            self.supers.second = Some((copy, block));
+        }
+        self.write_supers(&writes)
+    }
+
+    /// The super block write that is due after a checkpoint, if any: another segment was entered
+    /// and either ten seconds passed, or the clock went backwards, or the tail of the log behind
+    /// the older copy has grown to 64 MiB. Write it outside the lock, log first (its durable
+    /// write flushes).
+    pub fn due_super_write(&mut self, now: u64) -> Option<SuperWrite> {
+        if self.read_only || self.super_seq == self.last.seq {
+            return None;
+        }
+        let segment_bytes =
+            u64::from(self.store.geometry.blocks_per_segment) << self.store.geometry.block_bits;
+        let behind = self.last.seq.wrapping_sub(self.super_seq).saturating_mul(segment_bytes);
+        let waited = now.wrapping_sub(self.super_written);
+        if waited < 10 && behind < 64 << 20 {
+            return None;
+        }
+        self.super_written = now;
+        self.super_seq = self.last.seq;
+        let free = self.free_blocks();
+        Some(self.supers.write_older(now, self.last, free))
+    }
+
+    /// Clean segments in blocks.
+    pub fn free_blocks(&self) -> u64 {
+        self.sufile.clean().saturating_mul(u64::from(self.store.geometry.blocks_per_segment))
+    }
+
+    /// The volume's fixed numbers.
+    pub fn geometry(&self) -> &Geometry {
+        &self.store.geometry
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.store.device
+    }
+
+    /// The preferred super block.
+    pub fn super_block(&self) -> &sb::SuperBlock {
+        &self.supers.first.1
+    }
+
+    /// The newest log with a super root.
+    pub fn last_log(&self) -> LastLog {
+        self.last
+    }
+
+    /// Whether nothing may be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || self.failed.is_some()
+    }
+
+    /// Why writing ended, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Stops writing for good: what waits stays in memory and is lost at the end.
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.failed.get_or_insert(why.into());
+    }
+
+    /// Whether a checkpoint would hold anything new.
+    pub fn has_changes(&self) -> bool {
+        !self.dirty.is_empty() || self.meta_dirty
+    }
+
+    /// Numbers for statfs and status.
+    pub fn stat(&self) -> Result<Stat> {
+        let g = &self.store.geometry;
+        let groups = self.ifile.palloc.existing_groups(&self.ifile.file, &self.store, &self.dat)?;
+        Ok(Stat {
+            block_size: g.block_size,
+            segments: g.nsegments,
+            clean_segments: self.sufile.clean(),
+            reserved_segments: g.reserved_segments(),
+            blocks_per_segment: g.blocks_per_segment,
+            first_data_block: g.first_data_block,
+            next_cno: self.cno.0,
+            checkpoints: self.cpfile.checkpoints(),
+            snapshots: self.cpfile.snapshots(),
+            inodes: self.inodes_count,
+            inode_limit: groups.saturating_mul(self.ifile.palloc.layout.entries_per_group()),
+            dirty_blocks: self.dirty_blocks + self.frozen_blocks,
+            dirty_inodes: self.dirty.len() as u64,
+            current_segment: self.cursor.segment.0,
+            last_checkpoint_time: self.last_create,
+        })
+    }
+
+    /// The next generation number (a mixed counter, so that numbers do not repeat over mounts).
+    pub(crate) fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.generation;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z >> 32) as u32
+    }
+}
