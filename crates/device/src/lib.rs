@@ -4,13 +4,40 @@
 //! (gathered), flushed and discarded. Offsets and lengths are bytes. Wrappers stack: each holds
 //! an inner device and is one itself.
 
+//!
+//! - Backends: [`FileDevice`] (image files and block devices, opened with [`open`] or made with
+//!   [`create_image`]) and [`MemoryDevice`].
+//! - Wrappers: [`Counter`] counts, [`Recorder`] keeps a log of writes and flushes, [`Fault`]
+//!   breaks things, [`Throttle`] takes a disk's time.
+//! - [`CrashStates`] makes, of a base image and a record, what a power cut may have left.
+//! - [`usage()`] says who else uses a volume.
+
+mod counter;
+mod crash;
 mod error;
+mod fault;
+mod file;
+mod ioctl;
 mod memory;
+mod open;
+mod random;
+mod recorder;
+mod sysfs;
+mod throttle;
+pub mod usage;
 
 use std::sync::Arc;
 
+pub use counter::{Counter, Counts, Tally};
+pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Landing};
 pub use error::{Error, Operation, Result};
+pub use fault::{Fault, Times};
+pub use file::FileDevice;
 pub use memory::MemoryDevice;
+pub use open::{Access, OpenOptions, create_image, open};
+pub use recorder::{Change, Content, Event, Outcome, Record, Recorder};
+pub use throttle::{Disk, Mode, Seek, Throttle};
+pub use usage::{Usage, usage, usage_except};
 
 /// What a device says of itself; sizes in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,35 +128,55 @@ pub trait Device: Send + Sync {
     }
 }
 
-impl<T: Device + ?Sized> Device for Arc<T> {
-    fn len(&self) -> u64 {
-        (**self).len()
+/// A device behind a pointer is that device.
+macro_rules! forward {
+    ($($holder:ty),*) => {$(
+        impl<T: Device + ?Sized> Device for $holder {
+            fn len(&self) -> u64 {
+                (**self).len()
+            }
+            fn refresh_len(&self) -> Result<u64> {
+                (**self).refresh_len()
+            }
+            fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+                (**self).read_at(offset, buf)
+            }
+            fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+                (**self).read_if_cached(offset, buf)
+            }
+            fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+                (**self).write_at(offset, bufs)
+            }
+            fn flush(&self) -> Result<()> {
+                (**self).flush()
+            }
+            fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
+                (**self).write_durably(offset, buf)
+            }
+            fn discard(&self, offset: u64, len: u64) -> Result<()> {
+                (**self).discard(offset, len)
+            }
+            fn capabilities(&self) -> Capabilities {
+                (**self).capabilities()
+            }
+            fn backing_free(&self) -> Option<u64> {
+                (**self).backing_free()
+            }
+        }
+    )*};
+}
+
+forward!(Arc<T>, Box<T>, &T);
+
+/// Refuses a range that does not lie within `size` bytes.
+pub(crate) fn check_range(operation: Operation, offset: u64, len: u64, size: u64) -> Result<()> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(Error::OutOfRange { operation, offset, len, size }),
     }
-    fn refresh_len(&self) -> Result<u64> {
-        (**self).refresh_len()
-    }
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        (**self).read_at(offset, buf)
-    }
-    fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        (**self).read_if_cached(offset, buf)
-    }
-    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
-        (**self).write_at(offset, bufs)
-    }
-    fn flush(&self) -> Result<()> {
-        (**self).flush()
-    }
-    fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        (**self).write_durably(offset, buf)
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        (**self).discard(offset, len)
-    }
-    fn capabilities(&self) -> Capabilities {
-        (**self).capabilities()
-    }
-    fn backing_free(&self) -> Option<u64> {
-        (**self).backing_free()
-    }
+}
+
+/// Bytes in all the buffers of a gathered request.
+pub(crate) fn total(bufs: &[&[u8]]) -> u64 {
+    bufs.iter().map(|b| b.len() as u64).sum()
 }

@@ -1,0 +1,313 @@
+//! Image files and block devices.
+//!
+//! A [`FileDevice`] holds the descriptor requests go through, a second one where the page cache is
+//! to be bypassed, and for a block device a third that claims it for us alone. An image is claimed
+//! by a lock on the file, which goes with the first descriptor. What the system below cannot do
+//! (discard, reads that do not wait, durable writes) is found out by the first request that tries,
+//! and not tried again.
+//!
+//! After a failed `flush` the kernel may have dropped what it could not write: whatever was
+//! written since the last good flush is to be written again before the next one counts.
+//!
+//! Locks: none across requests, except those of the direct way. The length is an atomic.
+
+mod direct;
+mod transfer;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+
+use crate::sysfs::{self, DevNr};
+use crate::{Capabilities, Device, Error, Operation, Result, check_range, ioctl, total};
+use direct::Direct;
+
+/// What kind of file a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Image,
+    Block,
+}
+
+/// The descriptors of a device, as `open` made them.
+pub(crate) struct Descriptors {
+    /// For everything, through the page cache.
+    pub main: OwnedFd,
+    /// Opened with `O_DIRECT`.
+    pub direct: Option<OwnedFd>,
+    /// Opened with `O_EXCL`, on a block device.
+    pub claim: Option<OwnedFd>,
+}
+
+/// An image file or a block device; made by [`open`](crate::open) and
+/// [`create_image`](crate::create_image).
+pub struct FileDevice {
+    path: PathBuf,
+    kind: Kind,
+    main: OwnedFd,
+    direct: Option<Direct>,
+    claim: Mutex<Option<OwnedFd>>,
+    len: AtomicU64,
+    capabilities: Capabilities,
+    /// What the system below turned out not to do.
+    lacks_nowait: AtomicBool,
+    lacks_dsync: AtomicBool,
+    lacks_discard: AtomicBool,
+}
+
+impl FileDevice {
+    pub(crate) fn new(path: &Path, kind: Kind, fds: Descriptors, read_only: bool) -> Result<Self> {
+        let capabilities = capabilities(path, kind, &fds.main, read_only)?;
+        // On an image, whole pages: what goes past the page cache then shares none with the rest.
+        let align = match kind {
+            Kind::Block => capabilities.logical_block,
+            Kind::Image => direct_unit(&fds.main).max(4096),
+        };
+        let device = FileDevice {
+            path: path.to_owned(),
+            kind,
+            direct: fds.direct.map(|fd| Direct::new(fd, align)),
+            main: fds.main,
+            claim: Mutex::new(fds.claim),
+            len: AtomicU64::new(0),
+            capabilities,
+            lacks_nowait: AtomicBool::new(false),
+            lacks_dsync: AtomicBool::new(false),
+            lacks_discard: AtomicBool::new(false),
+        };
+        device.refresh_len()?;
+        Ok(device)
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True for a block device, false for an image file.
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::Block
+    }
+
+    /// Gives up the exclusive claim on a block device, for the moment when a mount that claims it
+    /// itself (`fuseblk`) takes over. Nothing to do on an image, whose lock stays.
+    pub fn release_claim(&self) {
+        *self.claim.lock() = None;
+    }
+
+    /// Makes an image `size` bytes long, the new part a hole. Errors: a block device, a `size`
+    /// below the present one, a limit of the file system below.
+    pub fn grow(&self, size: u64) -> Result<()> {
+        if self.capabilities.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let unfit = |why| Error::of_path(&self.path, io::Error::new(io::ErrorKind::InvalidInput, why));
+        if self.kind == Kind::Block {
+            return Err(unfit("a block device cannot be made longer"));
+        }
+        if size < self.refresh_len()? {
+            return Err(unfit("an image can only be made longer"));
+        }
+        self.set_size(size)
+    }
+
+    /// Sets the size of an image, whatever it was.
+    pub(crate) fn set_size(&self, size: u64) -> Result<()> {
+        retry_on_intr(|| rustix::fs::ftruncate(&self.main, size))
+            .map_err(|e| Error::of_path(&self.path, e))?;
+        self.refresh_len().map(|_| ())
+    }
+
+    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
+        check_range(operation, offset, len, self.len())
+    }
+
+    fn check_write(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
+        if self.capabilities.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.check(operation, offset, len)
+    }
+
+    fn write(&self, offset: u64, bufs: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
+        match &self.direct {
+            Some(direct) => direct.write_at(self.main.as_fd(), self.len(), offset, bufs, flags),
+            None => transfer::write_at(self.main.as_fd(), offset, bufs, flags),
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> std::result::Result<(), Errno> {
+        match self.kind {
+            Kind::Image => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                retry_on_intr(|| rustix::fs::fallocate(&self.main, flags, offset, len))
+            }
+            Kind::Block => {
+                // Only whole logical blocks can go; the rest stays, as it may.
+                let unit = u64::from(self.capabilities.logical_block.max(1));
+                let from = offset.next_multiple_of(unit);
+                let to = (offset + len) / unit * unit;
+                if from >= to {
+                    return Ok(());
+                }
+                retry_on_intr(|| ioctl::discard(&self.main, from, to - from))
+            }
+        }
+    }
+}
+
+/// Unit in bytes of requests past the page cache that the file system below states, or 0.
+fn direct_unit(fd: &OwnedFd) -> u32 {
+    rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .map_or(0, |s| if s.stx_mask & StatxFlags::DIOALIGN.bits() == 0 { 0 } else { s.stx_dio_offset_align })
+}
+
+/// Asks the system what `fd` is like.
+fn capabilities(path: &Path, kind: Kind, fd: &OwnedFd, read_only: bool) -> Result<Capabilities> {
+    let stat = rustix::fs::fstat(fd).map_err(|e| Error::of_path(path, e))?;
+    let below = DevNr::of(if kind == Kind::Block { stat.st_rdev } else { stat.st_dev });
+    let queue = |attribute| sysfs::queue(below, attribute);
+    let defaults = Capabilities::default();
+    let depth = queue("nr_requests").and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+    let queue_depth = depth.unwrap_or(defaults.queue_depth);
+    Ok(match kind {
+        Kind::Block => {
+            let asked = |e| Error::of_path(path, e);
+            Capabilities {
+                logical_block: rustix::fs::ioctl_blksszget(fd).map_err(asked)?,
+                physical_block: rustix::fs::ioctl_blkpbszget(fd).map_err(asked)?,
+                optimal_io: ioctl::optimal_io(fd).unwrap_or(0),
+                rotational: ioctl::rotational(fd).unwrap_or(false),
+                flush: true,
+                discard: !read_only && queue("discard_max_bytes").is_some_and(|max| max > 0),
+                queue_depth,
+                read_only,
+            }
+        }
+        Kind::Image => Capabilities {
+            rotational: queue("rotational") == Some(1),
+            discard: !read_only,
+            queue_depth,
+            read_only,
+            ..defaults
+        },
+    })
+}
+
+impl Device for FileDevice {
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn refresh_len(&self) -> Result<u64> {
+        let len = match self.kind {
+            Kind::Block => ioctl::block_size(&self.main),
+            Kind::Image => rustix::fs::fstat(&self.main).map(|s| u64::try_from(s.st_size).unwrap_or(0)),
+        };
+        let len = len.map_err(|e| Error::of_path(&self.path, e))?;
+        self.len.store(len, Ordering::Release);
+        Ok(len)
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let len = buf.len() as u64;
+        self.check(Operation::Read, offset, len)?;
+        match &self.direct {
+            Some(direct) => direct.read_at(self.main.as_fd(), self.len(), offset, buf),
+            None => transfer::read_at(self.main.as_fd(), offset, buf),
+        }
+        .map_err(|e| Error::of_request(Operation::Read, offset, len, e))
+    }
+
+    fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let len = buf.len() as u64;
+        self.check(Operation::Read, offset, len)?;
+        if self.direct.is_some() || self.lacks_nowait.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        match transfer::read_cached(self.main.as_fd(), offset, buf) {
+            Ok(all) => Ok(all),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.lacks_nowait.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
+            Err(e) => Err(Error::of_request(Operation::Read, offset, len, e.into())),
+        }
+    }
+
+    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        let len = total(bufs);
+        self.check_write(Operation::Write, offset, len)?;
+        self.write(offset, bufs, ReadWriteFlags::empty())
+            .map_err(|e| Error::of_request(Operation::Write, offset, len, e))
+    }
+
+    fn flush(&self) -> Result<()> {
+        if self.capabilities.read_only {
+            return Ok(());
+        }
+        retry_on_intr(|| rustix::fs::fdatasync(&self.main))
+            .map_err(|e| Error::of_request(Operation::Flush, 0, 0, e.into()))
+    }
+
+    fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        let len = buf.len() as u64;
+        self.check_write(Operation::Write, offset, len)?;
+        self.flush()?;
+        if !self.lacks_dsync.load(Ordering::Relaxed) {
+            match self.write(offset, &[buf], ReadWriteFlags::DSYNC) {
+                Ok(()) => return Ok(()),
+                Err(e) if lacks_flag(&e) => self.lacks_dsync.store(true, Ordering::Relaxed),
+                Err(e) => return Err(Error::of_request(Operation::Write, offset, len, e)),
+            }
+        }
+        self.write_at(offset, &[buf])?;
+        self.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check_write(Operation::Discard, offset, len)?;
+        if len == 0 || self.lacks_discard.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.punch(offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.lacks_discard.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(e) => Err(Error::of_request(Operation::Discard, offset, len, e.into())),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let discard = self.capabilities.discard && !self.lacks_discard.load(Ordering::Relaxed);
+        Capabilities { discard, ..self.capabilities }
+    }
+
+    /// `None` also for an image that is allocated throughout: its writes need no new space (on a
+    /// file system that writes in place).
+    fn backing_free(&self) -> Option<u64> {
+        if self.kind == Kind::Block {
+            return None;
+        }
+        let stat = rustix::fs::fstat(&self.main).ok()?;
+        let allocated = u64::try_from(stat.st_blocks).ok()?.saturating_mul(512);
+        if allocated >= u64::try_from(stat.st_size).ok()? {
+            return None;
+        }
+        let host = rustix::fs::fstatvfs(&self.main).ok()?;
+        Some(host.f_bavail.saturating_mul(host.f_frsize))
+    }
+}
+
+/// Whether a write failed because the kernel or file system does not know its flag.
+fn lacks_flag(e: &io::Error) -> bool {
+    let errno = e.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL))
+}

@@ -1,0 +1,263 @@
+//! Requests that bypass the page cache.
+//!
+//! The kernel takes such requests only where offset, length and memory are aligned. What is not
+//! goes through an aligned buffer, read first where it covers a unit in part. The few bytes
+//! behind the last whole unit of a file that ends unaligned go through the page cache: they share
+//! no unit, hence no page, with anything else.
+//!
+//! ```text
+//!   0        align     2*align            body         len
+//!   |---------|---------|-- ... --|---------|----tail----|
+//!    direct, by units                        page cache
+//! ```
+//!
+//! Locks: `units` is held shared by writes of whole units and alone by writes that read a unit
+//! first, so that two neighbours in one unit do not undo each other. Reads take no lock. The pool
+//! of buffers has its own lock, never held across a request.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::io::ReadWriteFlags;
+
+use super::transfer;
+
+/// Largest request through an aligned buffer, and so the memory one takes.
+const BOUNCE: usize = 1 << 20;
+/// Buffers kept for the next request.
+const POOLED: usize = 4;
+/// Alignment of memory that every device takes.
+const MEMORY_ALIGN: usize = 4096;
+
+/// The direct way to a file.
+pub(super) struct Direct {
+    fd: OwnedFd,
+    /// Unit of offsets and lengths, a power of two up to `BOUNCE`.
+    align: u64,
+    units: RwLock<()>,
+    pool: Mutex<Vec<Aligned>>,
+}
+
+/// `BOUNCE` bytes of aligned memory.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new() -> Self {
+        let bytes = vec![0; BOUNCE + MEMORY_ALIGN];
+        let start = bytes.as_ptr().align_offset(MEMORY_ALIGN).min(MEMORY_ALIGN);
+        Aligned { bytes, start }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + BOUNCE]
+    }
+}
+
+/// A cursor over gathered buffers.
+struct Gather<'a, 'b> {
+    bufs: &'a [&'b [u8]],
+    /// Bytes of the first buffer that are behind the cursor.
+    skip: usize,
+}
+
+impl Gather<'_, '_> {
+    /// Fills `to` from the cursor on; there must be enough.
+    fn copy_to(&mut self, mut to: &mut [u8]) {
+        while let (false, Some(first)) = (to.is_empty(), self.bufs.first()) {
+            let n = to.len().min(first.len() - self.skip);
+            let (part, rest) = std::mem::take(&mut to).split_at_mut(n);
+            part.copy_from_slice(&first[self.skip..self.skip + n]);
+            to = rest;
+            self.skip += n;
+            if self.skip == first.len() {
+                self.bufs = &self.bufs[1..];
+                self.skip = 0;
+            }
+        }
+    }
+}
+
+impl Direct {
+    /// Over a descriptor opened with `O_DIRECT`; `align` is what its requests must be multiples of.
+    pub fn new(fd: OwnedFd, align: u32) -> Self {
+        let align = u64::from(align).clamp(512, BOUNCE as u64).next_power_of_two();
+        Direct { fd, align, units: RwLock::new(()), pool: Mutex::new(Vec::new()) }
+    }
+
+    fn with_buffer<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut buffer = self.pool.lock().pop().unwrap_or_else(Aligned::new);
+        let result = f(buffer.get());
+        let mut pool = self.pool.lock();
+        if pool.len() < POOLED {
+            pool.push(buffer);
+        }
+        result
+    }
+
+    fn aligned(&self, n: u64) -> bool {
+        n.is_multiple_of(self.align)
+    }
+
+    fn down(&self, n: u64) -> u64 {
+        n - n % self.align
+    }
+
+    /// Reads from a file of `len` bytes, whose page cache is behind `cached`.
+    pub fn read_at(&self, cached: BorrowedFd<'_>, len: u64, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let body = self.down(len);
+        let head = clamp(body.saturating_sub(offset), buf.len());
+        let (head, tail) = buf.split_at_mut(head);
+        if self.aligned(offset) && self.aligned(head.len() as u64) && in_place(head) {
+            transfer::read_at(self.fd.as_fd(), offset, head)?;
+        } else {
+            self.read_bounced(offset, head)?;
+        }
+        transfer::read_at(cached, offset.max(body), tail)
+    }
+
+    fn read_bounced(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.with_buffer(|bounce| {
+            let (mut offset, mut rest) = (offset, buf);
+            while !rest.is_empty() {
+                let at = self.down(offset);
+                let skip = clamp(offset - at, BOUNCE);
+                let n = rest.len().min(BOUNCE - skip);
+                let whole = clamp((skip + n) as u64, BOUNCE).next_multiple_of(clamp(self.align, BOUNCE));
+                transfer::read_at(self.fd.as_fd(), at, &mut bounce[..whole])?;
+                let (part, after) = std::mem::take(&mut rest).split_at_mut(n);
+                part.copy_from_slice(&bounce[skip..skip + n]);
+                rest = after;
+                offset += n as u64;
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes to a file of `len` bytes, whose page cache is behind `cached`.
+    pub fn write_at(
+        &self,
+        cached: BorrowedFd<'_>,
+        len: u64,
+        offset: u64,
+        bufs: &[&[u8]],
+        flags: ReadWriteFlags,
+    ) -> io::Result<()> {
+        let total = crate::total(bufs);
+        let body = self.down(len);
+        let head = total.min(body.saturating_sub(offset));
+        let whole = self.aligned(offset) && self.aligned(head);
+        if whole && head == total && bufs.iter().all(|b| self.aligned(b.len() as u64) && in_place(b)) {
+            let _shared = self.units.read();
+            return transfer::write_at(self.fd.as_fd(), offset, bufs, flags);
+        }
+        let mut from = Gather { bufs, skip: 0 };
+        if whole {
+            let _shared = self.units.read();
+            self.write_bounced(offset, head, &mut from, flags)?;
+        } else {
+            let _alone = self.units.write();
+            self.write_bounced(offset, head, &mut from, flags)?;
+        }
+        // Less than one unit is left.
+        let mut tail = vec![0; clamp(total - head, BOUNCE)];
+        from.copy_to(&mut tail);
+        transfer::write_at(cached, offset.max(body), &[&tail], flags)
+    }
+
+    /// The caller holds `units` as the range needs it.
+    fn write_bounced(
+        &self,
+        offset: u64,
+        len: u64,
+        from: &mut Gather<'_, '_>,
+        flags: ReadWriteFlags,
+    ) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let unit = clamp(self.align, BOUNCE);
+        self.with_buffer(|bounce| {
+            let (mut offset, end) = (offset, offset + len);
+            while offset < end {
+                let at = self.down(offset);
+                let skip = clamp(offset - at, BOUNCE);
+                let n = clamp(end - offset, BOUNCE - skip);
+                let whole = (skip + n).next_multiple_of(unit);
+                if skip > 0 {
+                    transfer::read_at(self.fd.as_fd(), at, &mut bounce[..unit])?;
+                }
+                // The last unit, unless it is the first and was just read.
+                if skip + n < whole && (skip == 0 || whole > unit) {
+                    let last = whole - unit;
+                    transfer::read_at(self.fd.as_fd(), at + last as u64, &mut bounce[last..whole])?;
+                }
+                from.copy_to(&mut bounce[skip..skip + n]);
+                transfer::write_at(self.fd.as_fd(), at, &[&bounce[..whole]], flags)?;
+                offset += n as u64;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// `n`, but at most `limit`.
+fn clamp(n: u64, limit: usize) -> usize {
+    usize::try_from(n).unwrap_or(limit).min(limit)
+}
+
+/// Whether a request can use this memory as it is.
+fn in_place(buf: &[u8]) -> bool {
+    buf.is_empty() || (buf.as_ptr() as usize).is_multiple_of(MEMORY_ALIGN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs over the page cache: alignment is not demanded there, the arithmetic is the same.
+    #[test]
+    fn every_alignment_of_a_write_lands() {
+        let file = tempfile::tempfile().unwrap();
+        let len = 5 * 512 + 100;
+        file.set_len(len).unwrap();
+        let direct = Direct::new(file.try_clone().unwrap().into(), 512);
+        let mut model = vec![0u8; len as usize];
+        for (round, from) in [0u64, 1, 511, 512, 513, 1024, 2559, 2560, 2600].into_iter().enumerate() {
+            for to in [from, from + 1, 1024, 1536, 1537, 2560, 2561, len] {
+                if to < from {
+                    continue;
+                }
+                let byte = (round as u8) * 16 + 1 + (to % 13) as u8;
+                let data = vec![byte; (to - from) as usize];
+                let (a, b) = data.split_at(data.len() / 3);
+                let flags = ReadWriteFlags::empty();
+                direct.write_at(file.as_fd(), len, from, &[a, &[], b], flags).unwrap();
+                model[from as usize..to as usize].fill(byte);
+                let mut all = vec![0xee; len as usize];
+                direct.read_at(file.as_fd(), len, 0, &mut all).unwrap();
+                assert!(all == model, "write of {from}..{to}");
+                let mut part = vec![0xee; (to - from) as usize];
+                direct.read_at(file.as_fd(), len, from, &mut part).unwrap();
+                assert!(part == model[from as usize..to as usize], "read of {from}..{to}");
+            }
+        }
+    }
+
+    #[test]
+    fn longer_than_the_buffer() {
+        let file = tempfile::tempfile().unwrap();
+        let len = 2 * BOUNCE as u64 + 8192;
+        file.set_len(len).unwrap();
+        let direct = Direct::new(file.try_clone().unwrap().into(), 4096);
+        let data: Vec<u8> = (0..2 * BOUNCE as u64 + 4000).map(|i| (i % 253) as u8).collect();
+        direct.write_at(file.as_fd(), len, 77, &[&data], ReadWriteFlags::empty()).unwrap();
+        let mut back = vec![0; data.len()];
+        direct.read_at(file.as_fd(), len, 77, &mut back).unwrap();
+        assert!(back == data);
+        assert_eq!(direct.pool.lock().len(), 1, "the buffer is kept");
+    }
+}

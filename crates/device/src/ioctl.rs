@@ -1,0 +1,95 @@
+//! The ioctls of block and loop devices that rustix has no function for. The only unsafe code of
+//! the crate: each call pairs an opcode with the type that the kernel reads or writes for it.
+
+use std::os::fd::AsFd;
+
+use rustix::io::{self, Errno};
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+
+use crate::sysfs::DevNr;
+
+/// Block devices' ioctls.
+const BLOCK: u8 = 0x12;
+
+/// Size of a block device in bytes.
+pub(crate) fn block_size(fd: impl AsFd) -> io::Result<u64> {
+    // The opcode is defined over size_t, the value is a u64 everywhere.
+    const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(BLOCK, 114);
+    // SAFETY: BLKGETSIZE64 writes one u64.
+    unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// Preferred size of a request in bytes, 0 for none.
+pub(crate) fn optimal_io(fd: impl AsFd) -> io::Result<u32> {
+    const BLKIOOPT: rustix::ioctl::Opcode = opcode::none(BLOCK, 121);
+    // SAFETY: BLKIOOPT writes one unsigned int.
+    unsafe { ioctl(fd, Getter::<BLKIOOPT, u32>::new()) }
+}
+
+/// Whether seeks cost time.
+pub(crate) fn rotational(fd: impl AsFd) -> io::Result<bool> {
+    const BLKROTATIONAL: rustix::ioctl::Opcode = opcode::none(BLOCK, 126);
+    // SAFETY: BLKROTATIONAL writes one unsigned short.
+    unsafe { ioctl(fd, Getter::<BLKROTATIONAL, u16>::new()) }.map(|r| r != 0)
+}
+
+/// Discards `len` bytes from `offset`, both multiples of the logical block.
+pub(crate) fn discard(fd: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+    const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(BLOCK, 119);
+    // SAFETY: BLKDISCARD reads two u64, start and length.
+    unsafe { ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
+}
+
+/// The head of the kernel's `loop_info64`; the rest is not looked at.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    _rest: [u64; 26],
+}
+
+/// What lies behind a loop device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LoopBacking {
+    /// Device that holds the backing file.
+    pub dev: DevNr,
+    /// The backing file's inode there.
+    pub ino: u64,
+    /// The device that the backing file is, where it is one.
+    pub rdev: DevNr,
+}
+
+/// Asks a loop device for its backing file; `None` where it has none.
+pub(crate) fn loop_backing(fd: impl AsFd) -> io::Result<Option<LoopBacking>> {
+    const LOOP_GET_STATUS64: rustix::ioctl::Opcode = 0x4c05;
+    // SAFETY: LOOP_GET_STATUS64 writes one loop_info64, of 232 bytes as `LoopInfo`, all integers.
+    let info = unsafe { ioctl(fd, Getter::<LOOP_GET_STATUS64, LoopInfo>::new()) };
+    match info {
+        Ok(info) => Ok(Some(LoopBacking {
+            dev: DevNr::of_kernel(info.device),
+            ino: info.inode,
+            rdev: DevNr::of_kernel(info.rdevice),
+        })),
+        Err(Errno::NXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_fills_exactly_this() {
+        assert_eq!(size_of::<LoopInfo>(), 232);
+    }
+
+    #[test]
+    fn a_file_is_no_block_device() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(block_size(&file).is_err());
+        assert!(discard(&file, 0, 512).is_err());
+        assert!(loop_backing(&file).is_err());
+    }
+}
