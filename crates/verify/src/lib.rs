@@ -1,1 +1,41 @@
 //! Reads a volume with no help from the engine and checks every invariant.
+//!
+//! - [`check()`] looks at everything the format says of a volume and reports what does not hold,
+//!   each with the identifier of an invariant in [`invariants`].
+//! - [`Tree`] is a plain reader of files at the latest moment or at any checkpoint.
+//! - `golden` (feature `test-support`) opens the golden volumes in memory.
+//!
+//! Nothing here trusts a byte: whatever a volume holds, a call returns, and needs memory in
+//! proportion to the blocks that are in use.
+
+mod check;
+mod checkpoints;
+mod context;
+mod dat;
+mod dirs;
+mod error;
+mod files;
+#[cfg(any(test, feature = "test-support"))]
+pub mod golden;
+mod inode;
+pub mod invariants;
+mod logs;
+mod map;
+mod palloc;
+#[cfg(test)]
+mod planted;
+mod reader;
+mod records;
+mod report;
+mod search;
+mod segments;
+mod sparse;
+mod super_check;
+mod super_root;
+mod tree;
+mod tree_check;
+
+pub use check::{Options, check};
+pub use error::Error;
+pub use report::{Finding, Place, Report, Severity, Stats};
+pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};

@@ -1,0 +1,316 @@
+//! Volumes driven through the engine alone, against a plain model, and judged by `silt-verify`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use silt_device::{Device, MemoryDevice};
+use silt_engine::mkfs::{Parameters, Plan};
+use silt_engine::{Attr, OpenOptions, Time, Tree, Volume};
+use silt_format::{Cno, Ino};
+
+fn parameters(block_size: u32, blocks_per_segment: u32) -> Parameters {
+    Parameters {
+        block_size,
+        blocks_per_segment,
+        reserved_percent: 5,
+        label: b"test".to_vec(),
+        uuid: [7; 16],
+        crc_seed: 0x1234_5678,
+        now: 1000,
+        block_count: true,
+        owner: (0, 0),
+    }
+}
+
+fn fresh(block_size: u32, blocks_per_segment: u32, size: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    Plan::new(parameters(block_size, blocks_per_segment), size).unwrap().write(&*device, true).unwrap();
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Volume {
+    let options = OpenOptions { now: 2000, seed: 5, cache_bytes: 1 << 20, ..OpenOptions::default() };
+    let (mut v, _) = Volume::open(device.clone() as Arc<dyn Device>, &options).unwrap();
+    v.take_over(2000).unwrap();
+    v
+}
+
+fn attr() -> Attr {
+    Attr {
+        mode: 0o100_644,
+        uid: 1,
+        gid: 2,
+        links: 1,
+        size: i64::MAX as u64,
+        mtime: Time { secs: 5, nanos: 6 },
+        ctime: Time { secs: 7, nanos: 8 },
+        flags: 0,
+        generation: 0,
+        device: (0, 0),
+    }
+}
+
+/// Findings that come from files without names, which is how these tests make them.
+fn judge(device: &MemoryDevice) {
+    let report = silt_verify::check(device, &silt_verify::Options::default());
+    let errors: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|f| f.severity == silt_verify::Severity::Error)
+        .filter(|f| !["inode-lost"].contains(&f.id))
+        .collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[test]
+fn a_fresh_volume_is_sound_and_opens() {
+    for (bs, bps) in [(1024, 16), (1024, 2048), (2048, 64), (4096, 16), (4096, 2048), (8192, 32), (65536, 16)] {
+        let size = (u64::from(bs) * u64::from(bps) * 24).max(1 << 20);
+        let device = fresh(bs, bps, size);
+        judge(&device);
+        let mut v = open(&device);
+        assert_eq!(v.inode(Tree::Live, Ino::ROOT).unwrap().attr.mode, 0o040_755);
+        v.close(3000).unwrap();
+        judge(&device);
+    }
+}
+
+type Files = BTreeMap<u64, BTreeMap<u64, u8>>;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create,
+    Write { file: usize, key: u64, n: u64 },
+    Cut { file: usize, key: u64, n: u64 },
+    CutAll { file: usize },
+    Delete { file: usize },
+    Checkpoint,
+    HalfCheckpoint,
+    DataSync { file: usize },
+    Snapshot,
+    Unsnapshot { nth: usize },
+    DeleteCheckpoints,
+    Crash,
+    Remount,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = || prop_oneof![3 => 0..8u64, 3 => 0..600u64, 1 => 0..(1u64 << 40)];
+    let file = || any::<usize>();
+    prop_oneof![
+        6 => Just(Op::Create),
+        20 => (file(), key(), 1..90u64).prop_map(|(file, key, n)| Op::Write { file, key, n }),
+        6 => (file(), key(), 1..300u64).prop_map(|(file, key, n)| Op::Cut { file, key, n }),
+        2 => file().prop_map(|file| Op::CutAll { file }),
+        3 => file().prop_map(|file| Op::Delete { file }),
+        6 => Just(Op::Checkpoint),
+        3 => Just(Op::HalfCheckpoint),
+        4 => file().prop_map(|file| Op::DataSync { file }),
+        2 => Just(Op::Snapshot),
+        1 => any::<usize>().prop_map(|nth| Op::Unsnapshot { nth }),
+        1 => Just(Op::DeleteCheckpoints),
+        2 => Just(Op::Crash),
+        1 => Just(Op::Remount),
+    ]
+}
+
+fn nth(files: &Files, n: usize) -> Option<u64> {
+    (!files.is_empty()).then(|| *files.keys().nth(n % files.len()).unwrap())
+}
+
+fn compare(v: &mut Volume, tree: Tree, files: &Files) {
+    let bs = v.geometry().bs();
+    for (ino, blocks) in files {
+        let mut keys = Vec::new();
+        v.for_each_data(tree, Ino(*ino), 0, |k| {
+            keys.push(k);
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(keys.iter().eq(blocks.keys()), "{tree:?} inode {ino}: {keys:?} {:?}", blocks.keys());
+        for (key, fill) in blocks {
+            let b = v.read_block(tree, Ino(*ino), *key).unwrap().expect("data");
+            assert_eq!(&b[..], &vec![*fill; bs][..], "{tree:?} inode {ino} block {key}");
+        }
+        let probe = blocks.keys().next_back().map_or(0, |k| k + 1);
+        assert!(v.read_block(tree, Ino(*ino), probe).unwrap().is_none());
+    }
+}
+
+fn finish(v: &mut Volume, now: u64) {
+    v.finish_construction(now).unwrap();
+}
+
+fn run(ops: &[Op], block_size: u32, bps: u32) {
+    let device = fresh(block_size, bps, u64::from(block_size) * u64::from(bps) * 2500);
+    let mut v = open(&device);
+    let mut live: Files = BTreeMap::new();
+    // What must be there after a crash: every checkpoint and its tree; synced data on top.
+    let mut past: BTreeMap<u64, Files> = BTreeMap::new();
+    let mut durable: Files = BTreeMap::new();
+    let mut snapshots: Vec<u64> = Vec::new();
+    let mut fill = 0u8;
+    let mut now = 2000;
+    for op in ops {
+        now += 1;
+        match op {
+            Op::Create => {
+                let ino = v.create_inode(attr()).unwrap();
+                assert!(live.insert(ino.0, BTreeMap::new()).is_none());
+            }
+            Op::Write { file, key, n } => {
+                let Some(ino) = nth(&live, *file) else { continue };
+                for k in *key..key + n {
+                    fill = fill.wrapping_add(1).max(1);
+                    let b = vec![fill; block_size as usize];
+                    v.write_block(Ino(ino), k, b.into()).unwrap();
+                    live.get_mut(&ino).unwrap().insert(k, fill);
+                }
+            }
+            Op::Cut { file, key, n } => {
+                let Some(ino) = nth(&live, *file) else { continue };
+                v.cut(Ino(ino), *key..key + n).unwrap();
+                live.get_mut(&ino).unwrap().retain(|k, _| *k < *key || *k >= key + n);
+            }
+            Op::CutAll { file } => {
+                let Some(ino) = nth(&live, *file) else { continue };
+                v.cut(Ino(ino), 0..u64::MAX).unwrap();
+                live.get_mut(&ino).unwrap().clear();
+            }
+            Op::Delete { file } => {
+                let Some(ino) = nth(&live, *file) else { continue };
+                v.delete_inode(Ino(ino)).unwrap();
+                live.remove(&ino);
+            }
+            Op::Checkpoint => {
+                finish(&mut v, now);
+                let had = v.has_changes();
+                let c = v.checkpoint(now).unwrap();
+                if had {
+                    past.insert(c.0, live.clone());
+                }
+                durable = live.clone();
+            }
+            Op::HalfCheckpoint => {
+                // Frozen, partly written: requests go on meanwhile.
+                finish(&mut v, now);
+                let next = v.stat().unwrap().next_cno;
+                if v.begin_checkpoint(now).unwrap() {
+                    past.insert(next, live.clone());
+                    durable = live.clone();
+                    if let silt_engine::Step::Write(mut log) = v.step(3).unwrap() {
+                        log.seal();
+                        log.write(&*device).unwrap();
+                        v.log_written();
+                    }
+                }
+            }
+            Op::DataSync { file } => {
+                let Some(ino) = nth(&live, *file) else { continue };
+                finish(&mut v, now);
+                if v.data_sync_suffices(Ino(ino)) && v.begin_data_sync(Ino(ino), now).unwrap() {
+                    finish(&mut v, now);
+                    durable.insert(ino, live[&ino].clone());
+                }
+            }
+            Op::Snapshot => {
+                finish(&mut v, now);
+                let c = v.last_log().cno;
+                if past.contains_key(&c) && !snapshots.contains(&c) {
+                    v.make_snapshot(Cno(c)).unwrap();
+                    snapshots.push(c);
+                    let c = v.checkpoint(now).unwrap();
+                    past.insert(c.0, live.clone());
+                    durable = live.clone();
+                }
+            }
+            Op::Unsnapshot { nth } => {
+                finish(&mut v, now);
+                if !snapshots.is_empty() {
+                    let c = snapshots.remove(nth % snapshots.len());
+                    v.unmake_snapshot(Cno(c)).unwrap();
+                    let c = v.checkpoint(now).unwrap();
+                    past.insert(c.0, live.clone());
+                    durable = live.clone();
+                }
+            }
+            Op::DeleteCheckpoints => {
+                finish(&mut v, now);
+                let last = v.last_log().cno;
+                let (start, end) = (last / 3, last / 2);
+                v.delete_checkpoints(start..end).unwrap();
+                past.retain(|c, _| *c < start.max(1) || *c >= end || snapshots.contains(c));
+                let had = v.has_changes();
+                let c = v.checkpoint(now).unwrap();
+                if had {
+                    past.insert(c.0, live.clone());
+                    durable = live.clone();
+                }
+            }
+            Op::Crash => {
+                finish(&mut v, now);
+                drop(v);
+                judge(&device);
+                v = open(&device);
+                live = durable.clone();
+            }
+            Op::Remount => {
+                finish(&mut v, now);
+                v.close(now).unwrap();
+                drop(v);
+                judge(&device);
+                v = open(&device);
+                durable = live.clone();
+            }
+        }
+        compare(&mut v, Tree::Live, &live);
+    }
+    finish(&mut v, now);
+    for (c, files) in &past {
+        v.open_view(Cno(*c)).unwrap();
+        compare(&mut v, Tree::Past(*c), files);
+        v.close_view(Cno(*c));
+    }
+    assert_eq!(
+        v.snapshots().unwrap().iter().map(|c| c.0).collect::<Vec<_>>(),
+        {
+            let mut s = snapshots.clone();
+            s.sort_unstable();
+            s
+        }
+    );
+    v.close(now).unwrap();
+    drop(v);
+    judge(&device);
+    let mut v = open(&device);
+    compare(&mut v, Tree::Live, &live);
+    for (c, files) in &past {
+        v.open_view(Cno(*c)).unwrap();
+        compare(&mut v, Tree::Past(*c), files);
+    }
+}
+
+/// 40 cases unless `PROPTEST_CASES` asks for a longer campaign.
+fn config() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(40);
+    ProptestConfig { cases, max_shrink_iters: 400, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+    #[test]
+    fn random_use_with_4k_blocks(ops in prop::collection::vec(op(), 1..80)) {
+        run(&ops, 4096, 16);
+    }
+
+    #[test]
+    fn random_use_with_1k_blocks(ops in prop::collection::vec(op(), 1..80)) {
+        run(&ops, 1024, 16);
+    }
+
+    #[test]
+    fn random_use_with_large_segments(ops in prop::collection::vec(op(), 1..80)) {
+        run(&ops, 1024, 256);
+    }
+}

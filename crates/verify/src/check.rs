@@ -1,0 +1,233 @@
+//! The order of a check: super blocks, super root, DAT bitmaps, sufile, logs, DAT entries, cpfile,
+//! the latest tree, snapshots.
+
+use silt_device::Device;
+use silt_format::checkpoint::CpEntry;
+use silt_format::super_block::{self, STATE_VALID, SuperBlock};
+use silt_format::super_root::SuperRoot;
+use silt_format::{BlockNr, Ino};
+
+use crate::checkpoints::{self, Checkpoints};
+use crate::context::Context;
+use crate::dat::{self, Dat, DatState};
+use crate::files::{self, Scope};
+use crate::inode;
+use crate::invariants as inv;
+use crate::logs;
+use crate::reader::Reader;
+use crate::report::{Place, Report, Sink};
+use crate::search::{self, Found, Pending};
+use crate::segments::{self, Segments};
+use crate::sparse::SparseBits;
+use crate::super_check;
+use crate::tree_check;
+
+/// How to check.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Walk the trees of all checkpoints, not only of the latest and of snapshots.
+    pub all_checkpoints: bool,
+    /// Count notes that this implementation's own volumes never give rise to as errors.
+    pub strict: bool,
+    /// Findings that are kept for each invariant; more are only counted.
+    pub findings_per_invariant: usize,
+    /// Bytes of blocks to keep in memory.
+    pub cache_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { all_checkpoints: false, strict: false, findings_per_invariant: 50, cache_bytes: 64 << 20 }
+    }
+}
+
+/// Checks a volume that nobody writes to. Never fails: what cannot be read is a finding.
+pub fn check(device: &dyn Device, options: &Options) -> Report {
+    let out = Sink::new(options.strict, options.findings_per_invariant);
+    run(device, options, &out);
+    out.into_report()
+}
+
+fn run(device: &dyn Device, options: &Options, out: &Sink) {
+    let Some((r, found)) = find_root(device, options, out) else { return };
+    let at = found.latest.end() - 1;
+    let root = match r.block(BlockNr(at)).map(|b| SuperRoot::parse(&r.g, &b)) {
+        Ok(Ok(root)) => root,
+        Ok(Err(e)) => {
+            out.add(&inv::ROOT_BLOCK, Place::block(at), e.to_string());
+            return;
+        }
+        Err(e) => {
+            out.add(&inv::DEVICE_READ, Place::block(at), e);
+            return;
+        }
+    };
+    let dat = Dat::load(&r, &root.dat, |invariant, place, what| out.add(invariant, place, what));
+    let mut c = Context {
+        out,
+        options,
+        cno: found.cno,
+        latest: found.latest,
+        root,
+        dat,
+        dat_state: DatState::default(),
+        segments: Segments::default(),
+        r,
+    };
+    let c = &mut c;
+    dat::check_bitmaps(c);
+    // What the sufile says is needed to read the logs, and the logs to judge the sufile's map.
+    let (blocks, wrong) = files::plain(&c.r, &c.dat, &c.root.sufile);
+    if let Some(wrong) = wrong
+        && !blocks.contains_key(&0)
+    {
+        c.out.add(&inv::SU_BLOCK0, Place::ino(Ino::SUFILE.0), wrong);
+    }
+    segments::check(c, &blocks.into_iter().collect::<Vec<_>>());
+    dat::check_places(c);
+    let made = logs::check(c);
+    dat::check_entries(c);
+    let dat_blocks = (c.dat.blocks.len() + c.dat.nodes.len()) as u64;
+    // mkfs.nilfs2: two blocks and those of the entries it uses, a handful.
+    inode::check_metadata(c, &c.root.dat, Place::ino(Ino::DAT.0), dat_blocks, 3..=16);
+
+    let mut scope = Scope { cno: c.cno, current: true, mapped: SparseBits::default() };
+    let one = 1..=1;
+    let tally = files::walk(c, &mut scope, Ino::SUFILE.0, &c.root.sufile, false);
+    inode::check_metadata(c, &c.root.sufile, Place::ino(Ino::SUFILE.0), tally.total(), one.clone());
+    let tally = files::walk(c, &mut scope, Ino::CPFILE.0, &c.root.cpfile, true);
+    inode::check_metadata(c, &c.root.cpfile, Place::ino(Ino::CPFILE.0), tally.total(), one);
+    let cps = checkpoints::check(c, &tally.blocks, &made);
+    if let Some(latest) = cps.entry(c, c.cno) {
+        tree_check::check(c, &mut scope, &latest);
+        check_pending(c, &found, &latest);
+    }
+    c.dat_state.mapped = scope.mapped;
+    dat::check_unmapped(c);
+    check_past(c, &cps);
+}
+
+/// Super blocks, and the way from them to the latest super root.
+fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Option<(Reader<'a>, Found)> {
+    let size = device.len();
+    let parsed = search::super_blocks(device);
+    let usable = [&parsed.0, &parsed.1]
+        .into_iter()
+        .find_map(|p| p.as_ref().ok())
+        .is_none_or(|sb| super_check::secondary_usable(sb, size));
+    super_check::check_copies(out, &parsed, size, usable);
+    let copies = match super_block::choose(parsed.0, parsed.1, size) {
+        Ok(c) => c,
+        Err(e) => {
+            out.add(&inv::SUPER_FIELDS, Place::none(), e.to_string());
+            return None;
+        }
+    };
+    super_check::check_fields(out, copies.first.0, &copies.first.1, size);
+    if let Some(second) = &copies.second {
+        super_check::check_fields(out, second.0, &second.1, size);
+        super_check::check_agreement(out, &copies.first.1, &second.1);
+    }
+    let (sb, g) = match copies.first.1.geometry(size) {
+        Ok(g) => (&copies.first.1, g),
+        Err(e) => {
+            out.add(&inv::SUPER_FIELDS, Place::none(), e.to_string());
+            // Nobody would mount it, but the other copy may still show what is there.
+            let second = &copies.second.as_ref()?.1;
+            (second, second.geometry(size).ok()?)
+        }
+    };
+    let r = Reader::new(device, g, options.cache_bytes);
+    if let Some(second) = &copies.second {
+        super_check::check_other_cursor(out, &r, second);
+    }
+    let clean = sb.state.get() & STATE_VALID != 0;
+    let found = match latest(&r, sb, clean, out) {
+        Some(found) => found,
+        None => latest(&r, &copies.second.as_ref()?.1, false, out)?,
+    };
+    for (pos, counted, written) in &found.miscounted {
+        let message = format!("the log says checkpoint {written}, counting says {counted}");
+        out.add(&inv::ROOT_COUNTED, Place::block(pos.0), message);
+    }
+    out.stats(|s| (s.last_cno, s.clean) = (found.cno, clean));
+    Some((r, found))
+}
+
+/// The search from one copy, with what it says of the copy.
+fn latest(r: &Reader<'_>, sb: &SuperBlock, clean: bool, out: &Sink) -> Option<Found> {
+    let place = Place::block(sb.last_pseg.get());
+    match search::search(r, sb, true) {
+        Ok(Some(found)) if clean && found.newer > 0 => {
+            let message = format!(
+                "the volume is marked as cleanly unmounted at checkpoint {}, but {} newer ones follow",
+                sb.last_cno, found.newer
+            );
+            out.add(&inv::ROOT_NEWER, place, message);
+            // What a mount would see.
+            search::search(r, sb, false).ok().flatten()
+        }
+        Ok(Some(found)) => Some(found),
+        Ok(None) => {
+            out.add(&inv::ROOT_FOUND, place, "no valid log with a super root is there");
+            None
+        }
+        Err(e) => {
+            out.add(&inv::DEVICE_READ, place, e);
+            None
+        }
+    }
+}
+
+/// Logs behind the super root that a mount would roll forward.
+fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry) {
+    let pending = match search::pending(&c.r, found) {
+        Ok(p) => p,
+        Err(e) => {
+            c.out.add(&inv::DEVICE_READ, Place::none(), e);
+            Pending::default()
+        }
+    };
+    if let Some((pos, what)) = &pending.broken {
+        let place = Place { segment: Some(search::segment(&c.r.g, pos.0).0), ..Place::block(pos.0) };
+        c.out.add(&inv::RECOVERY_MIX, place, what.clone());
+    }
+    c.out.stats(|s| (s.pending_logs, s.pending_blocks) = (pending.logs, pending.blocks.len() as u64));
+    let layout = silt_format::palloc::Layout::new(&c.r.g, c.r.g.inode_size);
+    let (ifile, _) = files::plain(&c.r, &c.dat, &latest.ifile_inode);
+    let mut last = None;
+    for (ino, offset, block) in &pending.blocks {
+        let place = Place::ino(*ino).at_offset(*offset).at_block(*block);
+        if *offset > c.r.g.max_key() {
+            c.out.add(&inv::RECOVERY_INODE, place, "lies behind the greatest file size");
+        }
+        if last.replace(*ino) == Some(*ino) {
+            continue;
+        }
+        let known = layout.check("ifile", *ino).is_ok().then(|| layout.entry(*ino)).and_then(|at| {
+            let bytes = c.r.block(BlockNr(*ifile.get(&at.block)?)).ok()?;
+            silt_format::inode::RawInode::read(bytes.get(at.byte..)?).ok()
+        });
+        if !known.is_some_and(|i| i.links_count.get() != 0 && i.has_map()) {
+            c.out.add(&inv::RECOVERY_INODE, place, "names a file the latest checkpoint does not have");
+        }
+    }
+}
+
+/// Trees of snapshots, and of the other checkpoints if asked for.
+fn check_past(c: &Context<'_>, cps: &Checkpoints) {
+    let mut before = None;
+    for (cno, slot) in cps.all.iter().filter(|(cno, _)| **cno != c.cno) {
+        if !slot.snapshot && !c.options.all_checkpoints {
+            continue;
+        }
+        let Some(entry) = cps.entry(c, *cno) else { continue };
+        // Checkpoints in which nothing of the tree changed share their ifile.
+        let counts = (entry.ifile_inode.bmap, entry.inodes_count, entry.blocks_count);
+        if before.replace(counts) == Some(counts) {
+            continue;
+        }
+        let mut scope = Scope { cno: *cno, current: false, mapped: SparseBits::default() };
+        tree_check::check(c, &mut scope, &entry);
+    }
+}

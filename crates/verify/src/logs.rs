@@ -1,0 +1,252 @@
+//! Every log of every segment in use (spec section 3): headers, checksums, records, and how
+//! logs follow one another. Tells the DAT's check what each block is.
+//!
+//! Memory: the summary of one log, 1 MiB of payload at a time, and 40 bytes a segment.
+
+use std::collections::HashMap;
+
+use silt_format::summary::{GC, HEADER_SIZE, Header, LOGBGN, LOGEND, SR, SYNDT};
+use silt_format::{BlockNr, Ino, SegNr};
+
+use crate::context::Context;
+use crate::dat::{self, NODE};
+use crate::invariants as inv;
+use crate::records::{self, Record};
+use crate::report::Place;
+use crate::search::{self, Log};
+use crate::super_root;
+
+/// What the chain of logs has shown so far.
+#[derive(Default)]
+struct Chain {
+    /// `ss_seq` and `ss_next` of the segment before, where its logs were readable to the end.
+    before: Option<(u64, u64)>,
+    /// Whether the log before is known.
+    unbroken: bool,
+    /// `ss_cno` and whether the log had a super root.
+    cno: Option<(u64, bool)>,
+    create: u64,
+    /// Blocks since the first log of the open logical segment, where all of them were seen.
+    logical: Option<u64>,
+}
+
+/// Blocks and time of the logs that made a checkpoint, by its number.
+pub(crate) type Made = HashMap<u64, Birth>;
+
+/// What the logs tell about a checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Birth {
+    /// Blocks of all logs of its logical segment, where all of them are still there.
+    pub blocks: Option<u64>,
+    /// Blocks of the log with the super root.
+    pub least: u64,
+    /// `ss_create` of the log with the super root.
+    pub create: u64,
+}
+
+/// Checks all logs, in the order of their sequence numbers.
+pub(crate) fn check(c: &mut Context<'_>) -> Made {
+    let g = c.r.g;
+    let mut order: Vec<(u64, u64)> = Vec::new();
+    for (segment, usage) in &c.segments.used {
+        if usage.nblocks == 0 || usage.flags & silt_format::segment_usage::DIRTY == 0 {
+            continue;
+        }
+        let start = g.segment_start(SegNr(*segment));
+        match c.r.block(start).map(|b| Header::parse(&g, &b)) {
+            Ok(Ok(h)) => order.push((h.seq.get(), *segment)),
+            Ok(Err(e)) => {
+                c.out.add(&inv::LOG_HEADER, Place::segment(*segment).at_block(start.0), e.to_string());
+            }
+            Err(e) => c.out.add(&inv::DEVICE_READ, Place::block(start.0), e),
+        }
+    }
+    order.sort_unstable();
+    for pair in order.windows(2) {
+        if let [(a, first), (b, second)] = pair
+            && a == b
+        {
+            let message = format!("sequence number {a} is also that of segment {first}");
+            c.out.add(&inv::LOG_SEQ, Place::segment(*second), message);
+        }
+    }
+    let mut chain = Chain::default();
+    let mut made = Made::new();
+    for (seq, segment) in order {
+        check_segment(c, segment, seq, &mut chain, &mut made);
+    }
+    made
+}
+
+fn check_segment(c: &mut Context<'_>, segment: u64, seq: u64, chain: &mut Chain, made: &mut Made) {
+    let g = c.r.g;
+    let Some(usage) = c.segments.used.get(&segment).copied() else { return };
+    let start = g.segment_start(SegNr(segment)).0;
+    let end = start + usage.nblocks;
+    chain.unbroken = false;
+    if let Some((before, next)) = chain.before.take()
+        && before.checked_add(1) == Some(seq)
+    {
+        chain.unbroken = true;
+        if next != start {
+            let message = format!("the segment with sequence number {before} leads to block {next}");
+            c.out.add(&inv::LOG_NEXT, Place::segment(segment), message);
+        }
+    }
+    if !chain.unbroken {
+        chain.logical = None;
+    }
+    let mut pos = start;
+    let mut next = None;
+    let mut create = 0;
+    while pos < end {
+        let place = Place::segment(segment).at_block(pos);
+        let header = match c.r.block(BlockNr(pos)).map(|b| Header::parse(&g, &b)) {
+            Ok(Ok(h)) => h,
+            Ok(Err(e)) => {
+                c.out.add(&inv::LOG_HEADER, place, format!("{e}; {} used blocks follow", end - pos));
+                chain.logical = None;
+                return;
+            }
+            Err(e) => {
+                c.out.add(&inv::DEVICE_READ, place, e);
+                return;
+            }
+        };
+        let log = Log { pos: BlockNr(pos), header };
+        if log.end() > g.segment_end(SegNr(segment)).0 {
+            c.out.add(&inv::LOG_FIT, place, format!("{} blocks do not fit the segment", header.nblocks));
+            chain.logical = None;
+            return;
+        }
+        if usize::from(header.bytes.get()) != HEADER_SIZE {
+            c.out.add(&inv::LOG_HEADER, place, format!("a header of {} bytes", header.bytes));
+        }
+        if header.seq.get() != seq {
+            let message = format!("sequence number {} in a segment with {seq}", header.seq);
+            c.out.add(&inv::LOG_SEQ, place, message);
+        }
+        let named = header.next.get();
+        if next.is_some_and(|n| n != named) {
+            c.out.add(&inv::LOG_NEXT, place, format!("leads to block {named}, logs before it elsewhere"));
+        }
+        if g.segment_start(g.segment_of(BlockNr(named))).0 != named || named == start {
+            c.out.add(&inv::LOG_NEXT, place, format!("block {named} is not the start of another segment"));
+        }
+        next = Some(named);
+        check_log(c, &log, place, chain, made);
+        create = header.create.get();
+        pos = log.end();
+    }
+    if pos != end {
+        let message = format!("{} used blocks; its logs end at block {pos}", usage.nblocks);
+        c.out.add(&inv::SU_NBLOCKS, Place::segment(segment), message);
+    }
+    if usage.lastmod != create {
+        let message = format!("time {}, its last log is of {create}", usage.lastmod);
+        c.out.add(&inv::SU_LASTMOD, Place::segment(segment), message);
+    }
+    chain.before = next.map(|n| (seq, n));
+}
+
+fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, made: &mut Made) {
+    let g = c.r.g;
+    let h = &log.header;
+    c.out.stats(|s| s.logs += 1);
+    follow(c, log, place, chain, made);
+    match search::datasum_matches(&c.r, log) {
+        Ok(true) => {}
+        Ok(false) => c.out.add(&inv::LOG_DATASUM, place, "the log's checksum does not match"),
+        Err(e) => c.out.add(&inv::DEVICE_READ, place, e),
+    }
+    let summary = match search::summary_of(&c.r, log) {
+        Ok(s) => s,
+        Err(e) => {
+            c.out.add(&inv::DEVICE_READ, place, e);
+            return;
+        }
+    };
+    if !silt_format::summary::summary_sum_matches(g.crc_seed, h, &summary) {
+        c.out.add(&inv::LOG_SUMSUM, place, "the summary's checksum does not match");
+    }
+    let first = log.pos.0 + u64::from(h.summary_blocks(&g));
+    let out = c.out;
+    records::walk(
+        &g,
+        h,
+        &summary,
+        |ino, fi_cno, record, index| note(c, ino, fi_cno, record, first + index),
+        |invariant, message| out.add(invariant, place, message),
+    );
+    if h.has(SR) {
+        super_root::check(c, log);
+    }
+}
+
+/// Flags, checkpoint numbers and times from log to log.
+fn follow(c: &Context<'_>, log: &Log, place: Place, chain: &mut Chain, made: &mut Made) {
+    let h = &log.header;
+    let (flags, cno) = (h.flags.get(), h.cno.get());
+    let known = LOGBGN | LOGEND | SR | SYNDT | GC;
+    if flags & !known != 0 || (h.has(SR) && !h.has(LOGEND)) || (h.has(SR) && h.has(SYNDT)) {
+        c.out.add(&inv::LOG_FLAGS, place, format!("flags {flags:#x}"));
+    }
+    if let Some((before, root)) = chain.cno {
+        let least = before.saturating_add(u64::from(root));
+        if cno < least || (chain.unbroken && cno != least) {
+            c.out.add(&inv::LOG_CNO, place, format!("checkpoint {cno} behind {before}"));
+        }
+    }
+    if cno > c.cno {
+        c.out.add(&inv::LOG_CNO, place, format!("checkpoint {cno}; the latest is {}", c.cno));
+    }
+    chain.cno = Some((cno, h.has(SR)));
+    chain.unbroken = true;
+    if h.create.get() < chain.create {
+        let message = format!("made at {}, the log before at {}", h.create, chain.create);
+        c.out.add(&inv::LOG_CREATE, place, message);
+    }
+    chain.create = h.create.get();
+    chain.logical = if h.has(LOGBGN) {
+        Some(log.nblocks())
+    } else {
+        chain.logical.map(|n| n.saturating_add(log.nblocks()))
+    };
+    if h.has(SR) {
+        made.insert(cno, Birth { blocks: chain.logical, least: log.nblocks(), create: h.create.get() });
+    }
+    if h.has(LOGEND) {
+        chain.logical = None;
+    }
+}
+
+/// Hands one record on to who knows the block.
+fn note(c: &mut Context<'_>, ino: u64, fi_cno: u64, record: Record, block: u64) {
+    let place = Place::ino(ino).at_block(block);
+    let user = ino == Ino::ROOT.0 || (Ino::CPFILE.0..=Ino::IFILE.0).contains(&ino) || ino >= 7;
+    match record {
+        Record::Data { vblock, offset } => {
+            if !user || !dat::is_possible(&c.r.g, vblock) || vblock == 0 || offset > c.r.g.max_key() {
+                let message = format!("a record of virtual block {vblock} at offset {offset}");
+                c.out.add(&inv::LOG_OWN, place, message);
+                return;
+            }
+            dat::note_record(c, block, ino, fi_cno, vblock, offset);
+        }
+        Record::Node { vblock } => {
+            if !user || !dat::is_possible(&c.r.g, vblock) || vblock == 0 {
+                c.out.add(&inv::LOG_OWN, place, format!("a record of virtual block {vblock}"));
+                return;
+            }
+            dat::note_record(c, block, ino, fi_cno, vblock, NODE);
+        }
+        Record::DatData { offset } => dat::note_own_record(c, block, offset, 0),
+        Record::DatNode { key, level } => {
+            if level == 0 || level >= silt_format::btree::LEVEL_MAX {
+                c.out.add(&inv::LOG_OWN, place, format!("a node of the DAT at level {level}"));
+                return;
+            }
+            dat::note_own_record(c, block, key, level);
+        }
+    }
+}

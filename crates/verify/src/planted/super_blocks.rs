@@ -1,0 +1,71 @@
+//! Super blocks, super roots, and what a mount would roll forward.
+
+use silt_device::Device;
+use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
+
+use super::Case;
+use super::surgeon::Sums;
+
+const BOTH: (bool, bool) = (true, true);
+const FIRST: (bool, bool) = (true, false);
+const SECOND: (bool, bool) = (false, true);
+
+pub const CASES: &[Case] = &[
+    ("super-block-copy", "basic-4k", |s| {
+        let at = silt_format::super_block::secondary_offset(s.device.len());
+        s.device.write_at(at + 170, &[b"x"]).unwrap();
+    }),
+    ("super-block-copy", "basic-4k", |s| s.device.write_at(1024, &[&[0; 1024]]).unwrap()),
+    ("super-block-fields", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.r_segments_percentage = 0.into())),
+    ("super-block-fields", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.feature_incompat = 1.into())),
+    ("super-block-place", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.nsegments = 256.into())),
+    ("super-block-agreement", "basic-4k", |s| s.patch_super(SECOND, |sb| sb.volume_name[0] ^= 1)),
+    ("super-block-other-cursor", "basic-4k", |s| {
+        s.patch_super(SECOND, |sb| sb.last_pseg = (sb.last_pseg.get() + 1).into());
+    }),
+    ("super-block-state", "basic-4k", |s| s.patch_super(FIRST, |sb| sb.state = 3.into())),
+    ("super-block-features", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.feature_compat_ro = 2.into())),
+    ("super-block-device-size", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.dev_size = 4096.into())),
+    ("super-block-reserved", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.reserved[9] = 1)),
+    ("super-root-found", "basic-4k", |s| {
+        let at = s.latest().pos.0;
+        s.patch_with(at + 1, Sums::None, |b| b[100] ^= 1);
+    }),
+    ("super-root-newer", "basic-4k", |s| {
+        let before = *s.logs(6).iter().find(|l| l.header.cno.get() == 6).unwrap();
+        s.patch_super(BOTH, |sb| {
+            sb.last_cno = 6.into();
+            sb.last_pseg = before.pos.0.into();
+            sb.last_seq = before.header.seq;
+        });
+    }),
+    ("super-root-block", "basic-4k", |s| {
+        let old = s.logs(0)[0];
+        s.patch_with(old.end() - 1, Sums::Summary, |b| b[40] ^= 1);
+    }),
+    ("super-root-block", "basic-4k", |s| {
+        let latest = s.latest();
+        s.patch_with(latest.end() - 1, Sums::Summary, |b| b[40] ^= 1);
+    }),
+    ("super-root-reserved", "basic-4k", |s| {
+        let latest = s.latest();
+        s.patch(latest.end() - 1, |b| b[6] = 1);
+    }),
+    ("super-root-reserved", "basic-4k", |s| {
+        let latest = s.latest();
+        s.patch(latest.end() - 1, |b| b[4000] = 1);
+    }),
+    ("super-root-counted-cno", "cut-4k", |s| {
+        s.patch_super(BOTH, |sb| sb.last_cno = (sb.last_cno.get() + 1).into())
+    }),
+    ("super-root-nongc-time", "basic-4k", |s| s.patch_root(|r| r.nongc_ctime += 5)),
+    ("recovery-sequence", "cut-4k", |s| {
+        let (ino, at) = (s.ino("a0"), s.latest().end());
+        let next = s.append_log(at, LOGBGN | SYNDT, &[(ino, 0, vec![1])]);
+        s.append_log(next, LOGEND, &[(ino, 1, vec![2])]);
+    }),
+    ("recovery-inode", "cut-4k", |s| {
+        let at = s.latest().end();
+        s.append_log(at, LOGBGN | SYNDT | LOGEND, &[(9999, 0, vec![1])]);
+    }),
+];

@@ -1,0 +1,67 @@
+//! Blocks of a device by number, with a bounded cache.
+//!
+//! Lock: one over the cache, not held while the device is read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use silt_device::Device;
+use silt_format::{BlockNr, Geometry};
+
+/// A block's bytes.
+pub(crate) type Block = Arc<[u8]>;
+
+/// Two generations: what was not used since the last turn is forgotten.
+#[derive(Default)]
+struct Cache {
+    hot: HashMap<u64, Block>,
+    cold: HashMap<u64, Block>,
+}
+
+/// Reads blocks.
+pub(crate) struct Reader<'a> {
+    pub device: &'a dyn Device,
+    pub g: Geometry,
+    cache: Mutex<Cache>,
+    /// Blocks a generation may hold.
+    limit: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// `cache_bytes` bounds what is kept.
+    pub fn new(device: &'a dyn Device, g: Geometry, cache_bytes: usize) -> Self {
+        Reader { device, g, cache: Mutex::default(), limit: (cache_bytes / g.bs() / 2).max(8) }
+    }
+
+    /// The bytes of a block; a reason in words if there are none.
+    pub fn block(&self, nr: BlockNr) -> Result<Block, String> {
+        {
+            let mut cache = self.cache.lock();
+            if let Some(b) = cache.hot.get(&nr.0) {
+                return Ok(b.clone());
+            }
+            if let Some(b) = cache.cold.remove(&nr.0) {
+                cache.hot.insert(nr.0, b.clone());
+                return Ok(b);
+            }
+        }
+        let mut bytes = vec![0; self.g.bs()];
+        self.read(nr, &mut bytes)?;
+        let block: Block = bytes.into();
+        let mut cache = self.cache.lock();
+        if cache.hot.len() >= self.limit {
+            cache.cold = std::mem::take(&mut cache.hot);
+        }
+        cache.hot.insert(nr.0, block.clone());
+        Ok(block)
+    }
+
+    /// Fills `buf` (whole blocks) from `nr` on, past the cache.
+    pub fn read(&self, nr: BlockNr, buf: &mut [u8]) -> Result<(), String> {
+        if nr.0 >= self.g.end_block() {
+            return Err(format!("block {nr} lies outside the segments"));
+        }
+        self.device.read_at(self.g.byte_of(nr), buf).map_err(|e| e.to_string())
+    }
+}

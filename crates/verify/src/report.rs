@@ -1,0 +1,214 @@
+//! What a check says: findings, each with the invariant it breaks and the place where.
+//!
+//! Memory: per invariant at most [`crate::Options::findings_per_invariant`] findings are kept, the
+//! rest is counted.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use parking_lot::Mutex;
+
+use crate::invariants::Invariant;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Allowed or harmless, but worth knowing.
+    Note,
+    /// The volume breaks the format.
+    Error,
+}
+
+/// Where a finding lies. Block numbers count file system blocks of the volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    pub segment: Option<u64>,
+    /// Disk block.
+    pub block: Option<u64>,
+    /// Virtual block number.
+    pub vblock: Option<u64>,
+    pub ino: Option<u64>,
+    /// Block offset in the file `ino`.
+    pub offset: Option<u64>,
+    /// Checkpoint.
+    pub cno: Option<u64>,
+}
+
+impl Place {
+    /// Nowhere in particular.
+    pub fn none() -> Self {
+        Place::default()
+    }
+    /// At a disk block.
+    pub fn block(block: u64) -> Self {
+        Place { block: Some(block), ..Place::default() }
+    }
+    /// In a segment.
+    pub fn segment(segment: u64) -> Self {
+        Place { segment: Some(segment), ..Place::default() }
+    }
+    /// In a file.
+    pub fn ino(ino: u64) -> Self {
+        Place { ino: Some(ino), ..Place::default() }
+    }
+    /// In a checkpoint.
+    pub fn cno(cno: u64) -> Self {
+        Place { cno: Some(cno), ..Place::default() }
+    }
+    /// At a virtual block.
+    pub fn vblock(vblock: u64) -> Self {
+        Place { vblock: Some(vblock), ..Place::default() }
+    }
+    /// The same, and at a disk block.
+    #[must_use]
+    pub fn at_block(self, block: u64) -> Self {
+        Place { block: Some(block), ..self }
+    }
+    /// The same, and at a block of the file.
+    #[must_use]
+    pub fn at_offset(self, offset: u64) -> Self {
+        Place { offset: Some(offset), ..self }
+    }
+    /// The same, and at a virtual block.
+    #[must_use]
+    pub fn at_vblock(self, vblock: u64) -> Self {
+        Place { vblock: Some(vblock), ..self }
+    }
+    /// The same, and in a checkpoint.
+    #[must_use]
+    pub fn at_cno(self, cno: u64) -> Self {
+        Place { cno: Some(cno), ..self }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            ("checkpoint", self.cno),
+            ("inode", self.ino),
+            ("offset", self.offset),
+            ("vblock", self.vblock),
+            ("segment", self.segment),
+            ("block", self.block),
+        ];
+        let mut first = true;
+        for (name, value) in parts {
+            if let Some(v) = value {
+                write!(f, "{}{name} {v}", if first { "" } else { " " })?;
+                first = false;
+            }
+        }
+        if first { f.write_str("volume") } else { Ok(()) }
+    }
+}
+
+/// One broken invariant at one place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The invariant's stable identifier.
+    pub id: &'static str,
+    pub severity: Severity,
+    pub place: Place,
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.severity {
+            Severity::Error => "error",
+            Severity::Note => "note",
+        };
+        write!(f, "{kind} [{}] {}: {}", self.id, self.place, self.message)
+    }
+}
+
+/// Counts of what was looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Number of the latest checkpoint.
+    pub last_cno: u64,
+    /// Whether the volume was cleanly unmounted.
+    pub clean: bool,
+    pub checkpoints: u64,
+    pub snapshots: u64,
+    /// Checkpoints whose whole tree was walked.
+    pub trees_walked: u64,
+    /// Segments in use.
+    pub segments: u64,
+    pub logs: u64,
+    /// Data-sync logs behind the latest super root that a mount would apply.
+    pub pending_logs: u64,
+    /// Blocks that those logs hold for files.
+    pub pending_blocks: u64,
+    /// Allocated DAT entries.
+    pub dat_entries: u64,
+    /// Of them those of the current tree and metadata.
+    pub live_blocks: u64,
+    /// Inodes of the latest checkpoint.
+    pub inodes: u64,
+}
+
+/// The outcome of a check.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// In the order they were found; see [`Report::counts`] for those left out.
+    pub findings: Vec<Finding>,
+    /// How often each invariant was found broken, also where no finding was kept.
+    pub counts: BTreeMap<&'static str, u64>,
+    pub stats: Stats,
+}
+
+impl Report {
+    /// Findings that are errors.
+    pub fn errors(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|f| f.severity == Severity::Error)
+    }
+
+    /// Whether no error was found.
+    pub fn is_clean(&self) -> bool {
+        self.errors().next().is_none()
+    }
+
+    /// Whether an invariant was found broken.
+    pub fn has(&self, id: &str) -> bool {
+        self.counts.contains_key(id)
+    }
+
+    /// All errors as lines of text, for the message of a failed assertion.
+    pub fn error_text(&self) -> String {
+        self.errors().map(|f| format!("{f}\n")).collect()
+    }
+}
+
+/// Collects findings while the check runs. Lock: one, held only to push.
+pub(crate) struct Sink {
+    strict: bool,
+    per_invariant: usize,
+    inner: Mutex<Report>,
+}
+
+impl Sink {
+    pub fn new(strict: bool, per_invariant: usize) -> Self {
+        Sink { strict, per_invariant: per_invariant.max(1), inner: Mutex::default() }
+    }
+
+    /// Adds a finding.
+    pub fn add(&self, invariant: &'static Invariant, place: Place, message: impl Into<String>) {
+        let mut report = self.inner.lock();
+        let count = report.counts.entry(invariant.id).or_insert(0);
+        *count += 1;
+        if *count <= self.per_invariant as u64 {
+            let severity = if self.strict && invariant.strict { Severity::Error } else { invariant.severity };
+            report.findings.push(Finding { id: invariant.id, severity, place, message: message.into() });
+        }
+    }
+
+    /// Changes the statistics.
+    pub fn stats(&self, change: impl FnOnce(&mut Stats)) {
+        change(&mut self.inner.lock().stats);
+    }
+
+    pub fn into_report(self) -> Report {
+        self.inner.into_inner()
+    }
+}

@@ -1,0 +1,247 @@
+//! From the super blocks to the latest super root, and what a mount would roll forward
+//! (spec 2.5, 4.1, 4.2, 4.4).
+
+use std::collections::HashSet;
+
+use silt_device::Device;
+use silt_format::summary::{self, Header};
+use silt_format::super_block::{self, Copies, PRIMARY_OFFSET, SIZE, STATE_VALID, SuperBlock};
+use silt_format::{BlockNr, Crc, Geometry, SegNr};
+
+use crate::reader::Reader;
+
+/// A valid log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Log {
+    pub pos: BlockNr,
+    pub header: Header,
+}
+
+impl Log {
+    pub fn nblocks(&self) -> u64 {
+        u64::from(self.header.nblocks.get())
+    }
+    pub fn end(&self) -> u64 {
+        self.pos.0.saturating_add(self.nblocks())
+    }
+}
+
+/// Outcome of the search.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    /// The log with the latest super root.
+    pub latest: Log,
+    /// Its checkpoint number, as counted.
+    pub cno: u64,
+    /// (counted, written) numbers of super-root logs where they differ.
+    pub miscounted: Vec<(BlockNr, u64, u64)>,
+    /// Super-root logs behind the cursor's.
+    pub newer: u64,
+    /// Valid logs behind the latest super root, in order.
+    pub tail: Vec<Log>,
+    /// The part of `tail` that the roll-forward walks.
+    pub pending: std::ops::Range<usize>,
+}
+
+/// What the data-sync logs hold.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pending {
+    /// (inode, block offset, disk block), in the order they apply.
+    pub blocks: Vec<(u64, u64, u64)>,
+    /// Logs that hold them.
+    pub logs: u64,
+    /// Why the sequence cannot be replayed, and where.
+    pub broken: Option<(BlockNr, String)>,
+}
+
+/// Both copies as read: (primary, secondary).
+pub(crate) type Parsed = (silt_format::Result<SuperBlock>, silt_format::Result<SuperBlock>);
+
+/// Reads both copies. An unreadable one counts as invalid.
+pub(crate) fn super_blocks(device: &dyn Device) -> Parsed {
+    let read = |at: u64| {
+        let mut bytes = [0; SIZE];
+        match device.read_at(at, &mut bytes) {
+            Ok(()) => SuperBlock::parse(&bytes),
+            Err(e) => Err(silt_format::Error::corrupt("super block", e.to_string())),
+        }
+    };
+    (read(PRIMARY_OFFSET), read(super_block::secondary_offset(device.len())))
+}
+
+/// Longest summary that is looked at, in bytes.
+pub(crate) const SUMMARY_LIMIT: usize = 256 << 20;
+
+/// Blocks read at once.
+const STEP: u64 = 256;
+
+/// Whether the checksum over a whole log matches.
+pub(crate) fn datasum_matches(r: &Reader<'_>, log: &Log) -> Result<bool, String> {
+    let g = &r.g;
+    let mut crc = Crc::new(g.crc_seed);
+    let mut done = 0;
+    let mut buf = Vec::new();
+    while done < log.nblocks() {
+        let n = STEP.min(log.nblocks() - done);
+        buf.resize(usize::try_from(n).unwrap_or(0) * g.bs(), 0);
+        r.read(BlockNr(log.pos.0 + done), &mut buf)?;
+        crc.update(if done == 0 { &buf[4..] } else { &buf });
+        done += n;
+    }
+    Ok(crc.finish() == log.header.datasum.get())
+}
+
+/// Validates a log where one with `seq` may be (spec 4.1); `Err` where the device cannot be read.
+pub(crate) fn validate(r: &Reader<'_>, pos: BlockNr, seq: u64) -> Result<Option<Log>, String> {
+    let g = &r.g;
+    if !g.holds(pos) {
+        return Ok(None);
+    }
+    let Ok(header) = Header::parse(g, &r.block(pos)?) else { return Ok(None) };
+    let log = Log { pos, header };
+    if header.seq.get() != seq || log.end() > g.segment_end(g.segment_of(pos)).0 {
+        return Ok(None);
+    }
+    Ok(datasum_matches(r, &log)?.then_some(log))
+}
+
+/// The search of spec 4.2 from one copy's cursor. `to_the_end` goes on behind the first super root
+/// (as for a volume that was not cleanly unmounted). `Ok(None)`: the cursor leads nowhere.
+pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<Found>, String> {
+    let g = r.g;
+    let (mut pos, mut seq) = (BlockNr(sb.last_pseg.get()), sb.last_seq.get());
+    let mut cno = sb.last_cno.get();
+    let mut seg = g.segment_of(pos);
+    let mut found: Option<Found> = None;
+    let (mut start, mut end) = (None, None);
+    let mut next = seg;
+    let mut missed = false;
+    // A segment entered twice can only be a loop that somebody made.
+    let mut entered = HashSet::new();
+    loop {
+        match validate(r, pos, seq)? {
+            Some(log) => {
+                missed = false;
+                next = g.segment_of(BlockNr(log.header.next.get()));
+                if log.header.has(summary::SR) {
+                    let written = log.header.cno.get();
+                    let (mut miscounted, newer) =
+                        found.take().map_or((Vec::new(), 0), |f| (f.miscounted, f.newer + 1));
+                    if written != cno && miscounted.len() < 100 {
+                        miscounted.push((pos, cno, written));
+                    }
+                    found =
+                        Some(Found { latest: log, cno, miscounted, newer, tail: Vec::new(), pending: 0..0 });
+                    cno = cno.saturating_add(1);
+                    (start, end) = (None, None);
+                    if !to_the_end {
+                        return Ok(found);
+                    }
+                } else {
+                    let Some(f) = &mut found else { return Ok(None) };
+                    if start.is_none() && log.header.has(summary::LOGBGN) {
+                        start = Some(f.tail.len());
+                    }
+                    f.tail.push(log);
+                    if log.header.has(summary::LOGEND) {
+                        end = Some(f.tail.len());
+                    }
+                }
+                pos = BlockNr(log.end());
+                if pos.0.saturating_add(1) < g.segment_end(seg).0 {
+                    continue;
+                }
+            }
+            None if found.is_none() => return Ok(None),
+            None => {}
+        }
+        if missed || !entered.insert(next.0) {
+            break;
+        }
+        missed = true;
+        seq = seq.wrapping_add(1);
+        seg = next;
+        pos = g.segment_start(seg);
+    }
+    if let (Some(f), Some(start), Some(end)) = (&mut found, start, end) {
+        f.pending = start..end.max(start);
+    }
+    Ok(found)
+}
+
+/// Reads the summary blocks of a log.
+pub(crate) fn summary_of(r: &Reader<'_>, log: &Log) -> Result<Vec<u8>, String> {
+    let n = log.header.summary_blocks(&r.g) as usize * r.g.bs();
+    if n > SUMMARY_LIMIT {
+        return Err(format!("a summary of {n} bytes is more than is looked at"));
+    }
+    let mut bytes = vec![0; n];
+    r.read(log.pos, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Follows spec 4.4 over the logs behind the latest super root.
+pub(crate) fn pending(r: &Reader<'_>, found: &Found) -> Result<Pending, String> {
+    let mut out = Pending::default();
+    let mut collected: Vec<(u64, u64, u64)> = Vec::new();
+    let mut collecting = 0;
+    for log in found.tail.get(found.pending.clone()).unwrap_or_default() {
+        let h = &log.header;
+        if collecting == 0 && !(h.has(summary::LOGBGN) && h.has(summary::SYNDT)) {
+            continue;
+        }
+        if !h.has(summary::SYNDT) {
+            out.broken = Some((log.pos, "a log of another kind stands among data-sync logs".into()));
+            return Ok(out);
+        }
+        collecting += 1;
+        let bytes = summary_of(r, log)?;
+        let first = log.pos.0 + u64::from(h.summary_blocks(&r.g));
+        let walked = summary::for_each_payload(&r.g, h, &bytes, |p| {
+            if let summary::BlockInfo::Data { offset, .. } = p.info {
+                collected.push((p.ino.0, offset, first + u64::from(p.index)));
+            }
+        });
+        if let Err(e) = walked {
+            out.broken = Some((log.pos, e.to_string()));
+            return Ok(out);
+        }
+        if h.has(summary::LOGEND) {
+            out.blocks.append(&mut collected);
+            out.logs += collecting;
+            collecting = 0;
+        }
+    }
+    Ok(out)
+}
+
+/// The whole way for a reader that only wants the latest state: copies, geometry, super root.
+pub(crate) struct Start {
+    pub clean: bool,
+    pub found: Found,
+}
+
+/// Opens as a mount would, falling back to the other copy.
+pub(crate) fn open(device: &dyn Device, cache_bytes: usize) -> Result<(Reader<'_>, Start), crate::Error> {
+    let (p, s) = super_blocks(device);
+    let copies: Copies = super_block::choose(p, s, device.len())?;
+    let sb = &copies.first.1;
+    let geometry = sb.geometry(device.len())?;
+    let reader = Reader::new(device, geometry, cache_bytes);
+    let clean = sb.state.get() & STATE_VALID != 0;
+    if let Some(found) = search(&reader, sb, !clean).map_err(crate::Error::Damaged)? {
+        return Ok((reader, Start { clean, found }));
+    }
+    if let Some((_, other)) = &copies.second {
+        let same = other.geometry(device.len()).is_ok_and(|o| o.block_size == geometry.block_size);
+        if same && let Some(found) = search(&reader, other, true).map_err(crate::Error::Damaged)? {
+            return Ok((reader, Start { clean: false, found }));
+        }
+    }
+    Err(crate::Error::Damaged("no super root was found".into()))
+}
+
+/// Segment that holds a block.
+pub(crate) fn segment(g: &Geometry, block: u64) -> SegNr {
+    g.segment_of(BlockNr(block))
+}

@@ -1,0 +1,119 @@
+//! The two super blocks: each by itself, and against one another (spec section 2).
+
+use silt_format::super_block::{
+    self, Copy, FEATURE_RO_BLOCK_COUNT, PRIMARY_OFFSET, STATE_ERROR, STATE_RESIZE, STATE_VALID, SuperBlock,
+    secondary_offset,
+};
+
+use crate::invariants as inv;
+use crate::reader::Reader;
+use crate::report::{Place, Sink};
+use crate::search::{self, Parsed};
+
+fn name(copy: Copy) -> &'static str {
+    match copy {
+        Copy::Primary => "the primary super block",
+        Copy::Secondary => "the secondary super block",
+    }
+}
+
+/// Says of each copy whether it can be used at all. `usable` is false where the device has no
+/// place for a secondary copy.
+pub(crate) fn check_copies(out: &Sink, parsed: &Parsed, device_size: u64, usable: bool) {
+    if let Err(e) = &parsed.0 {
+        let message = format!("{} at byte {PRIMARY_OFFSET}: {e}", name(Copy::Primary));
+        out.add(&inv::SUPER_COPY, Place::none(), message);
+    }
+    let at = secondary_offset(device_size);
+    if !usable {
+        let message = format!("the place of the secondary copy, byte {at}, lies inside the segments");
+        out.add(&inv::SUPER_PLACE, Place::none(), message);
+    } else if let Err(e) = &parsed.1 {
+        out.add(&inv::SUPER_COPY, Place::none(), format!("{} at byte {at}: {e}", name(Copy::Secondary)));
+    }
+}
+
+/// Fields of one copy that stop nobody from reading.
+pub(crate) fn check_fields(out: &Sink, copy: Copy, sb: &SuperBlock, device_size: u64) {
+    let who = name(copy);
+    let state = sb.state.get();
+    if state & STATE_ERROR != 0 {
+        out.add(&inv::SUPER_STATE, Place::none(), format!("{who}: an error was recorded"));
+    }
+    if state & STATE_RESIZE != 0 {
+        out.add(&inv::SUPER_STATE, Place::none(), format!("{who}: a resize was not finished"));
+    }
+    if state & !(STATE_VALID | STATE_ERROR | STATE_RESIZE) != 0 {
+        out.add(&inv::SUPER_STATE, Place::none(), format!("{who}: unknown state {state:#x}"));
+    }
+    let unknown = sb.feature_compat_ro.get() & !FEATURE_RO_BLOCK_COUNT;
+    if unknown != 0 {
+        out.add(&inv::SUPER_FEATURES, Place::none(), format!("{who}: unknown features {unknown:#x}"));
+    }
+    if sb.dev_size.get() != device_size {
+        let message = format!("{who}: {} bytes are recorded, the device has {device_size}", sb.dev_size);
+        out.add(&inv::SUPER_SIZE, Place::none(), message);
+    }
+    if sb.flags.get() != 0 || sb.reserved.iter().any(|b| *b != 0) {
+        out.add(&inv::SUPER_RESERVED, Place::none(), format!("{who}: unused bytes are not zero"));
+    }
+    if sb.last_cno.get() == 0 {
+        out.add(&inv::SUPER_FIELDS, Place::none(), format!("{who}: its last checkpoint is 0"));
+    }
+}
+
+/// What both copies must have in common.
+pub(crate) fn check_agreement(out: &Sink, a: &SuperBlock, b: &SuperBlock) {
+    let same = [
+        ("revision", a.rev_level == b.rev_level && a.minor_rev_level == b.minor_rev_level),
+        ("checksummed bytes", a.bytes == b.bytes),
+        ("checksum seed", a.crc_seed == b.crc_seed),
+        ("block size", a.log_block_size == b.log_block_size),
+        ("number of segments", a.nsegments == b.nsegments),
+        ("device size", a.dev_size == b.dev_size),
+        ("first data block", a.first_data_block == b.first_data_block),
+        ("segment size", a.blocks_per_segment == b.blocks_per_segment),
+        ("reserved segments", a.r_segments_percentage == b.r_segments_percentage),
+        ("time of creation", a.ctime == b.ctime),
+        ("first inode", a.first_ino == b.first_ino),
+        ("inode size", a.inode_size == b.inode_size),
+        ("DAT entry size", a.dat_entry_size == b.dat_entry_size),
+        ("checkpoint size", a.checkpoint_size == b.checkpoint_size),
+        ("segment usage size", a.segment_usage_size == b.segment_usage_size),
+        ("UUID", a.uuid == b.uuid),
+        ("label", a.volume_name == b.volume_name),
+        ("interval", a.c_interval == b.c_interval && a.c_block_max == b.c_block_max),
+        (
+            "features",
+            a.feature_compat == b.feature_compat
+                && a.feature_compat_ro == b.feature_compat_ro
+                && a.feature_incompat == b.feature_incompat,
+        ),
+    ];
+    for (field, equal) in same {
+        if !equal {
+            out.add(&inv::SUPER_AGREE, Place::none(), format!("the copies differ in: {field}"));
+        }
+    }
+}
+
+/// The other copy's cursor must still lead somewhere: a mount falls back to it.
+pub(crate) fn check_other_cursor(out: &Sink, r: &Reader<'_>, other: &(Copy, SuperBlock)) {
+    let (copy, sb) = other;
+    let place = Place::block(sb.last_pseg.get());
+    match search::search(r, sb, false) {
+        Err(e) => out.add(&inv::DEVICE_READ, place, e),
+        Ok(None) => out.add(&inv::SUPER_OTHER, place, format!("{}: no super root there", name(*copy))),
+        Ok(Some(f)) if !f.miscounted.is_empty() => {
+            let message =
+                format!("{}: says checkpoint {}, the log {}", name(*copy), f.cno, f.latest.header.cno);
+            out.add(&inv::SUPER_OTHER, place, message);
+        }
+        Ok(Some(_)) => {}
+    }
+}
+
+/// Whether the device has a place for the secondary copy, as this copy sees it.
+pub(crate) fn secondary_usable(sb: &SuperBlock, device_size: u64) -> bool {
+    !super_block::SuperBlock::secondary_is_bogus(sb, device_size)
+}
