@@ -18,7 +18,7 @@ use silt_format::btree::Node;
 use silt_format::inode::RawInode;
 use silt_format::summary::{self, BlockInfo};
 use silt_format::super_root::SuperRoot;
-use silt_format::{Cno, Ino, VBlockNr, checkpoint as cp, inode as raw};
+use silt_format::{Cno, Ino, VBlockNr, checkpoint as cp};
 
 use crate::block::{self, Block};
 use crate::inode::{Frozen, Inode};
@@ -28,7 +28,7 @@ use crate::store::Key;
 use crate::supers::LastLog;
 use crate::virt::Change;
 use crate::volume::Volume;
-use crate::{At, Error, Result};
+use crate::{Error, Result};
 
 /// Blocks of one log, so that writing starts before everything is composed.
 const LOG_BLOCKS: u64 = 1024;

@@ -13,7 +13,7 @@ use silt_format::{BlockNr, Cno, Geometry, Ino, VBlockNr};
 
 use crate::block::{self, Block};
 use crate::bmap::{self, Nodes, ReadNodes};
-use crate::meta::{MetaFile, NodeReader, Physical, Resolve, read_node};
+use crate::meta::{MetaFile, Physical, Resolve, read_node};
 use crate::palloc::Palloc;
 use crate::store::{Key, Store};
 use crate::{Error, Result};
@@ -161,11 +161,6 @@ impl Dat {
         })
     }
 
-    /// Makes the block of `v`'s entry part of the next log (before its layout).
-    pub fn touch(&mut self, store: &Store, v: VBlockNr) -> Result<()> {
-        self.entry_mut(store, v, |_| Ok(()))
-    }
-
     /// Makes every ancestor of every changed data block writable: the set of blocks the log must
     /// hold is complete afterwards.
     pub fn mark_ancestors(&mut self, store: &Store) -> Result<()> {
@@ -210,12 +205,6 @@ impl Dat {
             }
             None => Err(Error::Invalid("a DAT node vanished while it was placed".into())),
         }
-    }
-
-    /// Disk block of a data block in the current map.
-    pub fn place_of(&self, store: &Store, offset: u64) -> Result<Option<u64>> {
-        let reader = NodeReader { nodes: &self.file.map.nodes, store, resolve: &Physical };
-        bmap::lookup(&self.file.map.root, &reader, offset)
     }
 }
 

@@ -107,9 +107,4 @@ impl Store {
         self.device.read_at(g.byte_of(at), &mut bytes)?;
         Ok(bytes.into())
     }
-
-    /// Bytes of clean metadata held.
-    pub fn cached_bytes(&self) -> u64 {
-        self.cache.weight()
-    }
 }

@@ -134,6 +134,30 @@ impl SuFile {
         .map(|_| ())
     }
 
+    /// Zeroes the slot of a segment that does not exist yet, where its block exists.
+    pub fn clear_slot(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        let (block, byte) = su::place(&store.geometry, segment);
+        if let Some(b) = self.file.block(store, dat, block)? {
+            if SuEntry::read(&b, byte).at(|| format!("sufile block {block}"))? != SuEntry::CLEAN {
+                SuEntry::CLEAN.store(self.file.block_mut(store, dat, block, |_| {})?, byte);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts clean and used segments from their entries.
+    pub fn recount(&mut self, store: &Store, dat: &Dat) -> Result<()> {
+        let (mut clean, mut dirty) = (0u64, 0u64);
+        for segment in (0..store.geometry.nsegments).map(SegNr) {
+            let e = self.entry(store, dat, segment)?;
+            clean += u64::from(e.is_clean());
+            dirty += u64::from(e.is_dirty());
+        }
+        self.header.ncleansegs = clean.into();
+        self.header.ndirtysegs = dirty.into();
+        self.store_header(store, dat)
+    }
+
     /// Adds `n` clean segments to the counter (growing, spec section 15).
     pub fn grow(&mut self, store: &Store, dat: &Dat, n: u64) -> Result<()> {
         self.header.ncleansegs = self.clean().saturating_add(n).into();

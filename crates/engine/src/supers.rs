@@ -127,6 +127,12 @@ impl Supers {
         writes
     }
 
+    /// Both copies with what they hold, each pointing at its own log.
+    pub fn both_as_they_are(&self) -> Vec<SuperWrite> {
+        let second = self.second.as_ref().map(|(copy, block)| self.emit(*copy, block));
+        std::iter::once(self.emit(self.first.0, &self.first.1)).chain(second).collect()
+    }
+
     /// Brings the older copy up to date with the newest log; it becomes the preferred one.
     pub fn write_older(&mut self, now: u64, last: LastLog, free_blocks: u64) -> SuperWrite {
         if let Some(second) = self.second.take() {
@@ -141,15 +147,6 @@ impl Supers {
         set_cursor(block, last, free_blocks);
         block.wtime = now.into();
         self.emit(self.first.0, &self.first.1)
-    }
-
-    /// The sequence number from which on segments must not be reclaimed (spec 2.7).
-    pub fn protected_seq(&self) -> u64 {
-        let first = self.first.1.last_seq.get();
-        match &self.second {
-            Some((_, s)) if s.last_cno.get() < self.first.1.last_cno.get() => s.last_seq.get(),
-            _ => first,
-        }
     }
 }
 

@@ -225,6 +225,7 @@ impl Volume {
                 volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
             }
         }
+        volume.finish_resize()?;
         Ok((volume, report))
     }
 

@@ -65,7 +65,8 @@ fn judge(device: &MemoryDevice) {
 
 #[test]
 fn a_fresh_volume_is_sound_and_opens() {
-    for (bs, bps) in [(1024, 16), (1024, 2048), (2048, 64), (4096, 16), (4096, 2048), (8192, 32), (65536, 16)] {
+    for (bs, bps) in [(1024, 16), (1024, 2048), (2048, 64), (4096, 16), (4096, 2048), (8192, 32), (65536, 16)]
+    {
         let size = (u64::from(bs) * u64::from(bps) * 24).max(1 << 20);
         let device = fresh(bs, bps, size);
         judge(&device);
@@ -272,14 +273,11 @@ fn run(ops: &[Op], block_size: u32, bps: u32) {
         compare(&mut v, Tree::Past(*c), files);
         v.close_view(Cno(*c));
     }
-    assert_eq!(
-        v.snapshots().unwrap().iter().map(|c| c.0).collect::<Vec<_>>(),
-        {
-            let mut s = snapshots.clone();
-            s.sort_unstable();
-            s
-        }
-    );
+    assert_eq!(v.snapshots().unwrap().iter().map(|c| c.0).collect::<Vec<_>>(), {
+        let mut s = snapshots.clone();
+        s.sort_unstable();
+        s
+    });
     v.close(now).unwrap();
     drop(v);
     judge(&device);
@@ -312,5 +310,68 @@ proptest! {
     #[test]
     fn random_use_with_large_segments(ops in prop::collection::vec(op(), 1..80)) {
         run(&ops, 1024, 256);
+    }
+}
+
+#[test]
+fn growing_gives_segments_that_can_be_used() {
+    for bs in [1024, 4096] {
+        let small = u64::from(bs) * 16 * 40;
+        let device = fresh(bs, 16, small);
+        device.grow(small * 3);
+        let mut v = open(&device);
+        let before = v.stat().unwrap();
+        let gained = v.grow(2500).unwrap();
+        let after = v.stat().unwrap();
+        assert!(gained >= 79, "{gained}");
+        assert_eq!(after.segments, before.segments + gained);
+        assert!(after.clean_segments > before.clean_segments + gained - 4);
+        let ino = v.create_inode(attr()).unwrap();
+        for k in 0..16 * 40 {
+            v.write_block(ino, k, vec![k as u8; bs as usize].into()).unwrap();
+            if k % 100 == 0 {
+                v.checkpoint(2600).unwrap();
+            }
+        }
+        v.close(3000).unwrap();
+        judge(&device);
+        let mut v = open(&device);
+        let b = v.read_block(Tree::Live, ino, 639).unwrap().unwrap();
+        assert_eq!(b[0], 639u16 as u8);
+    }
+}
+
+#[test]
+fn settings_change_in_both_copies() {
+    let device = fresh(4096, 16, 8 << 20);
+    let change = silt_engine::Tune { label: Some(b"new".to_vec()), uuid: Some([9; 16]), interval: Some(7) };
+    silt_engine::tune(&*device, &change).unwrap();
+    for offset in [1024, silt_format::super_block::secondary_offset(8 << 20)] {
+        let mut bytes = [0; 1024];
+        device.read_at(offset, &mut bytes).unwrap();
+        let s = silt_format::super_block::SuperBlock::parse(&bytes).unwrap();
+        assert_eq!((s.label(), s.uuid, s.c_interval.get()), (&b"new"[..], [9; 16], 7));
+    }
+    judge(&device);
+}
+
+#[test]
+fn either_super_block_may_be_torn() {
+    let size = 8 << 20;
+    for offset in [1024, silt_format::super_block::secondary_offset(size)] {
+        let device = fresh(4096, 16, size);
+        let mut v = open(&device);
+        let ino = v.create_inode(attr()).unwrap();
+        v.write_block(ino, 0, vec![1; 4096].into()).unwrap();
+        v.close(2500).unwrap();
+        drop(v);
+        device.write_at(offset + 100, &[&[0xff; 50]]).unwrap();
+        let (mut v, report) =
+            Volume::open(device.clone() as Arc<dyn Device>, &OpenOptions::default()).unwrap();
+        assert!(report.torn_super_block.is_some());
+        assert!(v.read_block(Tree::Live, ino, 0).unwrap().is_some());
+        v.take_over(3000).unwrap();
+        v.close(3000).unwrap();
+        judge(&device);
     }
 }

@@ -1,0 +1,127 @@
+//! Changing what the super block says: label, UUID, commit interval, and the volume's size.
+
+use silt_device::Device;
+use silt_format::SegNr;
+use silt_format::super_block::{self as sb, STATE_RESIZE, SuperBlock};
+
+use crate::supers::{self, SuperWrite};
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Changes of a volume's settings; `None` leaves one as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tune {
+    /// At most 80 bytes.
+    pub label: Option<Vec<u8>>,
+    pub uuid: Option<[u8; 16]>,
+    /// Seconds between checkpoints; 0 is the default.
+    pub interval: Option<u32>,
+}
+
+impl Tune {
+    fn apply(&self, block: &mut SuperBlock) {
+        if let Some(label) = &self.label {
+            block.set_label(label);
+        }
+        if let Some(uuid) = self.uuid {
+            block.uuid = uuid;
+        }
+        if let Some(interval) = self.interval {
+            block.c_interval = interval.into();
+        }
+    }
+}
+
+impl Volume {
+    /// Changes settings in both super blocks, each of which keeps the log it points at. Durable
+    /// when it returns.
+    pub fn tune(&mut self, tune: &Tune) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        tune.apply(&mut self.supers.first.1);
+        if let Some((_, second)) = &mut self.supers.second {
+            tune.apply(second);
+        }
+        let writes = self.supers.both_as_they_are();
+        self.write_supers(&writes)
+    }
+
+    /// Makes the volume as large as its device has become and returns the number of segments
+    /// gained (spec section 15; the super blocks go first, marked, so that a crash in between
+    /// leaves a volume that knows to count its segments again). Durable when it returns.
+    pub fn grow(&mut self, now: u64) -> Result<u64> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        if self.construction.is_some() {
+            return Err(Error::Constructing);
+        }
+        let size = self.store.device.refresh_len()?;
+        let g = self.store.geometry;
+        let nsegments = (sb::secondary_offset(size) >> g.block_bits) / u64::from(g.blocks_per_segment);
+        if nsegments < g.nsegments {
+            return Err(Error::Invalid(format!(
+                "the device holds {nsegments} segments, the volume has {}",
+                g.nsegments
+            )));
+        }
+        let gained = nsegments - g.nsegments;
+        // Entries of new segments may lie in a block that exists: nothing may be left in them.
+        for s in g.nsegments..nsegments.min(g.nsegments + 2 * u64::from(g.block_size)) {
+            self.sufile.clear_slot(&self.store, &self.dat, SegNr(s))?;
+        }
+        self.supers.move_secondary(size);
+        self.write_size(now, size, nsegments, STATE_RESIZE)?;
+        self.store.geometry.nsegments = nsegments;
+        self.sufile.grow(&self.store, &self.dat, gained)?;
+        self.meta_dirty = true;
+        self.checkpoint(now)?;
+        self.write_size(now, size, nsegments, 0)?;
+        Ok(gained)
+    }
+
+    fn write_size(&mut self, now: u64, size: u64, nsegments: u64, resizing: u16) -> Result<()> {
+        let (last, free) = (self.last, self.free_blocks());
+        let writes = self.supers.write_both(now, |b| {
+            supers::set_cursor(b, last, free);
+            b.dev_size = size.into();
+            b.nsegments = nsegments.into();
+            b.state = ((b.state.get() & !STATE_RESIZE) | resizing).into();
+        });
+        self.super_seq = self.last.seq;
+        self.write_supers(&writes)
+    }
+
+    /// Counts the clean segments again after a resize that was cut off.
+    pub(crate) fn finish_resize(&mut self) -> Result<()> {
+        if self.supers.first.1.state.get() & STATE_RESIZE == 0 || self.read_only {
+            return Ok(());
+        }
+        self.sufile.recount(&self.store, &self.dat)?;
+        self.meta_dirty = true;
+        self.supers.first.1.state = (self.supers.first.1.state.get() & !STATE_RESIZE).into();
+        self.supers.state_at_open &= !STATE_RESIZE;
+        Ok(())
+    }
+}
+
+/// Changes settings of a volume that nobody uses, in place. Durable when it returns.
+pub fn tune(device: &dyn Device, change: &Tune) -> Result<()> {
+    let mut supers = supers::read(device)?;
+    change.apply(&mut supers.first.1);
+    if let Some((_, second)) = &mut supers.second {
+        if second.last_cno.get() == 0 {
+            // A torn copy is mended by the next mount, not by a change of settings.
+            supers.second = None;
+        } else {
+            change.apply(second);
+        }
+    }
+    supers.both_as_they_are().iter().try_for_each(|w: &SuperWrite| w.write(device))
+}
+
+/// The super block that a volume would be opened by.
+pub fn read_super_block(device: &dyn Device) -> Result<SuperBlock> {
+    Ok(supers::read(device)?.first.1)
+}
