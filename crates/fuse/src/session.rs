@@ -1,0 +1,312 @@
+//! A mounted file system and the loop that serves it.
+//!
+//! ```text
+//! mount -> Session -> run: INIT, then n threads: read a request, call the handler -> unmounted -> destroy
+//! ```
+//!
+//! Invariants: INIT is answered before any other request is looked at; `destroy` is called exactly once after
+//! a successful `init`; a request never ends the loop, only the end of the connection does. Each thread has
+//! its own descriptor (where the kernel allows it) and one buffer. No locks.
+
+use crate::abi::{InHeader, MIN_READ_BUFFER, WriteIn, opcode};
+use crate::channel::Channel;
+use crate::dispatch::Target;
+use crate::errno::Errno;
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+use crate::init::{self, MAX_WRITE, Negotiation};
+use crate::mount::{self, MountOptions, Mounted, Unmount, control};
+use crate::notify::Notifier;
+use crate::reply::Raw;
+use crate::request::Request;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno as Os;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was unmounted.
+    Unmounted,
+    /// Its connection was aborted. (An abort before the kernel and we agreed on the protocol looks like an
+    /// unmount.)
+    Aborted,
+}
+
+/// A mounted file system that is not served yet. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Session {
+    // Before `mount`: the descriptor goes first, so that an unmount waits for nobody.
+    channel: Arc<Channel>,
+    mount: Option<MountGuard>,
+}
+
+impl Session {
+    /// Mounts on a directory. Accesses to the mount wait until [`Self::run`].
+    pub fn mount(path: &Path, options: &MountOptions) -> Result<Self> {
+        let Mounted { fd, path, connection } = mount::mount(path, options)?;
+        let channel = Arc::new(Channel::new(fd));
+        Ok(Self { channel, mount: Some(MountGuard { path, connection }) })
+    }
+
+    /// A session on a descriptor that someone else mounted and will unmount.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { channel: Arc::new(Channel::new(fd)), mount: None }
+    }
+
+    /// Where it is mounted, absolute and without symbolic links.
+    pub fn mount_point(&self) -> Option<&Path> {
+        self.mount.as_ref().map(|mount| mount.path.as_path())
+    }
+
+    /// Sends notifications to the kernel, also while [`Self::run`] runs.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(&self.channel)
+    }
+
+    /// Serves until unmounted or aborted, with `threads` threads of which the caller's is one (0 counts as
+    /// 1). What is still mounted after an abort or an error is unmounted lazily.
+    pub fn run<F: Filesystem>(self, fs: Arc<F>, threads: usize) -> Result<Ended> {
+        let target = Target::new(fs);
+        let mut buffer = Buffer::new();
+        let ended = match self.negotiate(&target, &mut buffer)? {
+            Some(ended) => Ok(ended),
+            None => self.serve(&target, &mut buffer, threads),
+        };
+        target.destroy();
+        ended
+    }
+
+    /// As [`Self::run`] on a thread of its own.
+    pub fn spawn<F: Filesystem>(self, fs: Arc<F>, threads: usize) -> Result<Running> {
+        let path = self.mount_point().map(Path::to_owned);
+        let notifier = self.notifier();
+        let thread = std::thread::Builder::new()
+            .name("fuse".to_owned())
+            .spawn(move || self.run(fs, threads))
+            .map_err(Error::Thread)?;
+        Ok(Running { path, notifier, thread })
+    }
+
+    /// Answers INIT. None if all went well.
+    fn negotiate<F: Filesystem>(&self, target: &Target<F>, buffer: &mut Buffer) -> Result<Option<Ended>> {
+        loop {
+            let bytes = match next(&self.channel, buffer)? {
+                Next::Request(bytes) => bytes,
+                Next::End(ended) => return Ok(Some(ended)),
+            };
+            let Ok(Request { header, body }) = Request::parse(bytes) else { continue };
+            let raw = Raw::new(Arc::clone(&self.channel), header.unique, header.opcode);
+            if header.opcode != opcode::INIT {
+                raw.error(Errno::EIO);
+                continue;
+            }
+            match init::read(body) {
+                Err(_) => raw.error(Errno::EPROTO),
+                Ok(Negotiation::Again(out)) => raw.value(&out),
+                Ok(Negotiation::TooOld { major, minor }) => {
+                    raw.error(Errno::EPROTO);
+                    return Err(Error::Version { major, minor });
+                }
+                Ok(Negotiation::Agreed(kernel)) => {
+                    let mut config = init::propose(&kernel);
+                    if let Err(errno) = target.fs().init(&kernel, &mut config) {
+                        raw.error(errno);
+                        return Err(Error::Init(errno));
+                    }
+                    let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
+                    let out = init::answer(&kernel, &config, page);
+                    tracing::debug!(?kernel, ?out, "negotiated");
+                    raw.value(&out);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn serve<F: Filesystem>(&self, target: &Target<F>, buffer: &mut Buffer, threads: usize) -> Result<Ended> {
+        let further = threads.max(1) - 1;
+        std::thread::scope(|scope| {
+            for number in 0..further {
+                let channel = self.further_channel();
+                let serve = move || {
+                    if let Err(error) = serve(target, &channel, &mut Buffer::new()) {
+                        tracing::error!(%error, "a thread stopped serving");
+                    }
+                };
+                let name = format!("fuse-{}", number + 1);
+                if let Err(error) = std::thread::Builder::new().name(name).spawn_scoped(scope, serve) {
+                    tracing::warn!(%error, "serving with fewer threads");
+                }
+            }
+            let ended = serve(target, &self.channel, buffer);
+            if ended.is_err() {
+                // The other threads wait in the kernel: only the end of the connection gets them out.
+                self.abort();
+            }
+            ended
+        })
+    }
+
+    /// A channel for a further thread: an own descriptor, or the common one where that is not allowed.
+    fn further_channel(&self) -> Arc<Channel> {
+        match self.channel.try_clone() {
+            Ok(channel) => Arc::new(channel),
+            Err(error) => {
+                tracing::debug!(%error, "threads share a descriptor");
+                Arc::clone(&self.channel)
+            }
+        }
+    }
+
+    fn abort(&self) {
+        if let Some(connection) = self.mount.as_ref().and_then(|mount| mount.connection)
+            && let Err(error) = control::abort(connection)
+        {
+            tracing::warn!(%error, "the connection could not be aborted");
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Unmounting a connection that nobody serves would wait for an answer to DESTROY.
+        if !self.channel.is_closed() && self.mount.as_ref().is_some_and(MountGuard::is_mounted) {
+            self.abort();
+        }
+    }
+}
+
+/// Unmounts when dropped, if it is still the same mount.
+#[derive(Debug)]
+struct MountGuard {
+    path: PathBuf,
+    connection: Option<u64>,
+}
+
+impl MountGuard {
+    fn is_mounted(&self) -> bool {
+        let entry = mount::find_mount(&self.path).ok().flatten();
+        entry.is_some_and(|entry| entry.is_fuse() && Some(entry.connection()) == self.connection)
+    }
+}
+
+impl Drop for MountGuard {
+    fn drop(&mut self) {
+        if self.is_mounted()
+            && let Err(error) = mount::unmount(&self.path, Unmount::Lazy)
+        {
+            tracing::warn!(%error, "a mount was left behind");
+        }
+    }
+}
+
+/// A session that is served on a thread of its own.
+#[derive(Debug)]
+pub struct Running {
+    path: Option<PathBuf>,
+    notifier: Notifier,
+    thread: JoinHandle<Result<Ended>>,
+}
+
+impl Running {
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Sends notifications to the kernel.
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    /// Unmounts; [`Self::join`] returns then.
+    pub fn unmount(&self, how: Unmount) -> Result<()> {
+        self.path.as_deref().map_or(Ok(()), |path| mount::unmount(path, how))
+    }
+
+    /// True once it is no longer served.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits until it is unmounted and `destroy` has returned.
+    pub fn join(self) -> Result<Ended> {
+        let panicked = |_| Err(Error::Thread(std::io::Error::other("the serving thread panicked")));
+        self.thread.join().unwrap_or_else(panicked)
+    }
+}
+
+/// The buffer of a thread. Data of a WRITE begins on a page border in it.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    const ALIGNMENT: usize = 4096;
+    /// Bytes before the data of a WRITE.
+    const HEAD: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+    /// What the kernel needs: the head and the largest write; some more for extensions.
+    const LENGTH: usize = Self::HEAD + MAX_WRITE as usize + MIN_READ_BUFFER;
+
+    fn new() -> Self {
+        // Untouched pages of it take no memory.
+        let bytes = vec![0; Self::LENGTH + 2 * Self::ALIGNMENT];
+        let off = bytes.as_ptr().addr().wrapping_add(Self::HEAD) % Self::ALIGNMENT;
+        Self { bytes, start: (Self::ALIGNMENT - off) % Self::ALIGNMENT }
+    }
+
+    fn space(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.start..).unwrap_or_default()
+    }
+}
+
+/// What reading the device brought.
+enum Next<'a> {
+    Request(&'a [u8]),
+    End(Ended),
+}
+
+/// Waits for the next request.
+fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
+    let length = loop {
+        match channel.read(buffer.space()) {
+            Ok(length) => break length,
+            // A signal, or the request was taken back before we saw it.
+            Err(Os::INTR | Os::NOENT) => {}
+            Err(Os::AGAIN) => channel.wait_readable(),
+            Err(Os::NODEV) => return Ok(Next::End(Ended::Unmounted)),
+            Err(Os::CONNABORTED) => return Ok(Next::End(Ended::Aborted)),
+            Err(error) => return Err(Error::Read(error.into())),
+        }
+    };
+    Ok(Next::Request(buffer.space().get(..length).unwrap_or_default()))
+}
+
+/// Serves one channel to the end.
+fn serve<F: Filesystem>(target: &Target<F>, channel: &Arc<Channel>, buffer: &mut Buffer) -> Result<Ended> {
+    loop {
+        match next(channel, buffer)? {
+            Next::Request(bytes) => target.dispatch(channel, bytes),
+            Next::End(ended) => return Ok(ended),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_data_is_page_aligned() {
+        for _ in 0..4 {
+            let mut buffer = Buffer::new();
+            let space = buffer.space();
+            assert_eq!((space.as_ptr().addr() + Buffer::HEAD) % Buffer::ALIGNMENT, 0);
+            assert!(space.len() >= Buffer::LENGTH);
+        }
+    }
+}
