@@ -49,7 +49,7 @@ pub fn check(device: &dyn Device, options: &Options) -> Report {
 }
 
 fn run(device: &dyn Device, options: &Options, out: &Sink) {
-    let Some((r, found)) = find_root(device, options, out) else { return };
+    let Some((r, found, clean)) = find_root(device, options, out) else { return };
     let at = found.latest.end() - 1;
     let root = match r.block(BlockNr(at)).map(|b| SuperRoot::parse(&r.g, &b)) {
         Ok(Ok(root)) => root,
@@ -100,15 +100,15 @@ fn run(device: &dyn Device, options: &Options, out: &Sink) {
     let cps = checkpoints::check(c, &tally.blocks, &made);
     if let Some(latest) = cps.entry(c, c.cno) {
         tree_check::check(c, &mut scope, &latest);
-        check_pending(c, &found, &latest);
+        check_pending(c, &found, &latest, clean);
+        c.dat_state.mapped = scope.mapped;
+        dat::check_unmapped(c);
     }
-    c.dat_state.mapped = scope.mapped;
-    dat::check_unmapped(c);
     check_past(c, &cps);
 }
 
-/// Super blocks, and the way from them to the latest super root.
-fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Option<(Reader<'a>, Found)> {
+/// Super blocks, and the way from them to the latest super root; whether it is marked as the end.
+fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Option<(Reader<'a>, Found, bool)> {
     let size = device.len();
     let parsed = search::super_blocks(device);
     let usable = [&parsed.0, &parsed.1]
@@ -151,7 +151,7 @@ fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Optio
         out.add(&inv::ROOT_COUNTED, Place::block(pos.0), message);
     }
     out.stats(|s| (s.last_cno, s.clean) = (found.cno, clean));
-    Some((r, found))
+    Some((r, found, clean))
 }
 
 /// The search from one copy, with what it says of the copy.
@@ -180,7 +180,7 @@ fn latest(r: &Reader<'_>, sb: &SuperBlock, clean: bool, out: &Sink) -> Option<Fo
 }
 
 /// Logs behind the super root that a mount would roll forward.
-fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry) {
+fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) {
     let pending = match search::pending(&c.r, found) {
         Ok(p) => p,
         Err(e) => {
@@ -193,6 +193,10 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry) {
         c.out.add(&inv::RECOVERY_MIX, place, what.clone());
     }
     c.out.stats(|s| (s.pending_logs, s.pending_blocks) = (pending.logs, pending.blocks.len() as u64));
+    if clean && !pending.blocks.is_empty() {
+        let message = format!("{} data-sync logs follow, which no mount looks for", pending.logs);
+        c.out.add(&inv::ROOT_NEWER, Place::block(c.latest.pos.0), message);
+    }
     let layout = silt_format::palloc::Layout::new(&c.r.g, c.r.g.inode_size);
     let (ifile, _) = files::plain(&c.r, &c.dat, &latest.ifile_inode);
     let mut last = None;

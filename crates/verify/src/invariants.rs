@@ -45,7 +45,7 @@ invariants! {
     SUPER_RESERVED "super-block-reserved" Note true "2.2" "Unused bytes of the super block are zero.";
 
     ROOT_FOUND "super-root-found" Error false "4.2" "The preferred super block's cursor leads to a valid log with a super root.";
-    ROOT_NEWER "super-root-newer" Error false "2.7" "On a cleanly unmounted volume no valid log with a super root follows the cursor's.";
+    ROOT_NEWER "super-root-newer" Error false "2.7" "On a cleanly unmounted volume nothing that counts follows the cursor's log: no super root, no data-sync log.";
     ROOT_BLOCK "super-root-block" Error false "3.6" "The super root's length, checksum and inodes are sound.";
     ROOT_RESERVED "super-root-reserved" Error false "3.6" "Flags and unused bytes of the super root are zero.";
     ROOT_COUNTED "super-root-counted-cno" Error false "4.2" "Checkpoint numbers of logs with super roots follow one another from the cursor's on.";
@@ -65,7 +65,7 @@ invariants! {
     LOG_NEXT "log-next" Error false "3.2" "All logs of a segment name the same next segment, and the next sequence number is there.";
     LOG_CNO "log-cno" Error false "3.3" "The checkpoint number of logs never goes back, and grows by one behind each super root.";
     LOG_OWN "log-payload-metadata" Error false "3.4" "A block record's inode, pointer and offset can exist.";
-    LOG_CREATE "log-create" Note true "19.33" "Creation times of logs do not run backwards.";
+    LOG_CREATE "log-create" Note false "19.33" "Creation times of logs do not run backwards.";
 
     SU_BLOCK0 "sufile-header-block" Error false "2.6" "The sufile's first block is present.";
     SU_CLEAN_COUNT "sufile-clean-count" Error false "11.2" "sh_ncleansegs is the number of clean segments.";
@@ -164,6 +164,20 @@ invariants! {
     DIR_TYPE "directory-type" Error false "9.1" "An entry's type is that of its inode.";
     DIR_PARENTS "directory-parents" Error false "9" "A directory is named once.";
     DIR_LOOP "directory-loop" Error false "9" "Every directory leads up to the root.";
+}
+
+/// The table as Markdown, for the documentation.
+pub fn markdown() -> String {
+    let mut out = String::from("| identifier | severity | what must hold | format |\n|---|---|---|---|\n");
+    for i in ALL {
+        let severity = match (i.severity, i.strict) {
+            (Error, _) => "error",
+            (Note, false) => "note",
+            (Note, true) => "note (error if strict)",
+        };
+        out += &format!("| `{}` | {severity} | {} | {} |\n", i.id, i.says, i.spec);
+    }
+    out
 }
 
 #[cfg(test)]

@@ -159,6 +159,10 @@ fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, ma
         Ok(false) => c.out.add(&inv::LOG_DATASUM, place, "the log's checksum does not match"),
         Err(e) => c.out.add(&inv::DEVICE_READ, place, e),
     }
+    if h.summary_blocks(&g) as usize > search::SUMMARY_LIMIT / g.bs() {
+        c.out.add(&inv::LOG_RECORDS, place, format!("a summary of {} bytes", h.sumbytes));
+        return;
+    }
     let summary = match search::summary_of(&c.r, log) {
         Ok(s) => s,
         Err(e) => {

@@ -26,6 +26,9 @@ type Result<T> = std::result::Result<T, Error>;
 /// Bytes of blocks a tree keeps in memory.
 const CACHE: usize = 16 << 20;
 
+/// Longest path a walk follows, in bytes: what bounds its memory on a hostile volume.
+const PATH_LIMIT: usize = 64 << 10;
+
 /// Which state to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -266,6 +269,30 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
+    /// Fills `buf` from byte `offset` of a file; returns how many bytes lie before its end.
+    pub fn read_at(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let raw = self.inode(ino)?;
+        let len = raw.size.get().saturating_sub(offset).min(buf.len() as u64);
+        let bits = self.r.g.block_bits;
+        buf.fill(0);
+        let Some(last) = offset.checked_add(len).and_then(|end| end.checked_sub(1)).filter(|_| len > 0)
+        else {
+            return Ok(0);
+        };
+        for (key, block) in self.blocks(ino, &raw)?.range(offset >> bits..=last >> bits) {
+            let start = key << bits;
+            let bytes = self.block(*block)?;
+            let (from, to) = (offset.max(start), (offset + len).min(start + bytes.len() as u64));
+            // Both lie within one block, and what is asked for within `buf`.
+            let (a, b) = ((from - start) as usize, (to - start) as usize);
+            let (at, n) = ((from - offset) as usize, (to - from) as usize);
+            if let (Some(to), Some(from)) = (buf.get_mut(at..at + n), bytes.get(a..b)) {
+                to.copy_from_slice(from);
+            }
+        }
+        Ok(usize::try_from(len).unwrap_or(usize::MAX))
+    }
+
     /// Whole content of a file of at most `limit` bytes. Errors: larger than that.
     pub fn read(&self, ino: u64, limit: u64) -> Result<Vec<u8>> {
         let size = self.inode(ino)?.size.get();
@@ -335,6 +362,9 @@ impl<'a> Tree<'a> {
                     path.push(b'/');
                 }
                 path.extend_from_slice(&e.name);
+                if path.len() > PATH_LIMIT {
+                    return Err(Error::Damaged(format!("a path of more than {PATH_LIMIT} bytes")));
+                }
                 let attributes = self.attributes(e.ino)?;
                 if attributes.is_directory() {
                     if !seen.insert(e.ino) {

@@ -36,11 +36,6 @@ pub const CASES: &[Case] = &[
     ("inode-size", "basic-4k", |s| patch(s, "big", |i| i.size = u64::MAX.into())),
     ("inode-blocks", "basic-4k", |s| patch(s, "six", |i| i.blocks = 9.into())),
     ("inode-blocks", "basic-4k", |s| s.patch_root(|r| r.sufile.blocks = 2.into())),
-    ("inode-blocks-mkfs", "basic-4k", |s| {
-        // All the tree is right, and then the root as mkfs.nilfs2 makes it once more, in the past.
-        let copy = s.checkpoint(1);
-        s.patch_checkpoint(6, |e| *e = silt_format::checkpoint::CpEntry { cno: e.cno, ..copy });
-    }),
     ("inode-special", "basic-4k", |s| patch(s, "fifo", |i| i.bmap[20] = 1)),
     ("inode-special", "basic-4k", |s| patch(s, "cdev", |i| i.bmap[20] = 1)),
     ("inode-metadata", "basic-4k", |s| s.patch_checkpoint(3, |e| e.ifile_inode.mode = 0o040_000.into())),

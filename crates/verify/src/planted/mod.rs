@@ -10,6 +10,7 @@ mod inodes;
 mod logs;
 mod maps;
 mod mutation;
+mod recovery;
 mod super_blocks;
 pub(crate) mod surgeon;
 mod usage;
@@ -97,14 +98,53 @@ fn every_invariant_has_a_case() {
         directories::CASES,
     ];
     let planted: HashSet<&str> = all.iter().flat_map(|c| c.iter().map(|(id, ..)| *id)).collect();
-    // Found by a test of its own.
-    let apart = ["device-read"];
+    // Found by tests of their own.
+    let apart = ["device-read", "inode-blocks-mkfs"];
     let missing: Vec<&str> = invariants::ALL
         .iter()
         .map(|i| i.id)
         .filter(|id| !planted.contains(id) && !apart.contains(id))
         .collect();
     assert!(missing.is_empty(), "no case for {missing:?}");
+}
+
+#[test]
+fn strict_checks_take_notes_for_errors() {
+    let device = Surgeon::golden("gc-4k").device;
+    assert!(check(&device, &options()).is_clean());
+    let mut s = Surgeon { device };
+    s.patch_inode(2, |i| i.xattr = 1.into());
+    assert!(check(&s.device, &options()).is_clean());
+    let strict = check(&s.device, &Options { strict: true, ..options() });
+    assert!(strict.errors().any(|f| f.id == "inode-zero"));
+}
+
+#[test]
+fn findings_are_counted_behind_the_limit() {
+    let mut s = Surgeon::golden("basic-4k");
+    // The root of the inode file: every inode is gone.
+    let cno = s.cno();
+    s.patch_checkpoint(cno, |e| e.ifile_inode.bmap = [0; 56]);
+    let options = Options { findings_per_invariant: 3, ..Options::default() };
+    let report = check(&s.device, &options);
+    assert!(count(&report, "dat-live-unmapped") > 3);
+    assert_eq!(report.findings.iter().filter(|f| f.id == "dat-live-unmapped").count(), 3);
+}
+
+#[test]
+fn block_counts_of_mkfs_are_told_apart() {
+    let id = "inode-blocks-mkfs";
+    let mut s = Surgeon::golden("basic-4k");
+    let before = count(&check(&s.device, &options()), id);
+    s.patch_inode(2, |i| i.blocks = 8.into());
+    let report = check(&s.device, &options());
+    assert_eq!(count(&report, id), before - 1);
+    assert!(!report.has("inode-blocks"));
+    // Neither what the blocks make nor that with one block counted as a unit.
+    s.patch_inode(2, |i| i.blocks = 2.into());
+    let report = check(&s.device, &options());
+    assert_eq!(count(&report, id), before - 1);
+    assert!(report.has("inode-blocks"));
 }
 
 #[test]

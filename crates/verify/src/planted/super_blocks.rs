@@ -39,6 +39,10 @@ pub const CASES: &[Case] = &[
             sb.last_seq = before.header.seq;
         });
     }),
+    ("super-root-newer", "basic-4k", |s| {
+        let (ino, at) = (s.ino("big"), s.latest().end());
+        s.append_log(at, LOGBGN | SYNDT | LOGEND, &[(ino, 0, vec![1])]);
+    }),
     ("super-root-block", "basic-4k", |s| {
         let old = s.logs(0)[0];
         s.patch_with(old.end() - 1, Sums::Summary, |b| b[40] ^= 1);
