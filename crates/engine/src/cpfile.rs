@@ -71,31 +71,67 @@ impl CpFile {
         mut f: impl FnMut(CpEntry) -> ControlFlow<()>,
     ) -> Result<()> {
         let g = &store.geometry;
-        let (first, _) = cp::place(g, Cno(from.0.max(1))).at(|| "cpfile".into())?;
-        let mut blocks = Vec::new();
+        let (mut first, _) = cp::place(g, Cno(from.0.max(1))).at(|| "cpfile".into())?;
         let reader = NodeReader { nodes: &self.file.map.nodes, store, resolve: dat };
-        bmap::for_each(&self.file.map.root, &reader, first, |key, _| {
-            blocks.push(key);
-            ControlFlow::Continue(())
-        })?;
-        blocks.extend(self.file.data.range(first..).map(|(k, _)| *k));
-        blocks.sort_unstable();
-        blocks.dedup();
-        for block in blocks {
-            let Some(b) = self.file.block(store, dat, block)? else { continue };
-            for slot in 0..cp::per_block(g) {
-                let Some(cno) = cp::cno_at(g, block, slot) else { continue };
-                if cno < from {
-                    continue;
-                }
-                let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
-                    .at(|| format!("cpfile block {block}"))?;
-                if !e.is_invalid() && f(e).is_break() {
-                    return Ok(());
+        loop {
+            // In batches, so that a caller who wants few pays for few.
+            let mut blocks = Vec::new();
+            bmap::for_each(&self.file.map.root, &reader, first, |key, _| {
+                blocks.push(key);
+                if blocks.len() < 64 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            let end = if blocks.len() < 64 { u64::MAX } else { blocks[63].saturating_add(1) };
+            blocks.extend(self.file.data.range(first..end).map(|(k, _)| *k));
+            blocks.sort_unstable();
+            blocks.dedup();
+            for block in blocks {
+                let Some(b) = self.file.block(store, dat, block)? else { continue };
+                for slot in 0..cp::per_block(g) {
+                    let Some(cno) = cp::cno_at(g, block, slot) else { continue };
+                    if cno < from {
+                        continue;
+                    }
+                    let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
+                        .at(|| format!("cpfile block {block}"))?;
+                    if !e.is_invalid() && f(e).is_break() {
+                        return Ok(());
+                    }
                 }
             }
+            if end == u64::MAX {
+                return Ok(());
+            }
+            first = end;
         }
-        Ok(())
+    }
+
+    /// Calls `f` for every checkpoint from `from` on, descending. Stretches without any cost one
+    /// look-up a block.
+    pub fn for_each_back(
+        &self,
+        store: &Store,
+        dat: &Dat,
+        from: Cno,
+        mut f: impl FnMut(CpEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let g = &store.geometry;
+        let Ok((mut block, _)) = cp::place(g, from) else { return Ok(()) };
+        loop {
+            if let Some(b) = self.file.block(store, dat, block)? {
+                for slot in (0..cp::per_block(g)).rev() {
+                    let Some(cno) = cp::cno_at(g, block, slot).filter(|c| *c <= from) else { continue };
+                    let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
+                        .at(|| format!("cpfile block {block}"))?;
+                    if !e.is_invalid() && e.cno.get() == cno.0 && f(e).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+            if block == 0 {
+                return Ok(());
+            }
+            block -= 1;
+        }
     }
 
     /// Snapshot numbers in ascending order, walking the list; ends with an error at the first

@@ -449,6 +449,11 @@ impl Volume {
         self.dirty_blocks + self.frozen_blocks
     }
 
+    /// Blocks that no checkpoint, begun or made, holds.
+    pub fn unfrozen_blocks(&self) -> u64 {
+        self.dirty_blocks
+    }
+
     /// Whether syncing this inode's data alone is enough: nothing but overwritten data and times
     /// waits (spec 12.5).
     pub fn data_sync_suffices(&self, ino: Ino) -> bool {

@@ -16,6 +16,10 @@ pub struct Tune {
     pub uuid: Option<[u8; 16]>,
     /// Seconds between checkpoints; 0 is the default.
     pub interval: Option<u32>,
+    /// Dirty blocks that start a checkpoint; 0 is the default.
+    pub block_max: Option<u32>,
+    /// The `block_count` feature bit.
+    pub block_count: Option<bool>,
 }
 
 impl Tune {
@@ -28,6 +32,14 @@ impl Tune {
         }
         if let Some(interval) = self.interval {
             block.c_interval = interval.into();
+        }
+        if let Some(block_max) = self.block_max {
+            block.c_block_max = block_max.into();
+        }
+        if let Some(on) = self.block_count {
+            let others = block.feature_compat_ro.get() & !sb::FEATURE_RO_BLOCK_COUNT;
+            let bit = if on { sb::FEATURE_RO_BLOCK_COUNT } else { 0 };
+            block.feature_compat_ro = (others | bit).into();
         }
     }
 }
@@ -47,10 +59,10 @@ impl Volume {
         self.write_supers(&writes)
     }
 
-    /// Makes the volume as large as its device has become and returns the number of segments
-    /// gained (spec section 15; the super blocks go first, marked, so that a crash in between
+    /// Makes the volume `wanted` bytes large, or as large as its device has become, and returns
+    /// the number of segments gained (spec section 15; the super blocks go first, marked, so that a crash in between
     /// leaves a volume that knows to count its segments again). Durable when it returns.
-    pub fn grow(&mut self, now: u64) -> Result<u64> {
+    pub fn grow(&mut self, wanted: Option<u64>, now: u64) -> Result<u64> {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
@@ -59,7 +71,13 @@ impl Volume {
         }
         let size = self.store.device.refresh_len()?;
         let g = self.store.geometry;
-        let nsegments = (sb::secondary_offset(size) >> g.block_bits) / u64::from(g.blocks_per_segment);
+        // The secondary super block lies where the size of the device says: that is the size, and
+        // a smaller wish only leaves segments unused.
+        let usable = wanted.map_or(size, |w| w.min(size));
+        if wanted.is_some_and(|w| w > size) {
+            return Err(Error::Invalid(format!("the device has only {size} bytes")));
+        }
+        let nsegments = (sb::secondary_offset(usable) >> g.block_bits) / u64::from(g.blocks_per_segment);
         if nsegments < g.nsegments {
             return Err(Error::Invalid(format!(
                 "the device holds {nsegments} segments, the volume has {}",

@@ -140,6 +140,16 @@ impl Volume {
         })
     }
 
+    /// The same from `from` on downwards.
+    pub fn for_each_checkpoint_back(
+        &self,
+        from: Cno,
+        mut f: impl FnMut(CheckpointInfo) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let from = from.0.min(self.cno.0.saturating_sub(1));
+        self.cpfile.for_each_back(&self.store, &self.dat, Cno(from), |e| f(CheckpointInfo::from(&e)))
+    }
+
     /// Every snapshot, ascending.
     pub fn snapshots(&self) -> Result<Vec<Cno>> {
         self.cpfile.snapshot_list(&self.store, &self.dat)

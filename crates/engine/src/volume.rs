@@ -94,6 +94,9 @@ pub struct Stat {
     pub dirty_blocks: u64,
     pub dirty_inodes: u64,
     pub current_segment: u64,
+    pub next_segment: u64,
+    /// Blocks of the newest checkpoint's tree.
+    pub tree_blocks: u64,
     /// Seconds; creation of the newest checkpoint's log.
     pub last_checkpoint_time: u64,
 }
@@ -378,6 +381,8 @@ impl Volume {
             dirty_blocks: self.dirty_blocks + self.frozen_blocks,
             dirty_inodes: self.dirty.len() as u64,
             current_segment: self.cursor.segment.0,
+            next_segment: self.cursor.next.0,
+            tree_blocks: self.tree_blocks,
             last_checkpoint_time: self.last_create,
         })
     }

@@ -321,7 +321,7 @@ fn growing_gives_segments_that_can_be_used() {
         device.grow(small * 3);
         let mut v = open(&device);
         let before = v.stat().unwrap();
-        let gained = v.grow(2500).unwrap();
+        let gained = v.grow(None, 2500).unwrap();
         let after = v.stat().unwrap();
         assert!(gained >= 79, "{gained}");
         assert_eq!(after.segments, before.segments + gained);
@@ -344,7 +344,12 @@ fn growing_gives_segments_that_can_be_used() {
 #[test]
 fn settings_change_in_both_copies() {
     let device = fresh(4096, 16, 8 << 20);
-    let change = silt_engine::Tune { label: Some(b"new".to_vec()), uuid: Some([9; 16]), interval: Some(7) };
+    let change = silt_engine::Tune {
+        label: Some(b"new".to_vec()),
+        uuid: Some([9; 16]),
+        interval: Some(7),
+        ..silt_engine::Tune::default()
+    };
     silt_engine::tune(&*device, &change).unwrap();
     for offset in [1024, silt_format::super_block::secondary_offset(8 << 20)] {
         let mut bytes = [0; 1024];
