@@ -1,1 +1,26 @@
-//! What runs while a volume is mounted.
+//! What runs while a volume is mounted: requests of the kernel, the log writer, moments mounted
+//! beside the live tree, and the control socket.
+//!
+//! ```text
+//! kernel --/dev/fuse--> fuse thread --lock--> Fs (tree) --> Volume (inodes in memory)
+//!                           |                                    |
+//!                      readers (device, no lock)     log writer thread --> device, flush
+//! silt lscp, mkcp, ... --socket--> control threads --lock--^
+//! ```
+
+mod config;
+mod convert;
+mod core;
+mod error;
+mod host;
+mod loop_handle;
+mod moments;
+mod mount;
+mod reading;
+mod run;
+mod writer;
+mod xflags;
+
+pub use config::{Config, Moment, MountOptions, OnError};
+pub use error::Error;
+pub use run::run;

@@ -189,13 +189,11 @@ impl Volume {
             };
             while nr / per_group == group {
                 let bit = palloc.layout.bit(nr);
-                if bitmap.get(bit / 8).is_some_and(|b| b >> (bit % 8) & 1 == 1) {
-                    if let Ok(raw) = self.ifile.get(&self.store, &self.dat, Ino(nr)) {
-                        if f(Ino(nr), &raw).is_break() {
+                if bitmap.get(bit / 8).is_some_and(|b| b >> (bit % 8) & 1 == 1)
+                    && let Ok(raw) = self.ifile.get(&self.store, &self.dat, Ino(nr))
+                        && f(Ino(nr), &raw).is_break() {
                             return Ok(());
                         }
-                    }
-                }
                 nr += 1;
             }
         }
@@ -291,7 +289,9 @@ impl Volume {
         Ok(bmap::lookup(&i.map.root, &reader, key)?.is_some())
     }
 
-    /// Writes a whole block. Errors: no space (see [`Volume::check_space`]), key past the limit.
+    /// Writes a whole block. Whether there is space is for the caller to ask first
+    /// ([`Volume::check_space`]); what is needed to delete goes without asking. Errors: key past the
+    /// limit.
     pub fn write_block(&mut self, ino: Ino, key: u64, block: Block) -> Result<()> {
         if key > self.store.geometry.max_key() || block.len() != self.store.geometry.bs() {
             return Err(Error::Invalid(format!("block {key} cannot be written")));
@@ -301,9 +301,6 @@ impl Volume {
         let i = self.loaded(Tree::Live, ino)?;
         let replaced = i.current.blocks.contains_key(&key);
         let fresh = !replaced && !self.is_mapped(i, key)?;
-        if !replaced {
-            self.check_space(1)?;
-        }
         let i = self.live_mut(ino)?;
         i.current.blocks.insert(key, block);
         if fresh {

@@ -137,11 +137,10 @@ impl SuFile {
     /// Zeroes the slot of a segment that does not exist yet, where its block exists.
     pub fn clear_slot(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
         let (block, byte) = su::place(&store.geometry, segment);
-        if let Some(b) = self.file.block(store, dat, block)? {
-            if SuEntry::read(&b, byte).at(|| format!("sufile block {block}"))? != SuEntry::CLEAN {
+        if let Some(b) = self.file.block(store, dat, block)?
+            && SuEntry::read(&b, byte).at(|| format!("sufile block {block}"))? != SuEntry::CLEAN {
                 SuEntry::CLEAN.store(self.file.block_mut(store, dat, block, |_| {})?, byte);
             }
-        }
         Ok(())
     }
 

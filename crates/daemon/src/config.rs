@@ -1,0 +1,82 @@
+//! What to mount, where and how.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What an error of the volume's metadata does (`errors=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// The file concerned gives EIO, all else goes on.
+    #[default]
+    Continue,
+    /// Nothing is written any more. `panic` is treated like this, too.
+    RemountReadOnly,
+}
+
+/// Which moment to show instead of the live tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment(
+    /// Checkpoint number.
+    pub u64,
+);
+
+/// Options of a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    pub read_only: bool,
+    /// Show this checkpoint, read-only.
+    pub moment: Option<Moment>,
+    pub norecovery: bool,
+    /// `order=strict`: every sync is a checkpoint.
+    pub order_strict: bool,
+    /// `nobarrier` turns flushes off.
+    pub barrier: bool,
+    pub on_error: OnError,
+    /// Time between checkpoints of a busy volume; `None`: what the volume says, else 5 s.
+    pub interval: Option<Duration>,
+    /// Bytes for metadata, directory indexes and known inodes together.
+    pub cache: u64,
+    /// Bytes of unwritten data, those on their way to the device included, beyond which writers
+    /// are paced.
+    pub dirty: u64,
+    /// Go around the host's page cache.
+    pub direct: bool,
+    pub allow_other: bool,
+    pub suid: bool,
+    pub dev: bool,
+    pub exec: bool,
+    /// Mount as `fuseblk` if that can be had, so that sync(2) may arrive; root only.
+    pub block_type: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            read_only: false,
+            moment: None,
+            norecovery: false,
+            order_strict: false,
+            barrier: true,
+            on_error: OnError::Continue,
+            interval: None,
+            cache: 128 << 20,
+            dirty: 256 << 20,
+            direct: false,
+            // As root other users are let in, as with any file system; others cannot.
+            allow_other: rustix::process::geteuid().is_root(),
+            suid: false,
+            dev: false,
+            exec: true,
+            block_type: true,
+        }
+    }
+}
+
+/// What [`crate::run`] serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Image file or block device.
+    pub volume: PathBuf,
+    pub dir: PathBuf,
+    pub options: MountOptions,
+}

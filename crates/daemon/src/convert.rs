@@ -1,0 +1,116 @@
+//! Between the kernel's words and those of `fs`.
+
+use std::time::Duration;
+
+use silt_engine::Time;
+use silt_format::Ino;
+use silt_fs::{Context, FsError, SetTime, Stat};
+use silt_fuse::{Attr, Entry, Errno, NodeId, ROOT_ID, Timestamp};
+
+/// How long the kernel may use what it was told: every change of the tree passes through it, so
+/// nothing goes stale but by our own notice.
+pub const TTL: Duration = Duration::from_secs(3600);
+
+/// The inode of a node. The root is node 1 to the kernel and inode 2 to the format.
+pub fn ino(node: NodeId) -> Ino {
+    if node == ROOT_ID { Ino::ROOT } else { Ino(node) }
+}
+
+/// The node of an inode.
+pub fn node(ino: Ino) -> NodeId {
+    if ino == Ino::ROOT { ROOT_ID } else { ino.0 }
+}
+
+fn timestamp(t: Time) -> Timestamp {
+    Timestamp::new(t.secs, t.nanos)
+}
+
+/// A time as `fs` takes it.
+pub fn time(t: Timestamp) -> Time {
+    Time { secs: t.secs, nanos: t.nanos }
+}
+
+/// A time to set as `fs` takes it.
+pub fn set_time(t: silt_fuse::SetTime) -> SetTime {
+    match t {
+        silt_fuse::SetTime::Now => SetTime::Now,
+        silt_fuse::SetTime::At(t) => SetTime::At(time(t)),
+    }
+}
+
+/// Device number in the kernel's 32-bit encoding.
+pub fn encode_rdev((major, minor): (u32, u32)) -> u32 {
+    (minor & 0xff) | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
+}
+
+/// Device number from the kernel's 32-bit encoding.
+pub fn decode_rdev(rdev: u32) -> (u32, u32) {
+    ((rdev >> 8) & 0xfff, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
+}
+
+/// Attributes for the kernel.
+pub fn attr(s: &Stat) -> Attr {
+    Attr {
+        ino: s.ino.0,
+        size: s.size,
+        blocks: s.blocks,
+        atime: timestamp(s.atime),
+        mtime: timestamp(s.mtime),
+        ctime: timestamp(s.ctime),
+        mode: s.mode,
+        nlink: s.links,
+        uid: s.uid,
+        gid: s.gid,
+        rdev: encode_rdev(s.device),
+        blksize: s.block_size,
+    }
+}
+
+/// An entry for the kernel.
+pub fn entry(s: &Stat) -> Entry {
+    Entry {
+        node: node(s.ino),
+        generation: u64::from(s.generation),
+        attr: attr(s),
+        attr_ttl: TTL,
+        entry_ttl: TTL,
+    }
+}
+
+/// The caller as `fs` knows it. The kernel has applied the umask and checked permissions.
+pub fn context(c: &silt_fuse::Context) -> Context {
+    Context {
+        uid: c.uid,
+        gid: c.gid,
+        groups: None,
+        umask: 0,
+        now: crate::core::now(),
+        privileged: c.uid == 0,
+    }
+}
+
+/// The error number for the kernel; errors of the volume go to the log.
+pub fn errno(e: &FsError) -> Errno {
+    if let FsError::Io { .. } = e {
+        tracing::error!("{e}");
+    }
+    Errno::from_raw(e.errno())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_both_ways() {
+        for d in [(0, 0), (8, 1), (259, 256), (4095, 0xf_ffff)] {
+            assert_eq!(decode_rdev(encode_rdev(d)), d);
+        }
+    }
+
+    #[test]
+    fn the_root_is_node_one() {
+        assert_eq!((ino(1), node(Ino::ROOT)), (Ino::ROOT, 1));
+        assert_eq!((ino(11), node(Ino(11))), (Ino(11), 11));
+    }
+}

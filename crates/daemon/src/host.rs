@@ -1,0 +1,157 @@
+//! The daemon as the control socket sees it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use silt_control::{Caller, ControlError, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat};
+use silt_device::{Device, FileDevice};
+use silt_engine::Volume;
+use silt_fuse::{MountOptions, Unmount};
+
+use crate::config::Config;
+use crate::core::{Core, Want, now_secs};
+use crate::moments::Moments;
+
+/// See the module.
+pub struct DaemonHost {
+    volume: PathBuf,
+    dir: PathBuf,
+    device: Arc<FileDevice>,
+    core: Arc<Core>,
+    moments: Arc<Moments>,
+    notes: Vec<String>,
+    since: u64,
+    uid: u32,
+    on_block_device: bool,
+}
+
+impl DaemonHost {
+    pub fn new(
+        config: &Config,
+        dir: PathBuf,
+        device: Arc<FileDevice>,
+        core: Arc<Core>,
+        moments: Arc<Moments>,
+        notes: Vec<String>,
+        on_block_device: bool,
+    ) -> Self {
+        DaemonHost {
+            volume: config.volume.clone(),
+            dir,
+            device,
+            core,
+            moments,
+            notes,
+            since: now_secs(),
+            uid: rustix::process::geteuid().as_raw(),
+            on_block_device,
+        }
+    }
+}
+
+fn fuse_error(e: &crate::Error) -> ControlError {
+    let kind = match e {
+        crate::Error::Fuse(silt_fuse::Error::Busy(_)) => Kind::Busy,
+        crate::Error::Volume { source: silt_engine::Error::NoCheckpoint(_), .. } => Kind::NotFound,
+        _ => Kind::Io,
+    };
+    ControlError::new(kind, e.to_string())
+}
+
+impl Host for DaemonHost {
+    fn volume(&self) -> &Path {
+        &self.volume
+    }
+
+    fn with_volume(&self, f: &mut dyn FnMut(&mut Volume)) {
+        f(self.core.fs.lock().volume_mut());
+        self.core.touched();
+    }
+
+    fn sync(&self) -> Result<u64, ControlError> {
+        if !self.core.options.read_only {
+            self.core.sync_and_wait(Want::All).map_err(|e| {
+                let e = std::io::Error::from_raw_os_error(e);
+                ControlError::io("writing what waits", &e)
+            })?;
+        }
+        Ok(self.core.fs.lock().volume().last_log().cno)
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        self.device.clone()
+    }
+
+    fn grow_device(&self, size: u64) -> Result<(), ControlError> {
+        self.device.grow(size)?;
+        Ok(())
+    }
+
+    fn mounted(&self) -> Option<MountInfo> {
+        let read_only = self.core.options.read_only || self.core.options.moment.is_some();
+        let mut mounts = vec![MountPoint {
+            dir: self.dir.clone(),
+            checkpoint: self.core.options.moment.map(|m| m.0),
+            read_only,
+        }];
+        mounts.extend(self.moments.list().into_iter().map(|(dir, c)| MountPoint {
+            dir,
+            checkpoint: Some(c),
+            read_only: true,
+        }));
+        Some(MountInfo {
+            mounts,
+            since: self.since,
+            fs_type: if self.on_block_device { "fuseblk.silt" } else { "fuse.silt" }.to_owned(),
+            sync_arrives: Some(self.core.sync_arrives.load(Ordering::Relaxed)),
+            uid: self.uid,
+            allow_other: self.core.options.allow_other,
+        })
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        if let Some(e) = self.core.stall() {
+            let e = std::io::Error::from_raw_os_error(e);
+            notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
+        }
+        notes
+    }
+
+    fn mount_moment(&self, _caller: &Caller, m: &MomentMount) -> Result<PathBuf, ControlError> {
+        let c = m.at.resolve(self, m.snapshot_only)?;
+        let options = MountOptions {
+            source: self.volume.to_string_lossy().into_owned(),
+            read_only: true,
+            allow_other: m.allow_other,
+            suid: m.suid,
+            dev: m.dev,
+            exec: m.exec,
+            ..MountOptions::default()
+        };
+        self.moments.mount(&self.core, silt_format::Cno(c), &m.dir, &options).map_err(|e| fuse_error(&e))
+    }
+
+    fn unmount(&self, _caller: &Caller, what: &UnmountWhat) -> Result<Vec<PathBuf>, ControlError> {
+        match what {
+            UnmountWhat::Dir(dir) if *dir != self.dir => match self.moments.unmount(dir) {
+                Some(Ok(())) => Ok(vec![dir.clone()]),
+                Some(Err(e)) => Err(fuse_error(&e)),
+                None => Err(ControlError::new(
+                    Kind::NotFound,
+                    format!("{} is not mounted from this volume", dir.display()),
+                )),
+            },
+            _ => {
+                // What cannot be written must not be lost silently: say so while it is mounted.
+                self.sync()?;
+                let mut gone = self.moments.unmount_all();
+                silt_fuse::unmount(&self.dir, Unmount::Strict)
+                    .map_err(|e| fuse_error(&crate::Error::Fuse(e)))?;
+                gone.push(self.dir.clone());
+                Ok(gone)
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Reading file data without holding the lock: the map was looked up, the device is read here.
+//!
+//! What is in the host's page cache is read at once by the thread that serves requests; what has
+//! to wait for the medium goes to a few reader threads, and its answer comes when it comes.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+use silt_device::Device;
+use silt_fs::{ReadPiece, Source};
+use silt_fuse::{Errno, ReplyData};
+
+/// Reader threads.
+const THREADS: usize = 4;
+
+/// Bytes that stand for holes.
+static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// A read whose places are known.
+struct Job {
+    plan: Vec<ReadPiece>,
+    reply: ReplyData,
+}
+
+/// Hands reads out.
+pub struct Readers {
+    device: Arc<dyn Device>,
+    jobs: Sender<Job>,
+}
+
+impl Readers {
+    /// Starts the threads; they end when this is dropped.
+    pub fn start(device: &Arc<dyn Device>) -> std::io::Result<Self> {
+        let (jobs, todo): (Sender<Job>, Receiver<Job>) = crossbeam_channel::unbounded();
+        for i in 0..THREADS {
+            let (todo, device) = (todo.clone(), device.clone());
+            std::thread::Builder::new().name(format!("reader {i}")).spawn(move || {
+                for job in todo {
+                    let bytes = fetch(&*device, &job.plan, true);
+                    answer(job, bytes);
+                }
+            })?;
+        }
+        Ok(Readers { device: device.clone(), jobs })
+    }
+
+    /// Answers at once if nothing has to be waited for, later otherwise.
+    pub fn read(&self, plan: Vec<ReadPiece>, reply: ReplyData) {
+        let job = Job { plan, reply };
+        match fetch(&*self.device, &job.plan, false) {
+            Ok(None) => {
+                if let Err(back) = self.jobs.send(job) {
+                    back.into_inner().reply.error(Errno::EIO);
+                }
+            }
+            bytes => answer(job, bytes),
+        }
+    }
+}
+
+/// Reads what the plan wants from the device, one buffer after the other; `None`: it would have to
+/// wait and may not.
+fn fetch(device: &dyn Device, plan: &[ReadPiece], wait: bool) -> Result<Option<Vec<u8>>, Errno> {
+    let total = plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
+    let mut bytes = vec![0; total];
+    let mut rest = &mut bytes[..];
+    for piece in plan {
+        let Source::Device(from) = piece.source else { continue };
+        let (to, after) = rest.split_at_mut(piece.len);
+        rest = after;
+        let done =
+            if wait { device.read_at(from, to).map(|()| true) } else { device.read_if_cached(from, to) };
+        match done {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(e) => {
+                tracing::error!("{e}");
+                return Err(Errno::EIO);
+            }
+        }
+    }
+    Ok(Some(bytes))
+}
+
+fn answer(job: Job, bytes: Result<Option<Vec<u8>>, Errno>) {
+    let bytes = match bytes {
+        Ok(bytes) => bytes.unwrap_or_default(),
+        Err(e) => return job.reply.error(e),
+    };
+    let mut rest = &bytes[..];
+    let mut slices = Vec::with_capacity(job.plan.len());
+    for piece in &job.plan {
+        match &piece.source {
+            Source::Zeroes => {
+                let mut left = piece.len;
+                while left > 0 {
+                    let n = left.min(ZEROES.len());
+                    slices.push(IoSlice::new(&ZEROES[..n]));
+                    left -= n;
+                }
+            }
+            Source::Memory(block, range) => {
+                slices.push(IoSlice::new(block.get(range.clone()).unwrap_or_default()));
+            }
+            Source::Device(_) => {
+                let (here, after) = rest.split_at(piece.len.min(rest.len()));
+                slices.push(IoSlice::new(here));
+                rest = after;
+            }
+        }
+    }
+    job.reply.data_vectored(&slices);
+}

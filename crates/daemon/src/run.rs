@@ -1,0 +1,348 @@
+//! The life of a mount: open, recover, mount, serve, and close in order.
+//!
+//! ```text
+//! open -> take over -> mount -> ready -> serve ... unmounted or signalled -> last checkpoint -> close
+//! ```
+//!
+//! Whatever ends it, the volume is closed once, after the last request and before this returns;
+//! on a `fuseblk` mount before umount(2) returns.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use silt_device::{Access, Device, FileDevice};
+use silt_engine::{OpenOptions, OpenReport, Tree, Volume};
+use silt_format::Cno;
+use silt_fs::Fs;
+use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Session, Unmount};
+
+use crate::Error;
+use crate::config::{Config, MountOptions};
+use crate::core::{Core, now_secs};
+use crate::host::DaemonHost;
+use crate::loop_handle::LoopHandle;
+use crate::moments::Moments;
+use crate::mount::Mount;
+use crate::reading::Readers;
+use crate::writer::Writer;
+
+/// Time between checkpoints where neither mount nor volume says otherwise.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Mounts and serves until unmounted. `ready` is called when the mount answers.
+pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
+    let options = config.options.clone();
+    let device = open_device(config)?;
+    let shared: Arc<dyn Device> = device.clone();
+    let (fs, report) = open_volume(config, shared)?;
+    let notes = notes(&report);
+    for note in &notes {
+        tracing::warn!("{}: {note}", config.volume.display());
+    }
+    let interval = options.interval.unwrap_or_else(|| match fs.volume().super_block().c_interval.get() {
+        0 => INTERVAL,
+        s => Duration::from_secs(u64::from(s)),
+    });
+    let tree = options.moment.map_or(Tree::Live, |m| Tree::Past(m.0));
+    let core = Core::new(fs, options.clone());
+    let writer = {
+        let writer = Writer::new(core.clone(), interval);
+        std::thread::Builder::new().name("log writer".into()).spawn(move || writer.run())?
+    };
+    let closer =
+        Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
+
+    let served = serve(config, &device, &core, tree, &closer, notes, ready);
+    let closed = closer.close();
+    served?;
+    closed.map_err(|why| Error::Unclean { volume: config.volume.clone(), why })
+}
+
+fn open_device(config: &Config) -> Result<Arc<FileDevice>, Error> {
+    let access = if config.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let options = silt_device::OpenOptions { direct: config.options.direct, ..Default::default() };
+    Ok(Arc::new(silt_device::open(&config.volume, access, &options)?))
+}
+
+fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenReport), Error> {
+    let o = &config.options;
+    let fail = |source| Error::Volume { volume: config.volume.clone(), source };
+    let mut seed = [0u8; 8];
+    // Only for inode generations: a seed of zero would do, too.
+    let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
+    // Half for metadata blocks, a quarter for inodes (about 700 bytes each), a quarter for indexes.
+    let options = OpenOptions {
+        read_only: o.read_only || o.moment.is_some(),
+        norecovery: o.norecovery,
+        cache_bytes: o.cache / 2,
+        cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
+        now: now_secs(),
+        seed: u64::from_ne_bytes(seed),
+    };
+    let (mut volume, report) = Volume::open(device, &options).map_err(fail)?;
+    if let Some(m) = o.moment {
+        volume.open_view(Cno(m.0)).map_err(fail)?;
+    }
+    if !options.read_only {
+        volume.take_over(now_secs()).map_err(fail)?;
+    }
+    let index_bytes = usize::try_from(o.cache / 4).unwrap_or(usize::MAX);
+    Ok((Fs::new(volume, &silt_fs::Options { index_bytes, seed: options.seed, ..Default::default() }), report))
+}
+
+/// What opening found, in sentences.
+fn notes(report: &OpenReport) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(which) = report.torn_super_block {
+        notes.push(format!("the {which} super block is damaged; the other one was used"));
+    }
+    if report.was_unclean {
+        notes.push("it was not cleanly unmounted the last time".to_owned());
+    }
+    if report.rolled_forward > 0 {
+        notes.push(format!("{} blocks of synced data were recovered from the log", report.rolled_forward));
+    }
+    if report.has_error_flag {
+        notes.push("an earlier user met an error on it; check it".to_owned());
+    }
+    notes
+}
+
+/// Linux passes sync(2) on to `fuseblk` mounts from 6.18 on.
+fn kernel_passes_sync() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 18)
+}
+
+/// The device a `fuseblk` mount is made on, if it is to be one; the handle keeps a loop device.
+fn block_device(
+    config: &Config,
+    device: &FileDevice,
+    block_size: u64,
+) -> (Option<BlockDevice>, Option<LoopHandle>) {
+    let wanted = config.options.block_type
+        && !config.options.read_only
+        && rustix::process::geteuid().is_root()
+        && kernel_passes_sync();
+    if !wanted {
+        return (None, None);
+    }
+    let block_size = u32::try_from(block_size.min(4096)).unwrap_or(4096);
+    if device.is_block_device() {
+        let path = config.volume.clone();
+        return (Some(BlockDevice { path, block_size }), None);
+    }
+    match LoopHandle::attach(&config.volume) {
+        Ok(handle) => {
+            let path = handle.path().to_owned();
+            (Some(BlockDevice { path, block_size }), Some(handle))
+        }
+        Err(e) => {
+            tracing::info!("no loop device to mount on ({e}): sync(2) will not arrive, silt sync does");
+            (None, None)
+        }
+    }
+}
+
+fn fuse_options(source: &Path, o: &MountOptions) -> FuseOptions {
+    FuseOptions {
+        source: source.to_string_lossy().into_owned(),
+        read_only: o.read_only || o.moment.is_some(),
+        allow_other: o.allow_other,
+        suid: o.suid,
+        dev: o.dev,
+        exec: o.exec,
+        ..FuseOptions::default()
+    }
+}
+
+fn mount(config: &Config, device: &FileDevice, core: &Core) -> Result<(Session, Option<LoopHandle>), Error> {
+    let plain = fuse_options(&config.volume, &config.options);
+    let (block, handle) = block_device(config, device, core.block_size);
+    if let Some(block) = block {
+        device.release_claim();
+        let options = FuseOptions { block_device: Some(block), ..plain.clone() };
+        match Session::mount(&config.dir, &options) {
+            Ok(session) => return Ok((session, handle)),
+            Err(e) => tracing::info!("not mounted as fuseblk: {e}"),
+        }
+    }
+    Ok((Session::mount(&config.dir, &plain)?, None))
+}
+
+fn serve(
+    config: &Config,
+    device: &Arc<FileDevice>,
+    core: &Arc<Core>,
+    tree: Tree,
+    closer: &Arc<Closer>,
+    notes: Vec<String>,
+    ready: impl FnOnce(),
+) -> Result<(), Error> {
+    let (session, loop_handle) = mount(config, device, core)?;
+    let dir = session.mount_point().unwrap_or(&config.dir).to_owned();
+    let moments = Arc::new(Moments::default());
+    let host = Arc::new(DaemonHost::new(
+        config,
+        dir.clone(),
+        device.clone(),
+        core.clone(),
+        moments.clone(),
+        notes,
+        loop_handle.is_some() || device.is_block_device(),
+    ));
+    let listener = silt_control::socket::listen(&config.volume, config.options.allow_other)?;
+    let stopper = listener.stopper();
+    let server = {
+        let host = host.clone();
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || silt_control::serve(listener, host))?
+    };
+    let on_destroy = {
+        let (closer, moments) = (closer.clone(), moments.clone());
+        move || {
+            moments.unmount_all();
+            // The error, if any, is reported where `run` ends.
+            let _ = closer.close();
+        }
+    };
+    let mount = Arc::new(Mount::new(core.clone(), tree, Readers::start(&core.device)?, on_destroy));
+    let signals = signals(&dir, core, closer)?;
+    let orphans = orphans(core)?;
+    let running = session.spawn(mount, 1)?;
+    // The first answer shows that the mount works; with it comes whether sync(2) arrives.
+    probe(&dir);
+    ready();
+    let ended = running.join();
+    drop(loop_handle);
+    signals.close();
+    stopper.stop();
+    let _ = server.join();
+    let _ = orphans.join();
+    ended?;
+    Ok(())
+}
+
+/// Asks the kernel to sync this mount; whether the daemon hears of it is what we learn.
+fn probe(dir: &Path) {
+    if let Ok(d) = std::fs::File::open(dir) {
+        let _ = rustix::fs::syncfs(&d);
+    }
+}
+
+/// Unmounts at SIGTERM, SIGINT and SIGHUP: at once if nobody is in it, out of sight otherwise, with
+/// everything written in either case.
+fn signals(
+    dir: &Path,
+    core: &Arc<Core>,
+    closer: &Arc<Closer>,
+) -> Result<signal_hook::iterator::Handle, Error> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let handle = signals.handle();
+    let (dir, core, closer) = (dir.to_owned(), core.clone(), closer.clone());
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in &mut signals {
+            tracing::info!("signal {signal}: unmounting");
+            let _ = core.sync_and_wait(crate::core::Want::All);
+            if silt_fuse::unmount(&dir, Unmount::Strict).is_err() {
+                let _ = silt_fuse::unmount(&dir, Unmount::Lazy);
+                // Programs that are still in it would hold us up for ever: the volume is closed
+                // now, and they see errors from here on.
+                let _ = closer.close();
+                std::process::exit(0);
+            }
+        }
+    })?;
+    Ok(handle)
+}
+
+/// Frees inodes that a crash left without a name, a few at a time.
+fn orphans(core: &Arc<Core>) -> Result<JoinHandle<()>, Error> {
+    let core = core.clone();
+    Ok(std::thread::Builder::new().name("orphans".into()).spawn(move || {
+        if core.fs.lock().volume().is_read_only() {
+            return;
+        }
+        loop {
+            if core.queue.lock().stop {
+                return;
+            }
+            match core.fs.lock().collect_orphans(4096) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) => {
+                    tracing::warn!("looking for orphans: {e}");
+                    return;
+                }
+            }
+            core.touched();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    })?)
+}
+
+/// Ends writing and closes the volume, once.
+pub struct Closer {
+    core: Arc<Core>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+    result: Mutex<Option<Result<(), String>>>,
+}
+
+impl Closer {
+    /// The first call does it; every call returns what came of it.
+    pub fn close(&self) -> Result<(), String> {
+        let mut result = self.result.lock();
+        if let Some(r) = &*result {
+            return r.clone();
+        }
+        {
+            let mut queue = self.core.queue.lock();
+            queue.stop = true;
+            self.core.wake.notify_all();
+        }
+        if let Some(writer) = self.writer.lock().take() {
+            let _ = writer.join();
+        }
+        let stalled = self.core.stalled.load(Ordering::Relaxed);
+        let mut fs = self.core.fs.lock();
+        // Nobody holds files any more: those without a name can go.
+        if let Err(e) = fs.forget_all() {
+            tracing::warn!("{e}");
+        }
+        let volume = fs.volume_mut();
+        let done = match volume.failure() {
+            Some(why) => Err(why.to_owned()),
+            None if stalled != 0 => Err(std::io::Error::from_raw_os_error(stalled).to_string()),
+            None => volume.close(now_secs()).map_err(|e| e.to_string()),
+        };
+        // Nothing may change what is closed.
+        volume.fail("the volume is unmounted");
+        *result = Some(done.clone());
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_sentences_about_what_was_found() {
+        assert!(notes(&OpenReport::default()).is_empty());
+        let report = OpenReport {
+            torn_super_block: Some("primary"),
+            was_unclean: true,
+            rolled_forward: 3,
+            has_error_flag: true,
+            ..OpenReport::default()
+        };
+        assert_eq!(notes(&report).len(), 4);
+    }
+}
