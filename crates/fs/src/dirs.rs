@@ -1,0 +1,484 @@
+//! Entries of directories: finding, adding, removing and replacing them.
+//!
+//! A directory is read chunk by chunk, which are its blocks (spec section 9). With an index
+//! ([`crate::index`]) every operation touches one or two chunks; a directory whose index does not
+//! fit into memory is searched from its beginning, chunk by chunk.
+//!
+//! A chunk that cannot be read or parsed is bad: names known to be in it answer EIO, nothing is
+//! added to it, and all other chunks work. Changes are prepared on a copy of the chunk, so that
+//! an error leaves no trace.
+
+use std::ops::ControlFlow;
+
+use silt_engine::{Block, Tree, Volume, writable, zeroed};
+use silt_format::{Ino, dir};
+
+use crate::cache::Known;
+use crate::error::{FsError, Of, Result};
+use crate::gaps::Gaps;
+use crate::index::{DirIndex, Hint, hash_name};
+use crate::{Fs, Space};
+
+/// Unreadable places skipped one by one before the rest of a directory is given up.
+const MAX_SKIPPED: u32 = 512;
+
+/// An entry of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub ino: Ino,
+    /// As the directory stores it.
+    pub file_type: u8,
+    /// File block offset of its chunk.
+    pub key: u64,
+    /// Bytes in the chunk.
+    pub offset: usize,
+}
+
+/// Walks over the chunks of a directory below block offset `end`, ascending. Holes, which only
+/// damaged directories have, are leapt over; a part of the map that cannot be read is given up
+/// after [`MAX_SKIPPED`] tries.
+pub(crate) struct Chunks {
+    tree: Tree,
+    dir: Ino,
+    next: u64,
+    end: u64,
+    skipped: u32,
+    /// Part of the map could not be read.
+    pub damaged: bool,
+}
+
+impl Chunks {
+    pub fn new(tree: Tree, dir: Ino, from: u64, end: u64) -> Self {
+        Chunks { tree, dir, next: from, end, skipped: 0, damaged: false }
+    }
+
+    /// The next chunk that is mapped, and its block offset.
+    pub fn next(&mut self, volume: &mut Volume) -> Option<(u64, Result<Block>)> {
+        while self.next < self.end {
+            let key = self.next;
+            match volume.read_block(self.tree, self.dir, key) {
+                Ok(Some(block)) => {
+                    self.next = key + 1;
+                    return Some((key, Ok(block)));
+                }
+                Ok(None) => self.leap(volume),
+                Err(e) => {
+                    self.next = key + 1;
+                    // The map tells where the chunk is, so it is the chunk that cannot be read.
+                    if volume.locate(self.tree, self.dir, key).is_ok() {
+                        return Some((key, Err(e).of(self.dir)));
+                    }
+                    self.skip();
+                }
+            }
+        }
+        None
+    }
+
+    /// Goes on with the next mapped block.
+    fn leap(&mut self, volume: &mut Volume) {
+        let (key, mut found) = (self.next, None);
+        let walked = volume.for_each_data(self.tree, self.dir, key, |k| {
+            found = Some(k);
+            ControlFlow::Break(())
+        });
+        match (walked, found) {
+            (_, Some(k)) if k > key => self.next = k,
+            (Err(_), _) => {
+                self.next = key + 1;
+                self.skip();
+            }
+            _ => self.next = self.end,
+        }
+    }
+
+    fn skip(&mut self) {
+        self.damaged = true;
+        self.skipped += 1;
+        if self.skipped > MAX_SKIPPED {
+            self.next = self.end;
+        }
+    }
+}
+
+/// Reads a chunk; a hole is damage, because directories have none.
+pub(crate) fn read_chunk(volume: &mut Volume, tree: Tree, dir: Ino, key: u64) -> Result<Block> {
+    let block = volume.read_block(tree, dir, key).of(dir)?;
+    block.ok_or_else(|| FsError::damaged(dir, format!("directory block {key} is missing")))
+}
+
+/// Whether an entry is "." or "..", which no index holds.
+pub(crate) fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// Offset of the entry before the one at `offset` in a chunk, `None` for the first.
+fn entry_before(chunk: &[u8], offset: usize) -> silt_format::Result<Option<usize>> {
+    let mut at = 0;
+    let mut before = None;
+    while at < offset {
+        let rec_len = match chunk.get(at + 8..at + 10) {
+            Some([a, b]) => match u16::from_le_bytes([*a, *b]) {
+                u16::MAX => 65536,
+                n => usize::from(n),
+            },
+            _ => 0,
+        };
+        if rec_len < dir::HEADER {
+            break;
+        }
+        before = Some(at);
+        at += rec_len;
+    }
+    if at == offset {
+        return Ok(before);
+    }
+    Err(silt_format::Error::corrupt("directory", format!("no entry at byte {offset}")))
+}
+
+/// Frees the entry at `offset` and returns where the free space now begins and its bytes.
+fn remove_entry(chunk: &mut [u8], offset: usize) -> silt_format::Result<(usize, usize)> {
+    let before = entry_before(chunk, offset)?;
+    let end = offset + dir::entry_at(chunk, offset)?.rec_len;
+    let start = before.unwrap_or(offset);
+    // An entry and the one before it are a small chunk of their own.
+    dir::remove(&mut chunk[start..end], offset - start)?;
+    let e = dir::entry_at(chunk, start)?;
+    let own = if e.ino.0 == 0 { 0 } else { dir::need(e.name.len()) };
+    Ok((start, e.rec_len.saturating_sub(own)))
+}
+
+/// Adds an entry behind the one at `hint`, if there is room.
+fn insert_at(
+    chunk: &mut [u8],
+    hint: usize,
+    name: &[u8],
+    ino: Ino,
+    file_type: u8,
+) -> silt_format::Result<Option<usize>> {
+    let end = hint + dir::entry_at(chunk, hint)?.rec_len;
+    Ok(dir::insert(&mut chunk[hint..end], name, ino, file_type)?.map(|at| hint + at))
+}
+
+/// Reads a directory and makes its index; `None` if that takes more than `limit` bytes.
+fn build(
+    volume: &mut Volume,
+    seed: u64,
+    tree: Tree,
+    dir: Ino,
+    end: u64,
+    limit: usize,
+) -> std::result::Result<DirIndex, bool> {
+    let mut ix = DirIndex::new(volume.geometry().block_size);
+    let mut chunks = Chunks::new(tree, dir, 0, end);
+    let mut damaged = false;
+    while let Some((key, block)) = chunks.next(volume) {
+        let Some(position) = ix.push_chunk(key, 0) else { return Err(damaged) };
+        let mut room = 0;
+        let sound = match block {
+            Err(_) => false,
+            Ok(block) => dir::entries(&block).try_for_each(|e| {
+                let e = e.map_err(|_| ())?;
+                let own = if e.ino.0 == 0 { 0 } else { dir::need(e.name.len()) };
+                room = room.max(e.rec_len - own);
+                if e.ino.0 != 0 && !is_dots(e.name) {
+                    ix.insert(hash_name(seed, e.name), position, e.offset).then_some(()).ok_or(())?;
+                }
+                Ok::<(), ()>(())
+            })
+            .is_ok(),
+        };
+        if sound {
+            ix.gaps.set(position, Gaps::class(room));
+        } else {
+            ix.set_bad(position);
+            damaged = true;
+        }
+        if ix.bytes() > limit {
+            return Err(damaged);
+        }
+    }
+    ix.map_damaged = chunks.damaged;
+    Ok(ix)
+}
+
+impl Fs {
+    /// Chunks a directory has by its size; 0 for one that is removed.
+    fn chunk_count(&mut self, tree: Tree, dir: Ino) -> Result<u64> {
+        let attr = self.dir_attr(tree, dir)?;
+        Ok(if attr.links == 0 { 0 } else { attr.size >> self.volume.geometry().block_bits })
+    }
+
+    /// The index of a directory, made if need be; `None` if it is unfit for one.
+    fn index(&mut self, tree: Tree, dir: Ino) -> Result<Option<(&mut Volume, &mut DirIndex)>> {
+        let key = (tree, dir.0);
+        if self.dirs.get(key).is_none() {
+            let end = self.chunk_count(tree, dir)?;
+            let limit = self.dirs.limit();
+            let known = match build(&mut self.volume, self.seed, tree, dir, end, limit) {
+                Ok(ix) => Known::Index(Box::new(ix)),
+                Err(damaged) => Known::Unfit { damaged },
+            };
+            self.dirs.put(key, known);
+        }
+        Ok(match self.dirs.get(key) {
+            Some(Known::Index(ix)) => Some((&mut self.volume, ix)),
+            _ => None,
+        })
+    }
+
+    /// Finds a name other than "." and "..".
+    pub(crate) fn dir_find(&mut self, tree: Tree, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+        let hash = hash_name(self.seed, name);
+        let Some((volume, ix)) = self.index(tree, dir)? else {
+            return self.dir_scan(tree, dir, |e| e.name == name);
+        };
+        for (position, offset) in ix.candidates(hash) {
+            let Some(key) = ix.key(position) else { continue };
+            let block = read_chunk(volume, tree, dir, key)?;
+            let e = dir::entry_at(&block, offset).of(dir)?;
+            if e.ino.0 == 0 || e.name != name {
+                continue;
+            }
+            if ix.is_bad(position) {
+                return Err(FsError::damaged(dir, format!("directory block {key} is damaged")));
+            }
+            return Ok(Some(Found { ino: e.ino, file_type: e.file_type, key, offset }));
+        }
+        Ok(None)
+    }
+
+    /// The first entry in use for which `wanted` holds, by looking at all of them, "." and ".."
+    /// excepted. Damaged chunks are passed over and remembered.
+    fn dir_scan(
+        &mut self,
+        tree: Tree,
+        dir: Ino,
+        wanted: impl Fn(&dir::Entry<'_>) -> bool,
+    ) -> Result<Option<Found>> {
+        let end = self.chunk_count(tree, dir)?;
+        let mut chunks = Chunks::new(tree, dir, 0, end);
+        let mut damaged = false;
+        let mut found = None;
+        while let Some((key, block)) = chunks.next(&mut self.volume) {
+            let Ok(block) = block else {
+                damaged = true;
+                continue;
+            };
+            let mut here = None;
+            let mut sound = true;
+            for e in dir::entries(&block) {
+                match e {
+                    Ok(e) if e.ino.0 != 0 && here.is_none() && !is_dots(e.name) && wanted(&e) => {
+                        let (ino, file_type, offset) = (e.ino, e.file_type, e.offset);
+                        here = Some(Found { ino, file_type, key, offset });
+                    }
+                    Ok(_) => {}
+                    Err(_) => sound = false,
+                }
+            }
+            damaged |= !sound;
+            if here.is_some() {
+                found = Some((here, sound, key));
+                break;
+            }
+        }
+        if damaged || chunks.damaged {
+            self.note_damage(tree, dir);
+        }
+        match found {
+            Some((_, false, key)) => {
+                Err(FsError::damaged(dir, format!("directory block {key} is damaged")))
+            }
+            Some((here, true, _)) => Ok(here),
+            None => Ok(None),
+        }
+    }
+
+    /// Remembers damage of a directory that has no index.
+    pub(crate) fn note_damage(&mut self, tree: Tree, dir: Ino) {
+        if let Some(Known::Unfit { damaged }) = self.dirs.get((tree, dir.0)) {
+            *damaged = true;
+        }
+    }
+
+    /// Whether something in a directory is known to be unreadable.
+    pub(crate) fn dir_is_damaged(&mut self, tree: Tree, dir: Ino) -> Result<bool> {
+        if let Some((_, ix)) = self.index(tree, dir)? {
+            return Ok(ix.is_damaged());
+        }
+        Ok(matches!(self.dirs.get((tree, dir.0)), Some(Known::Unfit { damaged: true })))
+    }
+
+    /// Whether a live directory holds nothing but "." and "..". Damage: EIO, because what cannot
+    /// be read may be an entry.
+    pub(crate) fn dir_is_empty(&mut self, dir: Ino) -> Result<bool> {
+        if let Some((_, ix)) = self.index(Tree::Live, dir)? {
+            if ix.len() > 0 {
+                return Ok(false);
+            }
+        } else if self.dir_scan(Tree::Live, dir, |_| true)?.is_some() {
+            return Ok(false);
+        }
+        if self.dir_is_damaged(Tree::Live, dir)? {
+            return Err(FsError::damaged(dir, "part of the directory cannot be read"));
+        }
+        Ok(true)
+    }
+
+    /// Adds an entry for a name that is not there, growing the directory if need be. The caller
+    /// has seen to it that there is space for two blocks.
+    pub(crate) fn dir_insert(&mut self, dir: Ino, name: &[u8], ino: Ino, file_type: u8) -> Result<()> {
+        let need = Gaps::class(dir::need(name.len()));
+        let hash = hash_name(self.seed, name);
+        loop {
+            let Some((volume, ix)) = self.index(Tree::Live, dir)? else {
+                return self.dir_insert_unindexed(dir, name, ino, file_type);
+            };
+            let Some(position) = ix.gaps.first(need) else { break };
+            let Some(key) = ix.key(position) else { break };
+            let Ok(mut block) = read_chunk(volume, Tree::Live, dir, key) else {
+                ix.set_bad(position);
+                continue;
+            };
+            let bytes = writable(&mut block);
+            let hint = ix.hint.filter(|h| h.position == position).map(|h| h.offset);
+            let placed = match hint.map(|h| insert_at(bytes, h, name, ino, file_type)) {
+                Some(Ok(Some(at))) => Ok(Some(at)),
+                _ => dir::insert(bytes, name, ino, file_type),
+            };
+            match placed {
+                Ok(Some(offset)) => {
+                    self.put_block(dir, key, block, Space::Checked)?;
+                    return self.index_new(dir, hash, position, offset);
+                }
+                Ok(None) => {
+                    let room = dir::largest_gap(bytes).map(Gaps::class).unwrap_or(0);
+                    ix.gaps.set(position, room.min(need.saturating_sub(1)));
+                }
+                Err(_) => ix.set_bad(position),
+            }
+        }
+        let (key, offset) = self.dir_append(dir, name, ino, file_type)?;
+        let Some(Known::Index(ix)) = self.dirs.get((Tree::Live, dir.0)) else { return Ok(()) };
+        let room = self.volume.geometry().bs() - dir::need(name.len());
+        match ix.push_chunk(key, Gaps::class(room)) {
+            Some(position) => self.index_new(dir, hash, position, offset),
+            None => {
+                self.dirs.put((Tree::Live, dir.0), Known::Unfit { damaged: false });
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts a new entry into the index.
+    fn index_new(&mut self, dir: Ino, hash: u32, position: usize, offset: usize) -> Result<()> {
+        let key = (Tree::Live, dir.0);
+        let Some(Known::Index(ix)) = self.dirs.get(key) else { return Ok(()) };
+        ix.hint = Some(Hint { position, offset });
+        if ix.insert(hash, position, offset) {
+            self.dirs.settle(key);
+        } else {
+            self.dirs.put(key, Known::Unfit { damaged: false });
+        }
+        Ok(())
+    }
+
+    /// Adds a chunk that holds one entry; its block offset and the entry's place in it.
+    fn dir_append(&mut self, dir: Ino, name: &[u8], ino: Ino, file_type: u8) -> Result<(u64, usize)> {
+        let g = *self.volume.geometry();
+        let size = self.dir_attr(Tree::Live, dir)?.size;
+        if size & (u64::from(g.block_size) - 1) != 0 {
+            return Err(FsError::damaged(dir, format!("a directory of {size} bytes")));
+        }
+        let new_size = size.checked_add(g.block_size.into()).filter(|s| *s <= g.max_file_size());
+        let new_size = new_size.ok_or(FsError::FileTooBig)?;
+        let key = size >> g.block_bits;
+        let mut block = zeroed(g.bs());
+        let bytes = writable(&mut block);
+        dir::init_empty(bytes);
+        let offset = dir::insert(bytes, name, ino, file_type).of(dir)?.ok_or(FsError::NameTooLong)?;
+        self.put_block(dir, key, block, Space::Checked)?;
+        self.volume.attr_mut(dir).of(dir)?.size = new_size;
+        Ok((key, offset))
+    }
+
+    fn dir_insert_unindexed(&mut self, dir: Ino, name: &[u8], ino: Ino, file_type: u8) -> Result<()> {
+        let end = self.chunk_count(Tree::Live, dir)?;
+        let mut chunks = Chunks::new(Tree::Live, dir, 0, end);
+        while let Some((key, block)) = chunks.next(&mut self.volume) {
+            let Ok(mut block) = block else { continue };
+            // The whole chunk must be sound, not only what lies before the room.
+            match dir::largest_gap(&block) {
+                Ok(room) if room >= dir::need(name.len()) => {}
+                _ => continue,
+            }
+            if dir::insert(writable(&mut block), name, ino, file_type).of(dir)?.is_some() {
+                return self.put_block(dir, key, block, Space::Checked);
+            }
+        }
+        self.dir_append(dir, name, ino, file_type).map(|_| ())
+    }
+
+    /// Removes an entry that was found.
+    pub(crate) fn dir_remove(&mut self, dir: Ino, name: &[u8], found: &Found) -> Result<()> {
+        let mut block = read_chunk(&mut self.volume, Tree::Live, dir, found.key)?;
+        let (start, room) = remove_entry(writable(&mut block), found.offset).of(dir)?;
+        self.put_block(dir, found.key, block, Space::Reserve)?;
+        let hash = hash_name(self.seed, name);
+        if let Some(Known::Index(ix)) = self.dirs.get((Tree::Live, dir.0))
+            && let Some(position) = ix.position(found.key)
+        {
+            ix.remove(hash, position, found.offset);
+            let class = Gaps::class(room).max(ix.gaps.get(position));
+            ix.gaps.set(position, class);
+            // The entry may have been the hint: there is none at its place any more.
+            if let Some(h) = &mut ix.hint
+                && h.position == position
+            {
+                h.offset = start;
+            }
+        }
+        Ok(())
+    }
+
+    /// Points an entry that was found to another inode.
+    pub(crate) fn dir_replace(&mut self, dir: Ino, found: &Found, ino: Ino, file_type: u8) -> Result<()> {
+        let mut block = read_chunk(&mut self.volume, Tree::Live, dir, found.key)?;
+        dir::replace(writable(&mut block), found.offset, ino, file_type).of(dir)?;
+        self.put_block(dir, found.key, block, Space::Checked)
+    }
+
+    /// The entry ".." of a directory.
+    fn dotdot(&mut self, tree: Tree, dir: Ino) -> Result<(Block, dir::Entry<'static>)> {
+        let block = read_chunk(&mut self.volume, tree, dir, 0)?;
+        let (offset, rec_len, ino, file_type) = {
+            let second = dir::entries(&block).nth(1).transpose().of(dir)?;
+            match second {
+                Some(e) if e.name == b".." && e.ino.0 != 0 => (e.offset, e.rec_len, e.ino, e.file_type),
+                _ => return Err(FsError::damaged(dir, "the directory has no \"..\"")),
+            }
+        };
+        Ok((block, dir::Entry { offset, rec_len, ino, file_type, name: b".." }))
+    }
+
+    /// The directory above.
+    pub(crate) fn dir_parent(&mut self, tree: Tree, dir: Ino) -> Result<Ino> {
+        if dir == Ino::ROOT { Ok(dir) } else { self.dotdot(tree, dir).map(|(_, e)| e.ino) }
+    }
+
+    /// Checks that [`Fs::dir_set_parent`] can do its work.
+    pub(crate) fn dir_check_parent(&mut self, dir: Ino) -> Result<()> {
+        self.dotdot(Tree::Live, dir).map(|_| ())
+    }
+
+    /// Rewrites "..".
+    pub(crate) fn dir_set_parent(&mut self, dir: Ino, parent: Ino) -> Result<()> {
+        let (mut block, e) = self.dotdot(Tree::Live, dir)?;
+        if e.ino == parent {
+            return Ok(());
+        }
+        dir::replace(writable(&mut block), e.offset, parent, e.file_type).of(dir)?;
+        self.put_block(dir, 0, block, Space::Checked)
+    }
+}

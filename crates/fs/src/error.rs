@@ -1,0 +1,135 @@
+//! What a request can come to besides success, and the error number each has on Linux.
+
+use silt_engine as engine;
+use silt_format::Ino;
+
+/// Result of a request.
+pub type Result<T> = std::result::Result<T, FsError>;
+
+/// Why a request failed. Unless a variant says otherwise, nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FsError {
+    /// ENOENT
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST
+    #[error("the name exists")]
+    Exists,
+    /// ENOTDIR
+    #[error("not a directory")]
+    NotDir,
+    /// EISDIR
+    #[error("is a directory")]
+    IsDir,
+    /// ENOTEMPTY
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// ENAMETOOLONG: a name of more than 255 bytes, a symlink target of a block or more.
+    #[error("the name is too long")]
+    NameTooLong,
+    /// EMLINK: the format's limit of 32,000, which subdirectories count against, too.
+    #[error("too many links")]
+    TooManyLinks,
+    /// ENOSPC
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// EFBIG
+    #[error("the file would be too large")]
+    FileTooBig,
+    /// EROFS
+    #[error("read-only")]
+    ReadOnly,
+    /// EPERM: immutable and append-only inodes, and what needs privilege.
+    #[error("not permitted")]
+    NotPermitted,
+    /// EACCES
+    #[error("access denied")]
+    Access,
+    /// EINVAL
+    #[error("invalid argument")]
+    Invalid,
+    /// ESTALE: there is no such inode any more.
+    #[error("the inode is gone")]
+    Stale,
+    /// EBUSY
+    #[error("busy")]
+    Busy,
+    /// EXDEV
+    #[error("on another file system")]
+    CrossDevice,
+    /// ELOOP
+    #[error("too many symbolic links")]
+    Loop,
+    /// ENXIO: no data (or hole) from the offset on.
+    #[error("nothing there")]
+    NoData,
+    /// EOPNOTSUPP
+    #[error("not supported")]
+    NotSupported,
+    /// EIO: the device failed or what is on it cannot be right; `what` says where. What concerns
+    /// several blocks may be done in part.
+    #[error("inode {ino}: {what}")]
+    Io {
+        /// The inode that suffers.
+        ino: u64,
+        /// The place and what is wrong there.
+        what: String,
+    },
+}
+
+impl FsError {
+    /// The error number of Linux, positive.
+    pub fn errno(&self) -> i32 {
+        match self {
+            FsError::NotPermitted => 1,
+            FsError::NotFound => 2,
+            FsError::Io { .. } => 5,
+            FsError::NoData => 6,
+            FsError::Access => 13,
+            FsError::Busy => 16,
+            FsError::Exists => 17,
+            FsError::CrossDevice => 18,
+            FsError::NotDir => 20,
+            FsError::IsDir => 21,
+            FsError::Invalid => 22,
+            FsError::FileTooBig => 27,
+            FsError::NoSpace => 28,
+            FsError::ReadOnly => 30,
+            FsError::TooManyLinks => 31,
+            FsError::NameTooLong => 36,
+            FsError::NotEmpty => 39,
+            FsError::Loop => 40,
+            FsError::NotSupported => 95,
+            FsError::Stale => 116,
+        }
+    }
+
+    /// An `Io` error made on the spot.
+    pub(crate) fn damaged(ino: Ino, what: impl Into<String>) -> Self {
+        FsError::Io { ino: ino.0, what: what.into() }
+    }
+}
+
+/// Gives errors of the layers below their inode.
+pub(crate) trait Of<T> {
+    /// The error as one of `ino`.
+    fn of(self, ino: Ino) -> Result<T>;
+}
+
+impl<T> Of<T> for engine::Result<T> {
+    fn of(self, ino: Ino) -> Result<T> {
+        self.map_err(|e| match e {
+            engine::Error::NoSpace => FsError::NoSpace,
+            engine::Error::ReadOnly => FsError::ReadOnly,
+            engine::Error::NoInode(_) | engine::Error::NoCheckpoint(_) => FsError::Stale,
+            engine::Error::Constructing | engine::Error::CheckpointBusy(..) => FsError::Busy,
+            e => FsError::Io { ino: ino.0, what: e.to_string() },
+        })
+    }
+}
+
+impl<T> Of<T> for silt_format::Result<T> {
+    fn of(self, ino: Ino) -> Result<T> {
+        self.map_err(|e| FsError::Io { ino: ino.0, what: e.to_string() })
+    }
+}

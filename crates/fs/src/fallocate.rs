@@ -1,0 +1,137 @@
+//! Reserving, punching and zeroing.
+//!
+//! The format has no blocks that are allocated but not written. So what is reserved is promised
+//! in memory ([`crate::reserve`]) and lost at unmount, and zeroes are holes.
+
+use std::ops::{ControlFlow, Range};
+
+use silt_engine::{Attr, Tree};
+use silt_format::Ino;
+
+use crate::error::{FsError, Of, Result};
+use crate::types::{Context, fallocate_mode, is_append_only, is_immutable};
+use crate::{Fs, Space};
+
+impl Fs {
+    /// `fallocate` with modes of [`fallocate_mode`]: 0 and `KEEP_SIZE` reserve, `ZERO_RANGE` with
+    /// or without `KEEP_SIZE` zeroes and reserves, `PUNCH_HOLE | KEEP_SIZE` makes a hole.
+    /// EOPNOTSUPP: others. EINVAL: nothing asked for. EFBIG, ENOSPC, EPERM by inode flags.
+    pub fn fallocate(&mut self, ctx: &Context, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<()> {
+        use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+        let keep = mode & KEEP_SIZE != 0;
+        let what = mode & !KEEP_SIZE;
+        if !matches!(what, 0 | ZERO_RANGE | PUNCH_HOLE) || (what == PUNCH_HOLE && !keep) {
+            return Err(FsError::NotSupported);
+        }
+        self.writable()?;
+        let before = self.live(ino)?;
+        self.check_regular(&before)?;
+        if is_immutable(&before) || (is_append_only(&before) && what != 0) {
+            return Err(FsError::NotPermitted);
+        }
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        let max = self.volume.geometry().max_file_size();
+        let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(FsError::FileTooBig)?;
+        let size = if keep { before.size } else { before.size.max(end) };
+        if what != PUNCH_HOLE {
+            self.reserve(ino, offset..end, what == ZERO_RANGE)?;
+        }
+        let zeroed = if what == 0 { Ok(()) } else { self.punch(ino, before.size, offset..end) };
+        let grown = match zeroed {
+            Ok(()) if size > before.size => self.resize(ino, before.size, size),
+            other => other,
+        };
+        if let Err(e) = grown {
+            self.reserved.release(ino.0, self.keys(&(offset..end)));
+            return Err(e);
+        }
+        let mut after = Attr { size, ctime: ctx.now, ..before.clone() };
+        if what != 0 || size != before.size {
+            after.mtime = ctx.now;
+        }
+        self.store(ino, &before, after)
+    }
+
+    /// Blocks that a range of bytes touches.
+    fn keys(&self, bytes: &Range<u64>) -> Range<u64> {
+        let bits = self.volume.geometry().block_bits;
+        bytes.start >> bits..((bytes.end - 1) >> bits) + 1
+    }
+
+    /// Promises the blocks of a range that hold no data; with `all`, those that do, too, because
+    /// they are about to become a hole.
+    fn reserve(&mut self, ino: Ino, bytes: Range<u64>, all: bool) -> Result<()> {
+        let keys = self.keys(&bytes);
+        let mut holes = Vec::new();
+        if all {
+            holes.push(keys.clone());
+        } else {
+            let mut next = keys.start;
+            self.volume
+                .for_each_data(Tree::Live, ino, keys.start, |key| {
+                    if key >= keys.end {
+                        return ControlFlow::Break(());
+                    }
+                    if key > next {
+                        holes.push(next..key);
+                    }
+                    next = key + 1;
+                    ControlFlow::Continue(())
+                })
+                .of(ino)?;
+            if next < keys.end {
+                holes.push(next..keys.end);
+            }
+        }
+        let wanted: u64 = holes.iter().map(|r| r.end - r.start - self.reserved.covered(ino.0, r)).sum();
+        if wanted > 0 {
+            self.need(wanted)?;
+        }
+        if self.reserved.add(ino.0, &holes) { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// Makes a range of a file of `size` bytes zero: whole blocks become holes, the rest is
+    /// written. The size stays.
+    fn punch(&mut self, ino: Ino, size: u64, bytes: Range<u64>) -> Result<()> {
+        let g = *self.volume.geometry();
+        let bs = u64::from(g.block_size);
+        let start = bytes.start;
+        if start >= size {
+            return Ok(());
+        }
+        // What lies behind the end of the file need not stay.
+        let end = if bytes.end >= size { size.div_ceil(bs).saturating_mul(bs) } else { bytes.end };
+        let whole = start.div_ceil(bs)..end / bs;
+        let inside = |at: u64| (at & (bs - 1)) as usize;
+        let mut parts = Vec::new();
+        if whole.start > whole.end {
+            parts.push((start >> g.block_bits, inside(start)..inside(end)));
+        } else {
+            if inside(start) != 0 {
+                parts.push((start >> g.block_bits, inside(start)..g.bs()));
+            }
+            if inside(end) != 0 {
+                parts.push((end >> g.block_bits, 0..inside(end)));
+            }
+        }
+        // Read first: that can fail.
+        let mut blocks = Vec::new();
+        for (key, range) in parts {
+            if let Some(block) = self.zeroed_part(ino, key, range)? {
+                blocks.push((key, block));
+            }
+        }
+        if !blocks.is_empty() {
+            self.need_for(ino, start >> g.block_bits..(start >> g.block_bits) + 2)?;
+        }
+        if whole.start < whole.end {
+            self.volume.cut(ino, whole).of(ino)?;
+        }
+        for (key, block) in blocks {
+            self.put_block(ino, key, block, Space::Checked)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! Content of regular files: writing, sizes, zeroing, symlink targets.
+//!
+//! Bytes of the last block behind the end of a file are zero in what is written here, and made
+//! zero when a file grows over them: whoever wrote the block may have left something there.
+
+use silt_engine::{Block, Tree, writable, zeroed};
+use silt_format::Ino;
+
+use crate::error::{FsError, Of, Result};
+use crate::types::{Context, Seek, WriteFlags, is_append_only, is_immutable, without_suidgid};
+use crate::{Fs, Space};
+
+/// Most bytes one [`Fs::read`] returns.
+pub const MAX_READ: usize = 64 << 20;
+
+impl Fs {
+    /// The target of a symbolic link. EINVAL: it is none.
+    pub fn readlink(&mut self, tree: Tree, ino: Ino) -> Result<Vec<u8>> {
+        let attr = self.attr(tree, ino)?;
+        if attr.file_type() != crate::types::S_IFLNK {
+            return Err(FsError::Invalid);
+        }
+        let bad = || FsError::damaged(ino, format!("a symbolic link of {} bytes", attr.size));
+        let len = usize::try_from(attr.size).map_err(|_| bad())?;
+        let block = self.volume.read_block(tree, ino, 0).of(ino)?.ok_or_else(bad)?;
+        match block.get(..len) {
+            Some(target) if len > 0 && len < block.len() => Ok(target.to_vec()),
+            _ => Err(bad()),
+        }
+    }
+
+    /// Block `key` of a file of `size` bytes with `data` put at byte `at` of it; reads what is
+    /// there only if some of it stays.
+    fn merged(&mut self, ino: Ino, size: u64, key: u64, at: usize, data: &[u8]) -> Result<Block> {
+        let g = self.volume.geometry();
+        let (bs, start) = (g.bs(), key << g.block_bits);
+        if data.len() == bs {
+            return Ok(Block::from(data));
+        }
+        let old = usize::try_from(size.saturating_sub(start)).unwrap_or(bs).min(bs);
+        let stays = at.min(old) > 0 || old > at + data.len();
+        let kept = if stays { self.volume.read_block(Tree::Live, ino, key).of(ino)? } else { None };
+        let mut block = kept.unwrap_or_else(|| zeroed(bs));
+        let bytes = writable(&mut block);
+        bytes[old..].fill(0);
+        bytes[at..at + data.len()].copy_from_slice(data);
+        Ok(block)
+    }
+
+    /// Block `key` with a range of bytes zeroed; `None` if they are zero already.
+    pub(crate) fn zeroed_part(
+        &mut self,
+        ino: Ino,
+        key: u64,
+        range: std::ops::Range<usize>,
+    ) -> Result<Option<Block>> {
+        let Some(mut block) = self.volume.read_block(Tree::Live, ino, key).of(ino)? else {
+            return Ok(None);
+        };
+        if block[range.clone()].iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        writable(&mut block)[range].fill(0);
+        Ok(Some(block))
+    }
+
+    /// The last block of a file of `size` bytes with all behind the end zeroed, if anything there
+    /// is not zero, and its key.
+    pub(crate) fn clean_tail(&mut self, ino: Ino, size: u64) -> Result<Option<(u64, Block)>> {
+        let g = self.volume.geometry();
+        let (bits, bs) = (g.block_bits, g.bs());
+        let inside = size & (bs as u64 - 1);
+        if inside == 0 {
+            return Ok(None);
+        }
+        let key = size >> bits;
+        Ok(self.zeroed_part(ino, key, inside as usize..bs)?.map(|b| (key, b)))
+    }
+
+    /// Writes at `offset` (or at the end, see [`WriteFlags`]) and returns how many bytes, which
+    /// is less than asked for only if the device failed half-way. EFBIG beyond the format's file
+    /// size, EPERM for what inode flags forbid, ENOSPC.
+    pub fn write(
+        &mut self,
+        ctx: &Context,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        self.writable()?;
+        let before = self.live(ino)?;
+        self.check_regular(&before)?;
+        let append = flags.append && !flags.cached;
+        if !flags.cached && (is_immutable(&before) || (is_append_only(&before) && !append)) {
+            return Err(FsError::NotPermitted);
+        }
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let g = *self.volume.geometry();
+        let offset = if append { before.size } else { offset };
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= g.max_file_size());
+        let end = end.ok_or(FsError::FileTooBig)?;
+        let (first, last) = (offset >> g.block_bits, (end - 1) >> g.block_bits);
+        self.need_for(ino, first..last + 1)?;
+        if offset > before.size
+            && before.size >> g.block_bits < first
+            && let Some((key, block)) = self.clean_tail(ino, before.size)?
+        {
+            self.put_block(ino, key, block, Space::Checked)?;
+        }
+        // What is changed in part is prepared first: reading can fail, and then nothing is done.
+        let bs = g.bs();
+        let at = (offset & (bs as u64 - 1)) as usize;
+        let head = self.merged(ino, before.size, first, at, &data[..data.len().min(bs - at)])?;
+        let tail = if last > first {
+            let from = ((last - first) as usize) * bs - at;
+            Some(self.merged(ino, before.size, last, 0, &data[from..])?)
+        } else {
+            None
+        };
+        let mut done = 0;
+        let mut result = self.put_block(ino, first, head, Space::Checked);
+        if result.is_ok() {
+            done = data.len().min(bs - at);
+            for key in first + 1..last {
+                let block = Block::from(&data[done..done + bs]);
+                result = self.put_block(ino, key, block, Space::Checked);
+                if result.is_err() {
+                    break;
+                }
+                done += bs;
+            }
+            if let (Ok(()), Some(block)) = (&result, tail) {
+                result = self.put_block(ino, last, block, Space::Checked);
+                if result.is_ok() {
+                    done = data.len();
+                }
+            }
+        }
+        if done == 0 {
+            result?;
+        }
+        self.reserved.release(ino.0, first..last + 1);
+        let mut after = before.clone();
+        after.size = after.size.max(offset + done as u64);
+        after.mtime = ctx.now;
+        after.ctime = ctx.now;
+        if flags.kill_suidgid {
+            after.mode = without_suidgid(after.mode);
+        }
+        self.store(ino, &before, after)?;
+        Ok(done)
+    }
+
+    /// Changes the size of a regular file from `old` to `new` bytes: its blocks only. Growth
+    /// leaves a hole. EFBIG.
+    pub(crate) fn resize(&mut self, ino: Ino, old: u64, new: u64) -> Result<()> {
+        let g = *self.volume.geometry();
+        if new > g.max_file_size() {
+            return Err(FsError::FileTooBig);
+        }
+        let bs = u64::from(g.block_size);
+        let smaller = new.min(old);
+        let tail = if new == old { None } else { self.clean_tail(ino, smaller)? };
+        if new < old {
+            let cut = new.div_ceil(bs)..u64::MAX;
+            self.volume.cut(ino, cut.clone()).of(ino)?;
+            self.reserved.release(ino.0, cut);
+        }
+        if let Some((key, block)) = tail {
+            self.put_block(ino, key, block, Space::Reserve)?;
+        }
+        Ok(())
+    }
+
+    /// The first byte from `offset` on that is data (a block that is mapped) or in a hole; the
+    /// end of the file counts as a hole. ENXIO: none, or `offset` at or behind the end.
+    pub fn seek(&mut self, tree: Tree, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let attr = self.attr(tree, ino)?;
+        self.check_regular(&attr)?;
+        if offset >= attr.size {
+            return Err(FsError::NoData);
+        }
+        let bits = self.volume.geometry().block_bits;
+        let from = offset >> bits;
+        let last = (attr.size - 1) >> bits;
+        let mut found = None;
+        let mut hole = from;
+        self.volume
+            .for_each_data(tree, ino, from, |key| {
+                use std::ops::ControlFlow::{Break, Continue};
+                match what {
+                    Seek::Data => {
+                        found = Some(key);
+                        Break(())
+                    }
+                    Seek::Hole if key == hole && key <= last => {
+                        hole += 1;
+                        Continue(())
+                    }
+                    Seek::Hole => Break(()),
+                }
+            })
+            .of(ino)?;
+        match what {
+            Seek::Data => match found {
+                Some(key) if key <= last => Ok(offset.max(key << bits)),
+                _ => Err(FsError::NoData),
+            },
+            Seek::Hole if hole > last => Ok(attr.size),
+            Seek::Hole => Ok(offset.max(hole << bits)),
+        }
+    }
+}

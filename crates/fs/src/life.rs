@@ -1,0 +1,113 @@
+//! How long inodes live: who remembers them, and what becomes of those without links.
+//!
+//! Invariant: an inode of the live tree without links that nobody remembers is deleted, or was
+//! left by a crash and waits for [`Fs::collect_orphans`].
+
+use std::ops::ControlFlow;
+
+use silt_engine::{Error, Tree};
+
+use crate::error::{Of, Result};
+use crate::{Fs, Ino};
+
+/// What is known of a remembered inode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Node {
+    /// How often it was handed out.
+    pub lookups: u64,
+    /// Made without a name and never linked: may still get its first one.
+    pub nameless: bool,
+}
+
+impl Fs {
+    /// Says that an inode of the live tree was handed out once more.
+    pub fn remember(&mut self, ino: Ino) {
+        let node = self.nodes.entry(ino.0).or_insert(Node { lookups: 0, nameless: false });
+        node.lookups = node.lookups.saturating_add(1);
+    }
+
+    /// Takes back `n` calls of [`Fs::remember`]. With the last one an inode without links is
+    /// deleted; an error of that leaves it to [`Fs::collect_orphans`] after the next mount.
+    pub fn forget(&mut self, ino: Ino, n: u64) -> Result<()> {
+        let Some(node) = self.nodes.get_mut(&ino.0) else { return Ok(()) };
+        node.lookups = node.lookups.saturating_sub(n);
+        if node.lookups > 0 {
+            return Ok(());
+        }
+        self.nodes.remove(&ino.0);
+        match self.volume.inode(Tree::Live, ino) {
+            Ok(i) if i.attr.links == 0 => self.reap(ino),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes back everything: for the end of a mount. The first error is told, the others are
+    /// tried all the same.
+    pub fn forget_all(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for ino in self.nodes.keys().copied().collect::<Vec<_>>() {
+            result = result.and(self.forget(Ino(ino), u64::MAX));
+        }
+        result
+    }
+
+    /// Whether somebody holds an inode.
+    pub fn is_remembered(&self, ino: Ino) -> bool {
+        self.nodes.contains_key(&ino.0)
+    }
+
+    /// Number of inodes somebody holds.
+    pub fn remembered(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Deletes an inode without links unless somebody holds it.
+    pub(crate) fn reap(&mut self, ino: Ino) -> Result<()> {
+        if self.nodes.contains_key(&ino.0) {
+            return Ok(());
+        }
+        self.dirs.drop((Tree::Live, ino.0));
+        self.atimes.remove(&ino.0);
+        self.reserved.release_all(ino.0);
+        self.volume.delete_inode(ino).of(ino)
+    }
+
+    /// Deletes inodes without links that a crash has left, looking at about `budget` inodes;
+    /// whether there are more to look at. To be called again and again after opening a volume for
+    /// writing; on others it does nothing.
+    pub fn collect_orphans(&mut self, budget: usize) -> Result<bool> {
+        let Some(from) = self.orphans else { return Ok(false) };
+        if self.volume.is_read_only() {
+            self.orphans = None;
+            return Ok(false);
+        }
+        let mut left = budget.max(1);
+        let mut next = None;
+        let mut found = Vec::new();
+        let walked = self.volume.for_each_inode(from, |ino, raw| {
+            if left == 0 {
+                next = Some(ino.0);
+                return ControlFlow::Break(());
+            }
+            left -= 1;
+            if raw.links_count.get() == 0 {
+                found.push(ino);
+            }
+            ControlFlow::Continue(())
+        });
+        self.orphans = next;
+        walked.of(Ino(6))?;
+        for ino in found {
+            if self.nodes.contains_key(&ino.0) {
+                continue;
+            }
+            // What is in memory may be newer: linked since, or deleted already.
+            match self.volume.inode(Tree::Live, ino) {
+                Ok(i) if i.attr.links == 0 => self.reap(ino)?,
+                Err(Error::Format { .. }) => self.reap(ino)?,
+                _ => {}
+            }
+        }
+        Ok(self.orphans.is_some())
+    }
+}

@@ -1,0 +1,75 @@
+//! Listing directories.
+//!
+//! A place in a listing is the byte offset of an entry in the directory file. Entries never move,
+//! so a listing that goes on from a place gives every entry that was there all the time exactly
+//! once, whatever is made and removed meanwhile.
+
+use std::ops::ControlFlow;
+
+use silt_engine::Tree;
+use silt_format::dir::{self, file_type};
+
+use crate::dirs::{Chunks, is_dots};
+use crate::error::{FsError, Result};
+use crate::types::DirEntry;
+use crate::{Fs, Ino};
+
+impl Fs {
+    /// Calls `f` for every entry of a directory from place `from` on (0, or the `next` of an
+    /// entry), "." and ".." included, until it breaks; with attributes if `stat` says so. EIO at
+    /// the very end, when nothing is left to list, tells that some of the directory could not be
+    /// read.
+    pub fn readdir(
+        &mut self,
+        tree: Tree,
+        ino: Ino,
+        from: u64,
+        stat: bool,
+        mut f: impl FnMut(&DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let attr = self.dir_attr(tree, ino)?;
+        if attr.links == 0 {
+            return Ok(());
+        }
+        let g = *self.volume.geometry();
+        let first = from >> g.block_bits;
+        let skip = (from & (u64::from(g.block_size) - 1)) as usize;
+        let mut chunks = Chunks::new(tree, ino, first, attr.size >> g.block_bits);
+        let (mut damaged, mut listed) = (false, false);
+        while let Some((key, block)) = chunks.next(&mut self.volume) {
+            let block = match block {
+                Ok(block) if dir::check(&block).is_ok() => block,
+                _ => {
+                    damaged = true;
+                    continue;
+                }
+            };
+            let base = key << g.block_bits;
+            for e in dir::entries(&block) {
+                let Ok(e) = e else { break };
+                if e.ino.0 == 0 || (key == first && e.offset < skip) {
+                    continue;
+                }
+                let known = if stat && !is_dots(e.name) { self.getattr(tree, e.ino).ok() } else { None };
+                let entry = DirEntry {
+                    ino: e.ino,
+                    file_type: file_type::to_mode(e.file_type),
+                    name: e.name,
+                    next: base + (e.offset + e.rec_len) as u64,
+                    stat: known,
+                };
+                listed = true;
+                if f(&entry).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        if damaged || chunks.damaged {
+            self.note_damage(tree, ino);
+        }
+        if !listed && (damaged || chunks.damaged || self.dir_is_damaged(tree, ino)?) {
+            return Err(FsError::damaged(ino, "part of the directory cannot be read"));
+        }
+        Ok(())
+    }
+}

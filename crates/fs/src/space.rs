@@ -1,0 +1,64 @@
+//! How much there is, how much is left, and whether a request may take some of it.
+
+use std::ops::Range;
+
+use silt_engine::Tree;
+use silt_format::Ino;
+use silt_format::dir::NAME_MAX;
+
+use crate::Fs;
+use crate::error::{Of, Result};
+use crate::types::StatFs;
+
+/// Blocks on top of those of a file that a write may take: a last block made clean.
+const SLACK: u64 = 2;
+
+impl Fs {
+    /// Makes sure that the blocks `keys` of a file can be written: those that wait for a log
+    /// already take nothing more, those promised to the file may use the promise.
+    pub(crate) fn need_for(&mut self, ino: Ino, keys: Range<u64>) -> Result<()> {
+        let all = keys.end - keys.start;
+        let waiting = self.waiting_in(ino, &keys)?;
+        let new = all.saturating_sub(waiting);
+        let covered = self.reserved.covered(ino.0, &keys);
+        let promised = if covered >= new { 0 } else { self.reserved.total() - covered };
+        self.volume.check_space((new + SLACK).saturating_add(promised)).of(ino)
+    }
+
+    /// How many of these blocks wait for a log already.
+    fn waiting_in(&mut self, ino: Ino, keys: &Range<u64>) -> Result<u64> {
+        let i = self.volume.inode(Tree::Live, ino).of(ino)?;
+        Ok(i.current.blocks.range(keys.clone()).count() as u64)
+    }
+
+    /// Sizes and counts. What is used and what is free adds up to the whole; free space is never
+    /// more than the storage below the volume can still grow, and the whole shrinks with it.
+    pub fn statfs(&mut self, tree: Tree) -> Result<StatFs> {
+        let s = self.volume.stat().of(Ino::ROOT)?;
+        let per_segment = u64::from(s.blocks_per_segment);
+        let whole = s.segments.saturating_mul(per_segment).saturating_sub(s.first_data_block);
+        let clean = s.clean_segments.saturating_mul(per_segment).saturating_sub(s.dirty_blocks);
+        let used = whole.saturating_sub(clean);
+        let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
+        let free = clean.min(backing.unwrap_or(u64::MAX));
+        // One segment more than the reserve is where ENOSPC begins.
+        let kept = (s.reserved_segments + 1).saturating_mul(per_segment).saturating_add(self.reserved.total());
+        let available = clean.saturating_sub(kept).min(free);
+        let inodes = match tree {
+            Tree::Live => s.inodes,
+            Tree::Past(c) => {
+                self.volume.view(silt_format::Cno(c)).map_or(s.inodes, |v| v.inodes_count)
+            }
+        };
+        let files = s.inode_limit.max(inodes.saturating_add(1));
+        Ok(StatFs {
+            block_size: s.block_size,
+            blocks: used.saturating_add(free),
+            blocks_free: free,
+            blocks_available: available,
+            files,
+            files_free: files - inodes,
+            name_max: NAME_MAX as u32,
+        })
+    }
+}
