@@ -21,6 +21,9 @@ mod run;
 mod writer;
 mod xflags;
 
+#[cfg(test)]
+mod crash_tests;
+
 pub use config::{Config, Moment, MountOptions, OnError};
 pub use error::Error;
 pub use run::run;

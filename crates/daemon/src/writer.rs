@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use silt_engine::{Error as EngineError, LogWrite, Step};
+use silt_engine::{Error as EngineError, LogWrite, Step, WriteOrder};
 use silt_format::Ino;
 
 use crate::core::{Core, Waiter, Want, now_secs};
@@ -34,6 +34,7 @@ pub struct Writer {
     unwritten: Option<LogWrite>,
     /// Something was written that no flush has covered.
     unflushed: bool,
+    order: WriteOrder,
 }
 
 /// Errno for an error of the engine.
@@ -48,7 +49,14 @@ pub fn errno(e: &EngineError) -> i32 {
 
 impl Writer {
     pub fn new(core: Arc<Core>, interval: Duration) -> Self {
-        Writer { core, interval, dirty_since: None, unwritten: None, unflushed: false }
+        Writer {
+            core,
+            interval,
+            dirty_since: None,
+            unwritten: None,
+            unflushed: false,
+            order: WriteOrder::default(),
+        }
     }
 
     /// Works until told to stop; what waits then is written first.
@@ -142,6 +150,13 @@ impl Writer {
         } else {
             self.data_sync(data)?
         }
+        self.flush()?;
+        self.update_super_block();
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    fn flush(&mut self) -> Result<(), i32> {
         if self.unflushed && self.core.options.barrier {
             self.core.device.flush().map_err(|e| {
                 tracing::error!("{e}");
@@ -151,7 +166,7 @@ impl Writer {
             })?;
         }
         self.unflushed = false;
-        self.update_super_block();
+        self.order.flushed();
         Ok(())
     }
 
@@ -216,6 +231,12 @@ impl Writer {
     }
 
     fn write_log(&mut self, log: LogWrite) -> Result<(), i32> {
+        if self.order.wants_flush(&log)
+            && let Err(e) = self.flush()
+        {
+            self.unwritten = Some(log);
+            return Err(e);
+        }
         self.unflushed = true;
         if let Err(e) = log.write(&*self.core.device) {
             if self.core.stall().is_none() {
@@ -224,6 +245,7 @@ impl Writer {
             self.unwritten = Some(log);
             return Err(errno(&e));
         }
+        self.order.written(&log);
         self.core.fs.lock().volume_mut().log_written();
         Ok(())
     }

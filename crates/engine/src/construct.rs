@@ -820,7 +820,12 @@ impl Volume {
             match self.step(usize::MAX)? {
                 Step::Write(mut log) => {
                     log.seal();
+                    if self.order.wants_flush(&log) {
+                        self.store.device.flush()?;
+                        self.order.flushed();
+                    }
                     log.write(&*self.store.device)?;
+                    self.order.written(&log);
                     self.log_written();
                 }
                 Step::Working => {}

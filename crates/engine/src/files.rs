@@ -191,9 +191,10 @@ impl Volume {
                 let bit = palloc.layout.bit(nr);
                 if bitmap.get(bit / 8).is_some_and(|b| b >> (bit % 8) & 1 == 1)
                     && let Ok(raw) = self.ifile.get(&self.store, &self.dat, Ino(nr))
-                        && f(Ino(nr), &raw).is_break() {
-                            return Ok(());
-                        }
+                    && f(Ino(nr), &raw).is_break()
+                {
+                    return Ok(());
+                }
                 nr += 1;
             }
         }

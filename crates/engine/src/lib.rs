@@ -29,7 +29,7 @@ pub use construct::Step;
 pub use error::{At, Error, Result};
 pub use files::{Piece, Tree};
 pub use inode::{Attr, Inode, Time};
-pub use log::LogWrite;
+pub use log::{LogWrite, WriteOrder};
 pub use settings::{Tune, read_super_block, tune};
 pub use snapshots::{CheckpointInfo, SegmentInfo};
 pub use supers::{LastLog, SuperWrite};

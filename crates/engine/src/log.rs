@@ -144,11 +144,43 @@ pub struct Head {
     pub nblocks: u64,
 }
 
+/// Which logs a flush must go before.
+///
+/// A reader that meets a torn log goes on in the next segment. A super root (or synced data) that
+/// it finds there would be taken for the newest although logs before it are missing. So such a log
+/// is not written while one in an earlier segment may still be in the device's cache.
+#[derive(Debug, Default)]
+pub struct WriteOrder {
+    /// Segment of the oldest log that no flush has covered.
+    oldest: Option<SegNr>,
+}
+
+impl WriteOrder {
+    /// Whether everything written must be flushed before this log is written.
+    pub fn wants_flush(&self, log: &LogWrite) -> bool {
+        log.commits && self.oldest.is_some_and(|s| s != log.segment)
+    }
+
+    /// A log was written.
+    pub fn written(&mut self, log: &LogWrite) {
+        self.oldest.get_or_insert(log.segment);
+    }
+
+    /// Everything that was written is durable.
+    pub fn flushed(&mut self) {
+        self.oldest = None;
+    }
+}
+
 /// A log ready to be sealed and written; its bytes are fixed.
 #[derive(Debug, Clone)]
 pub struct LogWrite {
     /// First block.
     pub at: BlockNr,
+    /// The segment it lies in.
+    pub segment: SegNr,
+    /// Whether a reader may act on it: it ends with a super root or holds synced data.
+    pub commits: bool,
     /// Byte offset of it.
     pub byte: u64,
     summary: Vec<u8>,
@@ -177,13 +209,25 @@ impl LogWrite {
         h.next = g.segment_start(log.cursor.next).0.into();
         h.nblocks = u32::try_from(head.nblocks).unwrap_or(u32::MAX).into();
         h.cno = head.cno.0.into();
-        let summary = builder.finish(h);
-        let sumbytes = match summary.get(48..52).and_then(|s| s.try_into().ok()) {
+        let records = builder.finish(h);
+        let sumbytes = match records.get(48..52).and_then(|s| s.try_into().ok()) {
             Some(a) => u32::from_le_bytes(a) as usize,
             None => 0,
         };
         let at = log.cursor.at(g);
-        LogWrite { at, byte: g.byte_of(at), summary, payload, seed: g.crc_seed, sumbytes, sealed: false }
+        let commits = head.flags & (summary::SR | summary::SYNDT) != 0;
+        let segment = log.cursor.segment;
+        LogWrite {
+            at,
+            segment,
+            commits,
+            byte: g.byte_of(at),
+            summary: records,
+            payload,
+            seed: g.crc_seed,
+            sumbytes,
+            sealed: false,
+        }
     }
 
     /// Computes the checksums (spec 3.5, steps 2 and 3). The long part of the work, and one that

@@ -120,7 +120,13 @@ fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clean: bool) ->
     // than twice the segments before it meets a log it has overwritten.
     let mut segments_left = g.nsegments.saturating_mul(2).saturating_add(2);
     loop {
-        if let Some(h) = read_log(device, g, pos, seq)? {
+        let log = read_log(device, g, pos, seq)?.filter(|h| {
+            // Behind a torn log only what begins anew can be whole, and a checkpoint only if none
+            // is missing before it: the device may have written later logs and not earlier ones.
+            let begins = !missed || h.has(summary::LOGBGN);
+            latest.is_none() || (begins && (!h.has(summary::SR) || h.cno.get() == cno))
+        });
+        if let Some(h) = log {
             missed = false;
             next = g.segment_of(BlockNr(h.next.get()));
             last_seq = seq;

@@ -138,9 +138,10 @@ impl SuFile {
     pub fn clear_slot(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
         let (block, byte) = su::place(&store.geometry, segment);
         if let Some(b) = self.file.block(store, dat, block)?
-            && SuEntry::read(&b, byte).at(|| format!("sufile block {block}"))? != SuEntry::CLEAN {
-                SuEntry::CLEAN.store(self.file.block_mut(store, dat, block, |_| {})?, byte);
-            }
+            && SuEntry::read(&b, byte).at(|| format!("sufile block {block}"))? != SuEntry::CLEAN
+        {
+            SuEntry::CLEAN.store(self.file.block_mut(store, dat, block, |_| {})?, byte);
+        }
         Ok(())
     }
 

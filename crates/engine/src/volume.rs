@@ -18,7 +18,7 @@ use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
 use crate::inode::Inode;
-use crate::log::Cursor;
+use crate::log::{Cursor, WriteOrder};
 use crate::recover::Recovery;
 use crate::search;
 use crate::store::Store;
@@ -143,6 +143,8 @@ pub struct Volume {
     pub(crate) trim_at: usize,
     /// Recovery left something to do for [`Volume::take_over`].
     pub(crate) recovery: Option<Recovery>,
+    /// Order of the logs that [`Volume::checkpoint`] writes itself.
+    pub(crate) order: WriteOrder,
     generation: u64,
 }
 
@@ -212,6 +214,7 @@ impl Volume {
             cached_inodes: options.cached_inodes.max(16),
             trim_at: options.cached_inodes.max(16),
             recovery: None,
+            order: WriteOrder::default(),
             generation: options.seed,
             store,
             dat,
@@ -275,8 +278,10 @@ impl Volume {
         self.write_supers(&writes)
     }
 
-    pub(crate) fn write_supers(&self, writes: &[SuperWrite]) -> Result<()> {
-        writes.iter().try_for_each(|w| w.write(&*self.store.device))
+    pub(crate) fn write_supers(&mut self, writes: &[SuperWrite]) -> Result<()> {
+        writes.iter().try_for_each(|w| w.write(&*self.store.device))?;
+        self.order.flushed();
+        Ok(())
     }
 
     /// Records in both super blocks that an error was met.
