@@ -22,7 +22,9 @@ const UNFIT: usize = 96;
 pub enum Known {
     Index(Box<DirIndex>),
     /// Too large for an index; whether damage was met in it.
-    Unfit { damaged: bool },
+    Unfit {
+        damaged: bool,
+    },
 }
 
 struct Slot {

@@ -177,16 +177,17 @@ fn build(
         let mut room = 0;
         let sound = match block {
             Err(_) => false,
-            Ok(block) => dir::entries(&block).try_for_each(|e| {
-                let e = e.map_err(|_| ())?;
-                let own = if e.ino.0 == 0 { 0 } else { dir::need(e.name.len()) };
-                room = room.max(e.rec_len - own);
-                if e.ino.0 != 0 && !is_dots(e.name) {
-                    ix.insert(hash_name(seed, e.name), position, e.offset).then_some(()).ok_or(())?;
-                }
-                Ok::<(), ()>(())
-            })
-            .is_ok(),
+            Ok(block) => dir::entries(&block)
+                .try_for_each(|e| {
+                    let e = e.map_err(|_| ())?;
+                    let own = if e.ino.0 == 0 { 0 } else { dir::need(e.name.len()) };
+                    room = room.max(e.rec_len - own);
+                    if e.ino.0 != 0 && !is_dots(e.name) {
+                        ix.insert(hash_name(seed, e.name), position, e.offset).then_some(()).ok_or(())?;
+                    }
+                    Ok::<(), ()>(())
+                })
+                .is_ok(),
         };
         if sound {
             ix.gaps.set(position, Gaps::class(room));
@@ -287,9 +288,7 @@ impl Fs {
             self.note_damage(tree, dir);
         }
         match found {
-            Some((_, false, key)) => {
-                Err(FsError::damaged(dir, format!("directory block {key} is damaged")))
-            }
+            Some((_, false, key)) => Err(FsError::damaged(dir, format!("directory block {key} is damaged"))),
             Some((here, true, _)) => Ok(here),
             None => Ok(None),
         }

@@ -161,7 +161,11 @@ impl DirIndex {
 
     /// Bytes of memory.
     pub fn bytes(&self) -> usize {
-        FIXED + self.table.allocation_size() + self.chunks.capacity() * 8 + self.gaps.bytes() + self.bad.len() * 16
+        FIXED
+            + self.table.allocation_size()
+            + self.chunks.capacity() * 8
+            + self.gaps.bytes()
+            + self.bad.len() * 16
     }
 }
 

@@ -278,7 +278,9 @@ impl Fs {
             return Err(FsError::NotPermitted);
         }
         let attr = match self.attr(Tree::Live, ino) {
-            Err(FsError::Stale) => return Err(FsError::damaged(ino, "an entry names an inode that is not in use")),
+            Err(FsError::Stale) => {
+                return Err(FsError::damaged(ino, "an entry names an inode that is not in use"));
+            }
             other => other?,
         };
         if is_fixed(&attr) { Err(FsError::NotPermitted) } else { Ok(attr) }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use silt_engine::{Block, Piece, Tree};
 use silt_format::Ino;
 
+use crate::Fs;
 use crate::error::{FsError, Of, Result};
 use crate::files::MAX_READ;
-use crate::Fs;
 
 /// Where the bytes of a part of a read come from.
 #[derive(Debug, Clone)]

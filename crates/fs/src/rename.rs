@@ -156,13 +156,7 @@ impl Fs {
         Ok(())
     }
 
-    fn do_move(
-        &mut self,
-        ctx: &Context,
-        m: &Move,
-        old_name: &[u8],
-        new_name: &[u8],
-    ) -> Result<Option<Ino>> {
+    fn do_move(&mut self, ctx: &Context, m: &Move, old_name: &[u8], new_name: &[u8]) -> Result<Option<Ino>> {
         let (source, source_attr) = &m.source;
         let kind = file_type::from_mode(source_attr.mode);
         match &m.target {

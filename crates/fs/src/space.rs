@@ -42,13 +42,12 @@ impl Fs {
         let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
         let free = clean.min(backing.unwrap_or(u64::MAX));
         // One segment more than the reserve is where ENOSPC begins.
-        let kept = (s.reserved_segments + 1).saturating_mul(per_segment).saturating_add(self.reserved.total());
+        let kept =
+            (s.reserved_segments + 1).saturating_mul(per_segment).saturating_add(self.reserved.total());
         let available = clean.saturating_sub(kept).min(free);
         let inodes = match tree {
             Tree::Live => s.inodes,
-            Tree::Past(c) => {
-                self.volume.view(silt_format::Cno(c)).map_or(s.inodes, |v| v.inodes_count)
-            }
+            Tree::Past(c) => self.volume.view(silt_format::Cno(c)).map_or(s.inodes, |v| v.inodes_count),
         };
         let files = s.inode_limit.max(inodes.saturating_add(1));
         Ok(StatFs {

@@ -15,7 +15,7 @@ use silt_model::target::{Target, Tree};
 /// Plays one history in `turns` turns; after each everything is compared, old checkpoints, too.
 fn play(seed: u64, form: Form, options: Options, turns: usize, count: usize) {
     let mut target = FsTarget::new(form, options);
-    target.every = (seed % 5) as u32 * 7;
+    target.every = (seed % 5) as u32 * 5;
     let mut model = Model::new(target.capabilities());
     model.remember_checkpoints();
     let mut profile = Profile::of_seed(seed);
@@ -29,6 +29,9 @@ fn play(seed: u64, form: Form, options: Options, turns: usize, count: usize) {
         }
         let found = compare(&model, &mut target);
         assert!(found.is_empty(), "seed {seed}, turn {turn}: {found:#?}");
+    }
+    if target.every != 0 {
+        assert!(target.compared > 0, "seed {seed}: no checkpoint made in steps was compared");
     }
     target.remount().unwrap();
     let live = target.manifest(Tree::Live, Columns::MODEL).unwrap();

@@ -65,7 +65,13 @@ pub fn root_at(secs: i64) -> Context {
 
 /// An ordinary user with known groups.
 pub fn user(uid: u32, gid: u32, groups: &[u32]) -> Context {
-    Context { uid, gid, groups: Some(groups.into()), now: Time { secs: 9000, nanos: 1 }, ..Context::default() }
+    Context {
+        uid,
+        gid,
+        groups: Some(groups.into()),
+        now: Time { secs: 9000, nanos: 1 },
+        ..Context::default()
+    }
 }
 
 /// All names in a directory, "." and ".." included, in the order of the listing, a few at a time.

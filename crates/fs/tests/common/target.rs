@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use silt_device::MemoryDevice;
-use silt_engine::Time as EngineTime;
+use silt_engine::{LogWrite, Step, Time as EngineTime};
 use silt_fs::{
-    Context, Fs, FsError, Ino, Options, SetAttr, SetTime, Stat, Tree, WriteFlags, fallocate_mode, rename_flags,
+    Context, Fs, FsError, Ino, Options, SetAttr, SetTime, Stat, Tree, WriteFlags, fallocate_mode,
+    rename_flags,
 };
 use silt_model::caps::Capabilities;
 use silt_model::content::pattern_bytes;
 use silt_model::errno::Errno;
 use silt_model::hash::Digest;
-use silt_model::manifest::{Body, Columns, Entry, Manifest, Time};
+use silt_model::manifest::{Body, Columns, Entry, Manifest, Time, diff};
 use silt_model::op::{Allocate, FileRef, Op, RenameHow, SLOTS, Special};
 use silt_model::path::TreePath;
 use silt_model::target::{Outcome, Reply, Target, Tree as ModelTree};
@@ -32,10 +33,21 @@ pub struct FsTarget {
     checkpoints: BTreeMap<u32, u64>,
     snapshots: BTreeMap<u32, u64>,
     made: (u32, u32),
-    /// Operations between checkpoints that nobody asked for; 0 for none.
+    /// Operations between checkpoints that nobody asked for; 0 for none. They are constructed in
+    /// small steps, one before each operation.
     pub every: u32,
     since: u32,
+    /// Logs handed out, not yet written: they wait for some steps, as behind a slow device.
+    late: Vec<LogWrite>,
+    /// What the tree was when the construction under way began.
+    frozen: Option<Manifest>,
+    /// Checkpoints made in steps whose trees were compared.
+    pub compared: u32,
 }
+
+/// What must be the same in a checkpoint as in the tree it was made of. Block counts of what
+/// waits are estimates.
+const FROZEN: Columns = Columns { blocks: false, ..Columns::ALL };
 
 fn errno(e: FsError) -> Errno {
     Errno(e.errno())
@@ -61,6 +73,9 @@ impl FsTarget {
             made: (0, 0),
             every: 0,
             since: 0,
+            late: Vec::new(),
+            frozen: None,
+            compared: 0,
         }
     }
 
@@ -139,16 +154,74 @@ impl FsTarget {
         self.fs.forget(ino, 1).map_err(errno)
     }
 
+    fn write_late(&mut self) {
+        for mut log in std::mem::take(&mut self.late) {
+            log.seal();
+            log.write(&*self.device).unwrap();
+            self.fs.volume_mut().log_written();
+        }
+    }
+
+    /// Goes on with the construction under way by a step of a few blocks, to the end if `all`.
+    fn step(&mut self, all: bool) {
+        while self.fs.volume().is_constructing() {
+            match self.fs.volume_mut().step(3).unwrap() {
+                Step::Write(log) => {
+                    self.late.push(log);
+                    if self.late.len() > 2 {
+                        self.write_late();
+                    }
+                }
+                Step::Working => {}
+                Step::Waiting => self.write_late(),
+                Step::Done(cno) => {
+                    let Some(frozen) = self.frozen.take() else { break };
+                    self.fs.volume_mut().open_view(cno).unwrap();
+                    let made = self.tree(Tree::Past(cno.0), FROZEN).unwrap();
+                    self.fs.volume_mut().close_view(cno);
+                    assert_eq!(diff(&frozen, &made, FROZEN), [""; 0], "checkpoint {cno}");
+                    self.compared += 1;
+                }
+            }
+            if !all {
+                break;
+            }
+        }
+    }
+
+    fn background(&mut self) {
+        if self.every == 0 {
+            return;
+        }
+        if self.fs.volume().is_constructing() {
+            self.step(false);
+            return;
+        }
+        self.since += 1;
+        if self.since >= self.every {
+            self.since = 0;
+            let now = u64::try_from(self.clock).unwrap();
+            if self.fs.volume_mut().begin_checkpoint(now).unwrap() && self.clock % 4 == 0 {
+                self.frozen = Some(self.tree(Tree::Live, FROZEN).unwrap());
+            }
+        }
+    }
+
     fn checkpoint(&mut self) -> Res<u64> {
+        self.step(true);
         let now = u64::try_from(self.clock).unwrap();
         self.fs.sync_all(now).map_err(errno)
     }
 
     pub fn remount(&mut self) -> Res<()> {
+        self.step(true);
         self.slots = Default::default();
         self.fs.forget_all().map_err(errno)?;
         let now = u64::try_from(self.clock).unwrap();
         self.fs.volume_mut().close(now).map_err(|_| Errno::EIO)?;
+        let report = silt_verify::check(&*self.device, &silt_verify::Options::default());
+        let errors: Vec<String> = report.errors().map(|f| format!("{f:?}")).collect();
+        assert!(errors.is_empty(), "{errors:#?}");
         self.fs = open(self.device.clone(), &self.options);
         while self.fs.collect_orphans(50).map_err(errno)? {}
         Ok(())
@@ -363,7 +436,9 @@ impl FsTarget {
                 let ino = self.find(path)?;
                 self.fs.readlink(Tree::Live, ino).map(Reply::Target).map_err(errno)
             }
-            Op::Chmod { path, mode } => done(self.set(path, SetAttr { mode: Some(*mode), ..Default::default() })),
+            Op::Chmod { path, mode } => {
+                done(self.set(path, SetAttr { mode: Some(*mode), ..Default::default() }))
+            }
             Op::Chown { path, uid, gid } => {
                 let kill = SetAttr { uid: *uid, gid: *gid, kill_suidgid: true, ..Default::default() };
                 let ino = self.find(path)?;
@@ -377,9 +452,9 @@ impl FsTarget {
                 done(self.set(path, SetAttr { mtime: Some(t), atime: Some(t), ..Default::default() }))
             }
             Op::SetFlags { path, flags } => {
-                let ino = self.opened(&FileRef::Path(path.clone()), false, false).map_err(|e| {
-                    if e == Errno::ENXIO { Errno::ENOTTY } else { e }
-                })?;
+                let ino = self
+                    .opened(&FileRef::Path(path.clone()), false, false)
+                    .map_err(|e| if e == Errno::ENXIO { Errno::ENOTTY } else { e })?;
                 let ctx = self.now();
                 let able = self.caps.flags;
                 let now = self.fs.flags(Tree::Live, ino).map_err(errno)?;
@@ -444,11 +519,7 @@ impl Target for FsTarget {
     }
 
     fn apply(&mut self, op: &Op) -> Outcome {
-        self.since += 1;
-        if self.every != 0 && self.since >= self.every {
-            self.since = 0;
-            self.checkpoint()?;
-        }
+        self.background();
         self.one(op)
     }
 
