@@ -1,1 +1,49 @@
-fn main() {}
+//! The `silt` command: one file a verb, no logic of its own.
+//!
+//! `main` only chooses the verb, runs it, and turns its failure into a sentence and an exit code.
+//! Under the names of nilfs-utils and of mount helpers the same program behaves as they do.
+
+mod args;
+mod exit;
+mod failure;
+mod names;
+mod output;
+mod progress;
+mod signatures;
+mod size;
+mod target;
+mod times;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::names::Name;
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
+        let what = info.payload_as_str().unwrap_or("no more is known");
+        target::eprintln_quiet(&format!("silt: an internal error{place}: {what}\n  (please report it)"));
+    }));
+    let name = Name::of_program(std::env::args_os().next());
+    failure::set_prefix(name.prefix());
+    let cli = match Cli::try_parse_from(name.arguments(std::env::args_os())) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version come here too; a reader that has gone needs neither.
+            let _ = e.print();
+            let usage = if e.use_stderr() { exit::USAGE } else { exit::OK };
+            return name.exit(usage);
+        }
+    };
+    match verbs::run(cli.verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell();
+            name.exit(failure.code())
+        }
+    }
+}

@@ -1,1 +1,40 @@
 //! The requests one can make of a volume, mounted or not, and who may.
+//!
+//! Every verb is written once: a [`Request`] goes to a [`Control`], which is a [`LocalVolume`]
+//! (opens the image or device itself) or a [`RemoteVolume`] (asks the daemon that holds it), and
+//! [`Response`]s come back, long lists in batches. What runs a request is [`execute()`], over a
+//! [`Host`]: the opened volume here, the daemon's volume there.
+//!
+//! ```text
+//! verb -> Control::call(Request) -+-> LocalVolume  -> execute(Host)
+//!                                 +-> RemoteVolume -> socket -> serve() -> execute(Host)
+//! ```
+//!
+//! Nothing here touches a terminal or the environment, but for [`socket`], which must know where
+//! the sockets of daemons lie.
+
+mod connect;
+mod error;
+mod execute;
+mod host;
+mod local;
+pub mod moment;
+pub mod mounts;
+mod paths;
+mod remote;
+mod request;
+mod response;
+mod serve;
+pub mod socket;
+mod wire;
+
+pub use connect::{Control, connect, of_mount, only_mount};
+pub use error::{ControlError, Kind, Result};
+pub use execute::execute;
+pub use host::{Caller, Host, MountInfo};
+pub use local::LocalVolume;
+pub use moment::Moment;
+pub use remote::RemoteVolume;
+pub use request::{CheckpointQuery, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
+pub use response::{Checkpoint, DumpItem, MountPoint, Removed, Resized, Response, Segment, Settings, Status};
+pub use serve::serve;

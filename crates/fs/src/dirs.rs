@@ -13,11 +13,11 @@ use std::ops::ControlFlow;
 use silt_engine::{Block, Tree, Volume, writable, zeroed};
 use silt_format::{Ino, dir};
 
+use crate::Fs;
 use crate::cache::Known;
 use crate::error::{FsError, Of, Result};
 use crate::gaps::Gaps;
 use crate::index::{DirIndex, Hint, hash_name};
-use crate::{Fs, Space};
 
 /// Unreadable places skipped one by one before the rest of a directory is given up.
 const MAX_SKIPPED: u32 = 512;
@@ -348,7 +348,7 @@ impl Fs {
             };
             match placed {
                 Ok(Some(offset)) => {
-                    self.put_block(dir, key, block, Space::Checked)?;
+                    self.put_block(dir, key, block)?;
                     return self.index_new(dir, hash, position, offset);
                 }
                 Ok(None) => {
@@ -397,7 +397,7 @@ impl Fs {
         let bytes = writable(&mut block);
         dir::init_empty(bytes);
         let offset = dir::insert(bytes, name, ino, file_type).of(dir)?.ok_or(FsError::NameTooLong)?;
-        self.put_block(dir, key, block, Space::Checked)?;
+        self.put_block(dir, key, block)?;
         self.volume.attr_mut(dir).of(dir)?.size = new_size;
         Ok((key, offset))
     }
@@ -413,7 +413,7 @@ impl Fs {
                 _ => continue,
             }
             if dir::insert(writable(&mut block), name, ino, file_type).of(dir)?.is_some() {
-                return self.put_block(dir, key, block, Space::Checked);
+                return self.put_block(dir, key, block);
             }
         }
         self.dir_append(dir, name, ino, file_type).map(|_| ())
@@ -423,7 +423,7 @@ impl Fs {
     pub(crate) fn dir_remove(&mut self, dir: Ino, name: &[u8], found: &Found) -> Result<()> {
         let mut block = read_chunk(&mut self.volume, Tree::Live, dir, found.key)?;
         let (start, room) = remove_entry(writable(&mut block), found.offset).of(dir)?;
-        self.put_block(dir, found.key, block, Space::Reserve)?;
+        self.put_block(dir, found.key, block)?;
         let hash = hash_name(self.seed, name);
         if let Some(Known::Index(ix)) = self.dirs.get((Tree::Live, dir.0))
             && let Some(position) = ix.position(found.key)
@@ -445,7 +445,7 @@ impl Fs {
     pub(crate) fn dir_replace(&mut self, dir: Ino, found: &Found, ino: Ino, file_type: u8) -> Result<()> {
         let mut block = read_chunk(&mut self.volume, Tree::Live, dir, found.key)?;
         dir::replace(writable(&mut block), found.offset, ino, file_type).of(dir)?;
-        self.put_block(dir, found.key, block, Space::Checked)
+        self.put_block(dir, found.key, block)
     }
 
     /// The entry ".." of a directory.
@@ -478,6 +478,6 @@ impl Fs {
             return Ok(());
         }
         dir::replace(writable(&mut block), e.offset, parent, e.file_type).of(dir)?;
-        self.put_block(dir, 0, block, Space::Checked)
+        self.put_block(dir, 0, block)
     }
 }

@@ -8,9 +8,9 @@ use std::ops::{ControlFlow, Range};
 use silt_engine::{Attr, Tree};
 use silt_format::Ino;
 
+use crate::Fs;
 use crate::error::{FsError, Of, Result};
 use crate::types::{Context, fallocate_mode, is_append_only, is_immutable};
-use crate::{Fs, Space};
 
 impl Fs {
     /// `fallocate` with modes of [`fallocate_mode`]: 0 and `KEEP_SIZE` reserve, `ZERO_RANGE` with
@@ -130,7 +130,7 @@ impl Fs {
             self.volume.cut(ino, whole).of(ino)?;
         }
         for (key, block) in blocks {
-            self.put_block(ino, key, block, Space::Checked)?;
+            self.put_block(ino, key, block)?;
         }
         Ok(())
     }

@@ -6,9 +6,9 @@
 use silt_engine::{Block, Tree, writable, zeroed};
 use silt_format::Ino;
 
+use crate::Fs;
 use crate::error::{FsError, Of, Result};
 use crate::types::{Context, Seek, WriteFlags, is_append_only, is_immutable, without_suidgid};
-use crate::{Fs, Space};
 
 /// Most bytes one [`Fs::read`] returns.
 pub const MAX_READ: usize = 64 << 20;
@@ -108,7 +108,7 @@ impl Fs {
             && before.size >> g.block_bits < first
             && let Some((key, block)) = self.clean_tail(ino, before.size)?
         {
-            self.put_block(ino, key, block, Space::Checked)?;
+            self.put_block(ino, key, block)?;
         }
         // What is changed in part is prepared first: reading can fail, and then nothing is done.
         let bs = g.bs();
@@ -121,19 +121,19 @@ impl Fs {
             None
         };
         let mut done = 0;
-        let mut result = self.put_block(ino, first, head, Space::Checked);
+        let mut result = self.put_block(ino, first, head);
         if result.is_ok() {
             done = data.len().min(bs - at);
             for key in first + 1..last {
                 let block = Block::from(&data[done..done + bs]);
-                result = self.put_block(ino, key, block, Space::Checked);
+                result = self.put_block(ino, key, block);
                 if result.is_err() {
                     break;
                 }
                 done += bs;
             }
             if let (Ok(()), Some(block)) = (&result, tail) {
-                result = self.put_block(ino, last, block, Space::Checked);
+                result = self.put_block(ino, last, block);
                 if result.is_ok() {
                     done = data.len();
                 }
@@ -170,7 +170,7 @@ impl Fs {
             self.reserved.release(ino.0, cut);
         }
         if let Some((key, block)) = tail {
-            self.put_block(ino, key, block, Space::Reserve)?;
+            self.put_block(ino, key, block)?;
         }
         Ok(())
     }

@@ -76,15 +76,6 @@ impl Default for Options {
     }
 }
 
-/// Which space a block may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Space {
-    /// What users have; the request has made sure that there is enough.
-    Checked,
-    /// The volume's reserve as well: what is needed to delete (spec 14.1).
-    Reserve,
-}
-
 /// A file system. See the crate's documentation.
 pub struct Fs {
     volume: Volume,
@@ -176,7 +167,9 @@ impl Fs {
         self.volume.check_space(blocks.saturating_add(self.reserved.total())).of(Ino::ROOT)
     }
 
-    fn put_block(&mut self, ino: Ino, key: u64, block: Block, _space: Space) -> Result<()> {
+    /// Writes a block. Whether there is space was asked before ([`Fs::need`]), or need not be: what
+    /// deletes may use the volume's reserve (spec 14.1).
+    fn put_block(&mut self, ino: Ino, key: u64, block: Block) -> Result<()> {
         self.volume.write_block(ino, key, block).of(ino)
     }
 }

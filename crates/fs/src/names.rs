@@ -10,7 +10,7 @@ use crate::life::Node;
 use crate::types::{
     Context, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_IXGRP, Stat, is_fixed, is_immutable,
 };
-use crate::{Fs, Ino, Space, is_at_link_max};
+use crate::{Fs, Ino, is_at_link_max};
 
 /// Blocks a request on names may take at most: chunks of two directories, a first block, and the
 /// growth of maps.
@@ -136,7 +136,7 @@ impl Fs {
         let result = (|| {
             let mut block = zeroed(self.volume.geometry().bs());
             if first_block(ino, writable(&mut block)) {
-                self.put_block(ino, 0, block, Space::Checked)?;
+                self.put_block(ino, 0, block)?;
             }
             self.dir_insert(parent, name, ino, kind)
         })();

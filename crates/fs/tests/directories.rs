@@ -184,6 +184,8 @@ fn breakable(options: &Options) -> (Arc<Fault<Arc<MemoryDevice>>>, Fs, Ino) {
     let d = fs.mkdir(&root_at(5), ROOT, b"d", 0o755).unwrap().ino;
     fill(&mut fs, d, 0..200);
     fs.sync_all(9).unwrap();
+    // The newest log is read when a volume is opened: it must be another one.
+    fs.create(&root_at(5), ROOT, b"other", 0).unwrap();
     fs.volume_mut().close(9).unwrap();
     let fault = Arc::new(Fault::new(inner));
     let fs = open(fault.clone(), options);

@@ -1,0 +1,41 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::exit;
+use crate::verbs::{
+    chcp, dumpseg, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, status, sync, tune, umount,
+};
+
+/// A file system that keeps every moment, on the NILFS2 format, in user space.
+#[derive(Parser)]
+#[command(name = "silt", version, propagate_version = true, after_help = exit::TABLE, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Verb {
+    Mkfs(mkfs::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Status(status::Args),
+    Sync(sync::Args),
+    Lscp(lscp::Args),
+    Mkcp(mkcp::Args),
+    Chcp(chcp::Args),
+    Rmcp(rmcp::Args),
+    Lssu(lssu::Args),
+    Dumpseg(dumpseg::Args),
+    Tune(tune::Args),
+    Resize(resize::Args),
+    Install(install::Args),
+    #[command(hide = true)]
+    Serve(mount::serve::Args),
+    #[command(hide = true)]
+    MountHelper(mount::helper::Args),
+    #[command(hide = true)]
+    UmountHelper(umount::HelperArgs),
+}

@@ -1,0 +1,82 @@
+//! How a verb ends when it does not end well.
+
+use std::sync::OnceLock;
+
+use silt_control::{ControlError, Kind};
+
+use crate::exit;
+
+/// Result of a verb.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Why a verb failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// With a sentence.
+    Error(ControlError),
+    /// Everything has been said already; some items failed.
+    Told,
+    /// Whoever read our output has gone: nothing to say, nobody to say it to.
+    Pipe,
+}
+
+impl Failure {
+    /// A wrong use of the command line.
+    pub fn usage(message: impl Into<String>) -> Self {
+        ControlError::new(Kind::Invalid, message).into()
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Error(e) => exit::of(e.kind),
+            Failure::Told => exit::FAILURE,
+            Failure::Pipe => exit::OK,
+        }
+    }
+
+    /// Says it on standard error.
+    pub fn tell(&self) {
+        if let Failure::Error(e) = self {
+            complain(e);
+        }
+    }
+}
+
+/// What messages begin with: the name this program was called by.
+static PREFIX: OnceLock<&'static str> = OnceLock::new();
+
+/// Sets what messages begin with, once.
+pub fn set_prefix(prefix: &'static str) {
+    let _ = PREFIX.set(prefix);
+}
+
+/// One sentence on standard error, and what to do next on a second line.
+pub fn complain(error: &ControlError) {
+    use std::io::Write;
+    let prefix = PREFIX.get().copied().unwrap_or("silt");
+    let mut to = std::io::stderr().lock();
+    // Standard error may be closed; there is nowhere else to say so.
+    let _ = writeln!(to, "{prefix}: {}", error.message);
+    if let Some(hint) = &error.hint {
+        let _ = writeln!(to, "  ({hint})");
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(e: ControlError) -> Self {
+        Failure::Error(e)
+    }
+}
+
+impl From<silt_device::Error> for Failure {
+    fn from(e: silt_device::Error) -> Self {
+        Failure::Error(e.into())
+    }
+}
+
+impl From<silt_engine::Error> for Failure {
+    fn from(e: silt_engine::Error) -> Self {
+        Failure::Error(e.into())
+    }
+}

@@ -1,0 +1,86 @@
+//! Standard output: buffered, and quiet where nobody reads it any more.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use serde::Serialize;
+use silt_control::ControlError;
+
+use crate::failure::{Failure, Result};
+
+/// Standard output.
+pub struct Output {
+    to: BufWriter<StdoutLock<'static>>,
+    /// A line to be written before the first one.
+    header: Option<String>,
+}
+
+impl Output {
+    pub fn new() -> Self {
+        Output { to: BufWriter::new(io::stdout().lock()), header: None }
+    }
+
+    /// Output that begins with `header`, unless it ends in an error before its first line.
+    pub fn with_header(header: String) -> Self {
+        Output { header: Some(header), ..Output::new() }
+    }
+
+    /// A line.
+    pub fn line(&mut self, text: impl std::fmt::Display) -> Result<()> {
+        self.head()?;
+        writeln!(self.to, "{text}").map_err(failed)
+    }
+
+    fn head(&mut self) -> Result<()> {
+        match self.header.take() {
+            Some(header) => writeln!(self.to, "{header}").map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    /// A value as one line of JSON.
+    pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
+        serde_json::to_writer(&mut self.to, value).map_err(|e| failed(e.into()))?;
+        self.line("")
+    }
+
+    /// Ends the output; without it the last lines may be lost unseen.
+    pub fn finish(mut self) -> Result<()> {
+        self.head()?;
+        self.to.flush().map_err(failed)
+    }
+}
+
+fn failed(e: io::Error) -> Failure {
+    if e.kind() == io::ErrorKind::BrokenPipe {
+        Failure::Pipe
+    } else {
+        ControlError::io("standard output", &e).into()
+    }
+}
+
+/// A list as a JSON array that is written as its items come.
+pub struct JsonList {
+    out: Output,
+    any: bool,
+}
+
+impl JsonList {
+    pub fn new(out: Output) -> Self {
+        JsonList { out, any: false }
+    }
+
+    /// One more item.
+    pub fn item(&mut self, value: &impl Serialize) -> Result<()> {
+        let before = if self.any { ",\n " } else { "[\n " };
+        self.any = true;
+        self.out.to.write_all(before.as_bytes()).map_err(failed)?;
+        serde_json::to_writer(&mut self.out.to, value).map_err(|e| failed(e.into()))
+    }
+
+    /// Closes the array.
+    pub fn finish(mut self) -> Result<()> {
+        let end = if self.any { "\n]" } else { "[]" };
+        self.out.line(end)?;
+        self.out.finish()
+    }
+}

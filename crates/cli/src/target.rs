@@ -1,0 +1,101 @@
+//! Which volume a command means.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use silt_control::{Control, Request, Response, connect, only_mount};
+
+use crate::failure::{Failure, Result, complain};
+
+/// The volume named, or the only one mounted.
+pub fn open(named: Option<&Path>) -> Result<Box<dyn Control>> {
+    match named {
+        Some(path) => Ok(connect(path)?),
+        None => Ok(connect(&only_mount()?.dir)?),
+    }
+}
+
+/// Runs a request, warns of what is to be warned of, and hands the rest to `each`.
+pub fn call(
+    control: &mut dyn Control,
+    request: Request,
+    mut each: impl FnMut(Response) -> Result<()>,
+) -> Result<()> {
+    let mut own = None;
+    let result = control.call(request, &mut |part| {
+        if let Response::Notice(text) = part {
+            eprintln_quiet(&format!("note: {text}"));
+            return Ok(());
+        }
+        each(part).map_err(|failure| {
+            let error = match &failure {
+                Failure::Error(e) => e.clone(),
+                Failure::Told | Failure::Pipe => {
+                    silt_control::ControlError::new(silt_control::Kind::Other, "the output ended")
+                }
+            };
+            own = Some(failure);
+            error
+        })
+    });
+    match own {
+        Some(failure) => Err(failure),
+        None => Ok(result?),
+    }
+}
+
+/// A line on standard error, which may be closed.
+pub fn eprintln_quiet(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Says that one item of a list failed.
+pub fn refused(what: impl std::fmt::Display, error: &silt_control::ControlError) {
+    complain(&error.clone().about(what));
+}
+
+/// Takes a volume off the front of arguments that otherwise begin with a number: everything that
+/// does not look like an `item`.
+pub fn split<'a>(
+    args: &'a [std::ffi::OsString],
+    item: fn(&str) -> bool,
+) -> (Option<PathBuf>, &'a [std::ffi::OsString]) {
+    match args.split_first() {
+        Some((first, rest)) if !is(first, item) => (Some(PathBuf::from(first)), rest),
+        _ => (None, args),
+    }
+}
+
+fn is(arg: &OsStr, item: fn(&str) -> bool) -> bool {
+    arg.to_str().is_some_and(item)
+}
+
+/// Whether an argument is a number.
+pub fn is_number(arg: &str) -> bool {
+    !arg.is_empty() && arg.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A number.
+pub fn number(arg: &OsStr, what: &str) -> Result<u64> {
+    arg.to_str()
+        .filter(|a| is_number(a))
+        .and_then(|a| a.parse().ok())
+        .ok_or_else(|| Failure::usage(format!("{}: invalid {what}", arg.to_string_lossy())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_before_numbers_is_told_apart() {
+        let args: Vec<std::ffi::OsString> = ["/dev/x", "3", "4"].iter().map(Into::into).collect();
+        let (volume, rest) = split(&args, is_number);
+        assert_eq!((volume, rest.len()), (Some(PathBuf::from("/dev/x")), 2));
+        let (volume, rest) = split(&args[1..], is_number);
+        assert_eq!((volume, rest.len()), (None, 2));
+        assert!(number(OsStr::new("99999999999999999999999"), "number").is_err());
+        assert!(number(OsStr::new("+3"), "number").is_err());
+    }
+}

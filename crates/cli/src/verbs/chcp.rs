@@ -1,0 +1,59 @@
+//! `silt chcp`: makes checkpoints snapshots, or snapshots checkpoints.
+
+use std::ffi::OsString;
+
+use clap::ValueEnum;
+use silt_control::{Request, Response};
+
+use crate::failure::{Failure, Result};
+use crate::target;
+
+/// Numbers in one request.
+const BATCH: usize = 1000;
+
+/// What to make of checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Plain checkpoints, which go when space is needed
+    Cp,
+    /// Snapshots, which are kept
+    Ss,
+}
+
+/// Make checkpoints snapshots (ss), or snapshots plain checkpoints (cp)
+#[derive(clap::Args)]
+pub struct Args {
+    mode: Mode,
+    /// Checkpoint numbers; before them the image, device or mounted directory, unless only one
+    /// volume is mounted
+    #[arg(value_name = "[VOLUME] NUMBER", required = true)]
+    numbers: Vec<OsString>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let (volume, numbers) = target::split(&args.numbers, target::is_number);
+    let numbers = numbers
+        .iter()
+        .map(|n| match target::number(n, "checkpoint number")? {
+            0 => Err(Failure::usage("0: invalid checkpoint number")),
+            n => Ok(n),
+        })
+        .collect::<Result<Vec<u64>>>()?;
+    if numbers.is_empty() {
+        return Err(Failure::usage("name the numbers of the checkpoints to change"));
+    }
+    let mut control = target::open(volume.as_deref())?;
+    let mut some_failed = false;
+    for checkpoints in numbers.chunks(BATCH) {
+        let request =
+            Request::ChangeMode { checkpoints: checkpoints.to_vec(), snapshot: args.mode == Mode::Ss };
+        target::call(&mut *control, request, |part| {
+            if let Response::Refused { number, error } = part {
+                target::refused(number, &error);
+                some_failed = true;
+            }
+            Ok(())
+        })?;
+    }
+    if some_failed { Err(Failure::Told) } else { Ok(()) }
+}

@@ -1,0 +1,218 @@
+//! `silt install`: puts the program, its helpers, man pages, completions and units in place.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use silt_control::ControlError;
+
+use crate::args::Cli;
+use crate::failure::Result;
+use crate::names;
+use crate::output::Output;
+use crate::target;
+
+/// Install this program, its mount helpers, man pages, completions and systemd units
+///
+/// mount(8) finds its helpers in /sbin only: with the prefix /usr or /usr/local they go there.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where
+    #[arg(long, default_value = "/usr/local")]
+    prefix: PathBuf,
+    /// Put everything below this directory, for making a package
+    #[arg(long, value_name = "DIR")]
+    destdir: Option<PathBuf>,
+    /// Also install the names of nilfs-utils (mkfs.nilfs2, lscp, mkcp, ...); files that are there
+    /// are left alone
+    #[arg(long)]
+    nilfs_names: bool,
+    /// Print each file
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// The units, with `@BIN@` where the program's directory belongs.
+const UNITS: &[(&str, &str, &str)] = &[
+    ("system", "silt@.service", include_str!("../../../../packaging/systemd/silt@.service")),
+    ("user", "silt.service", include_str!("../../../../packaging/systemd/silt.service")),
+];
+
+struct Installer<'a> {
+    args: &'a Args,
+    out: Output,
+    left_alone: Vec<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let prefix =
+        std::path::absolute(&args.prefix).map_err(|e| ControlError::io(args.prefix.display(), &e))?;
+    let mut to = Installer { args, out: Output::new(), left_alone: Vec::new() };
+    to.program(&prefix)?;
+    to.names(&prefix)?;
+    to.pages(&prefix)?;
+    to.completions(&prefix)?;
+    to.units(&prefix)?;
+    let Installer { mut out, left_alone, .. } = to;
+    for path in &left_alone {
+        target::eprintln_quiet(&format!("note: {} is there already and was left alone", path.display()));
+    }
+    out.line(format!("silt is installed in {}", prefix.display()))?;
+    out.finish()
+}
+
+impl Installer<'_> {
+    /// The path to write to, with its directory made.
+    fn place(&mut self, path: &Path) -> Result<PathBuf> {
+        let place = match &self.args.destdir {
+            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
+            None => path.to_owned(),
+        };
+        if let Some(dir) = place.parent() {
+            fs::create_dir_all(dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+        }
+        if self.args.verbose {
+            self.out.line(place.display())?;
+        }
+        Ok(place)
+    }
+
+    /// Writes beside, then renames: a running program's file cannot be written, and half a file
+    /// helps nobody.
+    fn write(&mut self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+        let place = self.place(path)?;
+        let fail = |e: io::Error| ControlError::io(place.display(), &e);
+        let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let new = place.with_file_name(format!(".{name}.new"));
+        fs::write(&new, bytes).map_err(fail)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(fail)?;
+        fs::rename(&new, &place).map_err(fail)?;
+        Ok(())
+    }
+
+    fn program(&mut self, prefix: &Path) -> Result<()> {
+        let this = std::env::current_exe().map_err(|e| ControlError::io("cannot find this program", &e))?;
+        let bytes = fs::read(&this).map_err(|e| ControlError::io(this.display(), &e))?;
+        self.write(&prefix.join("bin/silt"), &bytes, 0o755)
+    }
+
+    /// Helpers and, if asked for, the names of nilfs-utils, as links to the program.
+    fn names(&mut self, prefix: &Path) -> Result<()> {
+        let program = prefix.join("bin/silt");
+        let usual = [Path::new("/usr"), Path::new("/usr/local")].contains(&prefix);
+        let sbin = prefix.join("sbin");
+        let helpers = match (usual, prefix == Path::new("/usr")) {
+            // /sbin is a link to it, and packages must not go through links.
+            (true, true) => sbin.clone(),
+            (true, false) => PathBuf::from("/sbin"),
+            (false, _) => sbin.clone(),
+        };
+        for (name, _) in names::HELPERS {
+            self.link(&program, &helpers.join(name))?;
+        }
+        if self.args.nilfs_names {
+            for (name, _) in names::TOOLS {
+                let administrative = name.starts_with("mkfs.") || name.starts_with("nilfs-");
+                let dir = if administrative { sbin.clone() } else { prefix.join("bin") };
+                self.link(&program, &dir.join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, program: &Path, path: &Path) -> Result<()> {
+        let place = self.place(path)?;
+        let fail = |e: io::Error| ControlError::io(place.display(), &e);
+        match fs::read_link(&place) {
+            Ok(old) if old == program => return Ok(()),
+            Ok(old) if old.file_name() == Some("silt".as_ref()) => fs::remove_file(&place).map_err(fail)?,
+            Ok(_) => {
+                self.left_alone.push(place);
+                return Ok(());
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => {
+                self.left_alone.push(place);
+                return Ok(());
+            }
+        }
+        Ok(symlink(program, &place).map_err(fail)?)
+    }
+
+    /// `silt(1)` and `silt-VERB(1)`.
+    fn pages(&mut self, prefix: &Path) -> Result<()> {
+        let dir = prefix.join("share/man/man1");
+        for (name, command) in commands() {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command)
+                .title(name.to_uppercase())
+                .render(&mut page)
+                .map_err(|e| ControlError::io(format!("the manual page of {name}"), &e))?;
+            self.write(&dir.join(format!("{name}.1")), &page, 0o644)?;
+        }
+        Ok(())
+    }
+
+    fn completions(&mut self, prefix: &Path) -> Result<()> {
+        let share = prefix.join("share");
+        let places = [
+            (Shell::Bash, "bash-completion/completions/silt"),
+            (Shell::Zsh, "zsh/site-functions/_silt"),
+            (Shell::Fish, "fish/vendor_completions.d/silt.fish"),
+        ];
+        for (shell, path) in places {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "silt", &mut script);
+            self.write(&share.join(path), &script, 0o644)?;
+        }
+        Ok(())
+    }
+
+    fn units(&mut self, prefix: &Path) -> Result<()> {
+        let bin = prefix.join("bin");
+        for (kind, name, text) in UNITS {
+            let text = text.replace("@BIN@", &bin.to_string_lossy());
+            self.write(&prefix.join("lib/systemd").join(kind).join(name), text.as_bytes(), 0o644)?;
+        }
+        Ok(())
+    }
+}
+
+/// The program's command and its verbs', each with the name of its page.
+fn commands() -> Vec<(String, Command)> {
+    let mut root = Cli::command();
+    root.build();
+    let verbs: Vec<(String, Command)> = root
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
+        .map(|c| (format!("silt-{}", c.get_name()), c.clone()))
+        .collect();
+    let mut all = vec![("silt".to_owned(), root)];
+    all.extend(verbs);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_a_page_with_its_options() {
+        let all = commands();
+        assert!(all.len() > 10);
+        for (name, command) in all {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page).unwrap();
+            let page = String::from_utf8(page).unwrap();
+            assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}");
+        }
+    }
+}

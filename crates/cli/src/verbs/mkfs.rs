@@ -1,0 +1,272 @@
+//! `silt mkfs`: makes a volume.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use silt_control::{ControlError, Kind};
+use silt_device::{Access, Device, FileDevice};
+use silt_engine::mkfs::{Parameters, Plan};
+use uuid::Uuid;
+
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::{progress, signatures, size, target};
+
+/// Make a volume on a block device or in an image file
+///
+/// Refuses a device that is in use, and one that holds a known file system unless -f is given.
+/// The root directory belongs to root, or where an ordinary user makes an image, to that user.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Block size in bytes: a power of two from 1024 to 65536. The Linux kernel mounts volumes of
+    /// up to 4096
+    #[arg(short, long, value_name = "BYTES", default_value_t = 4096)]
+    block_size: u32,
+    /// Blocks a segment: a power of two of at least 16
+    #[arg(short = 'B', long, value_name = "COUNT", default_value_t = 2048)]
+    blocks_per_segment: u32,
+    /// Read the whole device first, and refuse one with unreadable blocks
+    #[arg(short, long)]
+    check: bool,
+    /// Overwrite a known file system
+    #[arg(short, long)]
+    force: bool,
+    /// Do not discard what is on the device
+    #[arg(short = 'K', long)]
+    keep: bool,
+    /// Label, of which 80 bytes count
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
+    label: OsString,
+    /// Segments kept back for cleaning, 1 to 99 percent
+    #[arg(short, long = "reserved", value_name = "PERCENT", default_value_t = 5)]
+    m: u32,
+    /// Say what would be made, and make nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Features to switch on, or off with a ^ before the name: block_count, none
+    #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', default_value = "block_count")]
+    options: Vec<String>,
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say more
+    #[arg(short, long)]
+    verbose: bool,
+    /// Make a sparse image file of this size, as 512M or 16G
+    #[arg(long, value_parser = size::parse)]
+    size: Option<u64>,
+    /// Owner of the root directory, as UID:GID
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    owner: Option<(u32, u32)>,
+    /// Block device or image file
+    volume: PathBuf,
+}
+
+fn owner(text: &str) -> std::result::Result<(u32, u32), String> {
+    let ids = text.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?)));
+    ids.ok_or_else(|| format!("{text:?} is not two numbers with a colon between them"))
+}
+
+/// Whether `block_count` is to be set.
+fn block_count(options: &[String]) -> Result<bool> {
+    let mut on = false;
+    for option in options {
+        match option.as_str() {
+            "block_count" => on = true,
+            "^block_count" | "none" => on = false,
+            other => {
+                return Err(Failure::usage(format!(
+                    "there is no feature {other:?} (block_count and none are)"
+                )));
+            }
+        }
+    }
+    Ok(on)
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| ControlError::new(Kind::Io, format!("no random numbers: {e}")))?;
+    Ok(bytes)
+}
+
+/// Who owns the root directory of a volume that this process makes.
+fn default_owner() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// What a volume without further wishes is made with.
+pub fn parameters() -> Result<Parameters> {
+    Ok(Parameters {
+        block_size: 4096,
+        blocks_per_segment: 2048,
+        reserved_percent: 5,
+        label: Vec::new(),
+        uuid: uuid::Builder::from_random_bytes(random()?).into_uuid().into_bytes(),
+        crc_seed: u32::from_ne_bytes(random()?),
+        now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        block_count: true,
+        owner: default_owner(),
+    })
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let parameters = Parameters {
+        block_size: args.block_size,
+        blocks_per_segment: args.blocks_per_segment,
+        reserved_percent: args.m,
+        label: args.label.as_bytes().to_vec(),
+        block_count: block_count(&args.options)?,
+        owner: args.owner.unwrap_or_else(default_owner),
+        ..parameters()?
+    };
+    let note = |text: &str| {
+        if !args.quiet {
+            target::eprintln_quiet(&format!("note: {text}"));
+        }
+    };
+    if parameters.block_size > 4096 && parameters.block_size <= 65536 {
+        note("the Linux kernel's driver cannot mount a volume with blocks of more than 4096 bytes");
+    }
+    if parameters.label.len() > 80 {
+        note("the label is cut off after 80 bytes");
+    }
+    let exists = args.volume.exists();
+    if args.size.is_none() && !exists {
+        return Err(ControlError::new(
+            Kind::NotFound,
+            format!("there is no device or file {}", args.volume.display()),
+        )
+        .hint("--size 1G makes an image file of that size")
+        .into());
+    }
+    if args.dry_run {
+        let bytes = match (args.size, exists) {
+            (Some(size), false) => size,
+            (size, _) => {
+                let device = silt_device::open(&args.volume, Access::ReadOnly, &Default::default())?;
+                refuse_known(&device, &args)?;
+                size.unwrap_or_else(|| device.len())
+            }
+        };
+        let plan = Plan::new(parameters, bytes)?;
+        return say(&args, &plan, "would be");
+    }
+    // Nothing is made, and nothing lost, for a plan that does not hold.
+    let plan = args.size.map(|size| Plan::new(parameters.clone(), size)).transpose()?;
+    let (device, made) = open(&args, exists)?;
+    let result = make(&args, &device, plan, parameters);
+    if result.is_err() && made {
+        drop(device);
+        let _ = std::fs::remove_file(&args.volume);
+    }
+    result
+}
+
+fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parameters) -> Result<()> {
+    if args.check {
+        check(device, args)?;
+    }
+    let plan = match plan {
+        Some(plan) => plan,
+        None => Plan::new(parameters, device.len())?,
+    };
+    plan.write(device, !args.keep)?;
+    say(args, &plan, "is")
+}
+
+/// The device for writing, and whether a file was made for it.
+fn open(args: &Args, exists: bool) -> Result<(FileDevice, bool)> {
+    if let (Some(size), false) = (args.size, exists) {
+        return Ok((silt_device::create_image(&args.volume, size, false)?, true));
+    }
+    let device = silt_device::open(&args.volume, Access::ReadWrite, &Default::default())?;
+    refuse_known(&device, args)?;
+    let Some(size) = args.size else { return Ok((device, false)) };
+    if device.is_block_device() {
+        return Err(Failure::usage("--size makes image files; a block device has the size it has"));
+    }
+    if !device.is_empty() && !args.force {
+        return Err(ControlError::new(Kind::Other, format!("{} exists", args.volume.display()))
+            .hint("-f makes a new image in its place, leaving out --size uses it as it is")
+            .into());
+    }
+    drop(device);
+    Ok((silt_device::create_image(&args.volume, size, true)?, false))
+}
+
+fn refuse_known(device: &FileDevice, args: &Args) -> Result<()> {
+    if args.force {
+        return Ok(());
+    }
+    match signatures::find(device)? {
+        None => Ok(()),
+        Some(what) => Err(ControlError::new(Kind::Other, format!("{} holds {what}", args.volume.display()))
+            .hint("-f overwrites it; what it holds is lost then")
+            .into()),
+    }
+}
+
+/// Reads all of the device.
+fn check(device: &dyn Device, args: &Args) -> Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let bar = progress::bytes(device.len(), "reading", args.quiet);
+    let mut at = 0;
+    while at < device.len() {
+        let n = usize::try_from(device.len() - at).unwrap_or(usize::MAX).min(buffer.len());
+        device.read_at(at, &mut buffer[..n]).map_err(|e| {
+            bar.abandon();
+            ControlError::new(Kind::Io, format!("{} has bad blocks: {e}", args.volume.display()))
+                .hint("do not use this device")
+        })?;
+        at += n as u64;
+        bar.set_position(at);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn say(args: &Args, plan: &Plan, is: &str) -> Result<()> {
+    if args.quiet && !args.dry_run {
+        return Ok(());
+    }
+    let mut out = Output::new();
+    let g = &plan.geometry;
+    let segment = u64::from(g.blocks_per_segment) * u64::from(g.block_size);
+    out.line(format!(
+        "{} {is} a NILFS2 volume of {}: {} segments of {}, blocks of {} bytes",
+        args.volume.display(),
+        size::show(plan.device_size),
+        g.nsegments,
+        size::show(segment),
+        g.block_size
+    ))?;
+    if args.verbose || args.dry_run {
+        let sb = &plan.super_block;
+        out.line(format!("  UUID               {}", Uuid::from_bytes(sb.uuid)))?;
+        out.line(format!("  label              {}", String::from_utf8_lossy(sb.label())))?;
+        out.line(format!("  device size        {} bytes", plan.device_size))?;
+        out.line(format!("  blocks a segment   {}", g.blocks_per_segment))?;
+        out.line(format!(
+            "  reserved           {} segments ({} %)",
+            g.reserved_segments(),
+            g.reserved_percent
+        ))?;
+        out.line(format!("  first data block   {}", g.first_data_block))?;
+    }
+    out.finish()
+}
+
+/// Makes a volume in a new image with the usual parameters; the file is removed again if that fails.
+pub fn default_image(path: &Path, bytes: u64) -> Result<()> {
+    let plan = Plan::new(parameters()?, bytes)?;
+    let device = silt_device::create_image(path, bytes, false)?;
+    let written = plan.write(&device, false);
+    if written.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(written?)
+}

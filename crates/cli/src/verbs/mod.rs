@@ -1,0 +1,42 @@
+//! The verbs, a file each.
+
+pub mod chcp;
+pub mod dumpseg;
+pub mod install;
+pub mod lscp;
+pub mod lssu;
+pub mod mkcp;
+pub mod mkfs;
+pub mod mount;
+pub mod resize;
+pub mod rmcp;
+pub mod status;
+pub mod sync;
+pub mod tune;
+pub mod umount;
+
+use crate::args::Verb;
+use crate::failure::Result;
+
+/// Runs a verb.
+pub fn run(verb: Verb) -> Result<()> {
+    match verb {
+        Verb::Mkfs(args) => mkfs::run(args),
+        Verb::Mount(args) => mount::run(args),
+        Verb::Umount(args) => umount::run(&args),
+        Verb::Status(args) => status::run(&args),
+        Verb::Sync(args) => sync::run(&args),
+        Verb::Lscp(args) => lscp::run(&args),
+        Verb::Mkcp(args) => mkcp::run(&args),
+        Verb::Chcp(args) => chcp::run(&args),
+        Verb::Rmcp(args) => rmcp::run(&args),
+        Verb::Lssu(args) => lssu::run(&args),
+        Verb::Dumpseg(args) => dumpseg::run(&args),
+        Verb::Tune(args) => tune::run(&args),
+        Verb::Resize(args) => resize::run(&args),
+        Verb::Install(args) => install::run(&args),
+        Verb::Serve(args) => mount::serve::run(args),
+        Verb::MountHelper(args) => mount::helper::run(args),
+        Verb::UmountHelper(args) => umount::helper(&args),
+    }
+}

@@ -1,0 +1,196 @@
+//! `silt mount`: mounts a volume, or a past moment of one.
+//!
+//! The program starts itself again in the background (`serve`, hidden), waits until the mount
+//! answers, and says where it is. A moment of a volume that a daemon holds is that daemon's to
+//! mount.
+
+mod background;
+mod default_volume;
+pub mod helper;
+mod log;
+mod options;
+pub mod serve;
+
+use std::path::{Path, PathBuf};
+
+use silt_control::{
+    Control, ControlError, Kind, Moment, MomentMount, Request, Response, Status, connect, mounts,
+};
+
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::{size, target};
+use options::Options;
+
+/// Mount a volume, or a past moment of one
+///
+/// Without a volume, the default one: a sparse image of 16 GiB in the user's data directory,
+/// which is made if there is none. The directory is made if it is not there.
+///
+/// A past moment is mounted beside the live tree with -o at=NUMBER or -o at=TIME; the volume may
+/// then also be named by the directory where it is mounted.
+#[derive(clap::Args)]
+#[command(after_help = options::HELP)]
+pub struct Args {
+    /// Options, with commas between them (see below)
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Stay in the foreground and write the log to standard error
+    #[arg(short, long)]
+    foreground: bool,
+    /// Read-only
+    #[arg(short, long)]
+    read_only: bool,
+    /// Append the log to this file instead of sending it to the system's
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say more
+    #[arg(short, long)]
+    verbose: bool,
+    /// The volume, unless it is the default one, and the directory to mount it on
+    #[arg(value_names = ["VOLUME", "DIR"], num_args = 1..=2, required = true)]
+    paths: Vec<PathBuf>,
+}
+
+/// What is mounted, where and how: what `mount` and the helper of mount(8) have in common.
+pub struct Job {
+    pub volume: PathBuf,
+    pub dir: PathBuf,
+    pub options: Options,
+    pub log: Option<PathBuf>,
+    pub foreground: bool,
+    pub verbose: bool,
+    /// Say where it is.
+    pub tell: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let mut options = Options::parse(args.options.iter().map(String::as_str), false)?;
+    options.read_only |= args.read_only;
+    let (volume, dir) = match args.paths.as_slice() {
+        [dir] => (default_volume::find_or_make(args.verbose)?, dir.clone()),
+        [volume, dir] => (volume.clone(), dir.clone()),
+        _ => return Err(Failure::usage("name a volume and a directory")),
+    };
+    // A directory that something is mounted on is not looked at: its daemon may hang.
+    if mounts::locate(&dir).is_ok_and(|d| std::fs::symlink_metadata(&d).is_err()) {
+        std::fs::create_dir(&dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+    }
+    let Args { foreground, log, verbose, .. } = args;
+    mount(Job { volume, dir, options, log, foreground, verbose, tell: true })
+}
+
+pub(super) fn mount(job: Job) -> Result<()> {
+    let (notes, details) = job.options.check()?;
+    notes.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
+    if job.verbose {
+        details.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
+    }
+    let dir = job.dir.canonicalize().map_err(|e| match e.raw_os_error() {
+        Some(code) if code == rustix::io::Errno::NOTCONN.raw_os_error() => ControlError::new(
+            Kind::Unavailable,
+            format!("{} holds a mount whose daemon is gone", job.dir.display()),
+        )
+        .hint(format!("silt umount {}", job.dir.display())),
+        _ => ControlError::io(job.dir.display(), &e),
+    })?;
+    let mut control = connect(&job.volume)?;
+    if control.is_mounted() {
+        return beside(&mut *control, &job, &dir);
+    }
+    let volume = job.volume.canonicalize().map_err(|e| ControlError::io(job.volume.display(), &e))?;
+    // The number is looked for while nobody else can change the volume but us.
+    let moment = match &job.options.at {
+        None => None,
+        Some((at, snapshot_only)) => Some(resolve(&mut *control, *at, *snapshot_only)?),
+    };
+    drop(control);
+    let job = Job { volume, dir, ..job };
+    if job.foreground {
+        return serve::here(&job, moment);
+    }
+    background::start(&job, moment)?;
+    tell(&job)
+}
+
+fn resolve(control: &mut dyn Control, at: Moment, snapshot_only: bool) -> Result<u64> {
+    let mut found = None;
+    target::call(control, Request::FindMoment { at, snapshot_only }, |part| {
+        if let Response::Checkpoint(n) = part {
+            found = Some(n);
+        }
+        Ok(())
+    })?;
+    found.ok_or_else(|| ControlError::new(Kind::NotFound, "there is no such moment").into())
+}
+
+/// Mounts a moment of a volume that a daemon holds.
+fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
+    let Some((at, snapshot_only)) = job.options.at else {
+        let at = status(control)?
+            .and_then(|s| s.mounts.first().map(|m| format!(" on {}", m.dir.display())))
+            .unwrap_or_default();
+        let error = ControlError::new(Kind::Busy, format!("{} is mounted{at} already", job.volume.display()))
+            .hint("-o at=NUMBER or at=TIME mounts a past moment beside it");
+        return Err(error.into());
+    };
+    if job.foreground {
+        return Err(Failure::usage(
+            "a moment beside a mounted volume is served by that mount's daemon: leave out -f",
+        ));
+    }
+    let mount = MomentMount {
+        at,
+        snapshot_only,
+        dir: dir.to_owned(),
+        allow_other: job.options.daemon.allow_other,
+        exec: job.options.daemon.exec,
+        suid: job.options.daemon.suid,
+        dev: job.options.daemon.dev,
+    };
+    let mut out = Output::new();
+    target::call(control, Request::MountMoment(mount), |part| {
+        let Response::Mounted(dir) = part else { return Ok(()) };
+        if !job.tell {
+            return Ok(());
+        }
+        out.line(format!("{} shows the volume as it was; unmount with: silt umount {0}", dir.display()))
+    })?;
+    out.finish()
+}
+
+fn status(control: &mut dyn Control) -> Result<Option<Status>> {
+    let mut status = None;
+    target::call(control, Request::Status, |part| {
+        if let Response::Status(s) = part {
+            status = Some(*s);
+        }
+        Ok(())
+    })?;
+    Ok(status)
+}
+
+/// The three lines: where it is, how to see its moments, how to unmount.
+pub(super) fn tell(job: &Job) -> Result<()> {
+    if !job.tell {
+        return Ok(());
+    }
+    let status = connect(&job.dir).ok().and_then(|mut c| status(&mut *c).ok()).flatten();
+    let mut out = Output::new();
+    let dir = job.dir.display();
+    let sync = match status.as_ref().map(|s| (s.sync_arrives, s.read_only)) {
+        Some((Some(true), false)) => "; sync reaches it".to_owned(),
+        Some((Some(false), false)) => format!("; sync does not reach it: silt sync {dir} does what it would"),
+        _ => String::new(),
+    };
+    let bytes = status.as_ref().map_or_else(String::new, |s| format!(", {}", size::show(s.size)));
+    out.line(format!("{dir} is mounted ({}{bytes}){sync}", job.volume.display()))?;
+    out.line(format!(
+        "moments: silt lscp {dir} lists them, silt mount -o at=NUMBER {dir} OTHERDIR shows one"
+    ))?;
+    out.line(format!("unmount with: silt umount {dir}"))?;
+    if let (Some(s), true) = (&status, job.verbose) {
+        s.notes.iter().try_for_each(|n| out.line(format!("note: {n}")))?;
+    }
+    out.finish()
+}

@@ -1,0 +1,294 @@
+//! Mount options: the kernel's, ours, and those that mount(8) passes to everybody.
+
+use std::time::Duration;
+
+use silt_control::{ControlError, Kind, Moment};
+use silt_daemon::{MountOptions, OnError};
+
+use crate::failure::{Failure, Result};
+use crate::size;
+
+/// For `--help` and the man page.
+pub const HELP: &str = "\
+Options:
+  ro, rw                 read-only (writes not one byte), or read-write (default)
+  at=NUMBER, at=TIME     show a past moment: a checkpoint's or snapshot's number, or the newest
+                         moment at a time as 2026-11-21T14:03:05; implies ro
+  cp=NUMBER              show a snapshot; needs ro
+  interval=SECONDS       time between checkpoints while something changes (default: what silt tune
+                         set, else 5)
+  cache=SIZE             memory for metadata, directory indexes and known files (default 128M)
+  dirty=SIZE             limit of data not yet written, frozen and new together (default 256M);
+                         beyond it writers are slowed to the speed of the device
+  order=relaxed|strict   relaxed (default): an fdatasync that changed only data need not make a
+                         checkpoint; strict: every sync makes one
+  barrier, nobarrier     flush the device's cache where durability is promised (default), or never
+  errors=continue        an error in metadata concerns the file that has it (default)
+  errors=remount-ro      after one nothing is written any more
+  errors=panic           is treated as remount-ro
+  norecovery             do not look for synced data behind the newest checkpoint; needs ro on a
+                         volume that was not cleanly unmounted
+  direct                 go around the host's page cache
+  allow_other            let other users in (default for root; others need user_allow_other in
+                         /etc/fuse.conf); noallow_other
+  suid, dev              honour set-user-id bits, device nodes; root only (default: nosuid, nodev)
+  exec, noexec           allow programs to be run (default), or not
+  fuseblk, nofuseblk     as root, mount on a block device where sync(2) reaches it then (default)
+  discard, nodiscard, pp=SECONDS, gc, nogc
+                         accepted; they matter once there is a cleaner
+Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
+accepted. Access times are kept in memory only, whatever is asked.";
+
+/// Parsed options.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// For the daemon; `read_only` and `moment` are set by [`Options::for_daemon`].
+    pub daemon: MountOptions,
+    pub read_only: bool,
+    /// The moment to show, and whether it must be a snapshot.
+    pub at: Option<(Moment, bool)>,
+    /// Said always.
+    notes: Vec<String>,
+    /// Said where more is to be said.
+    details: Vec<String>,
+    /// The text for the process in the background.
+    pub text: String,
+}
+
+/// Options that mean nothing here and are no mistake.
+const NEUTRAL: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "async",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "silent",
+    "loud",
+    "mand",
+    "nomand",
+    "iversion",
+    "noiversion",
+    "loop",
+    "rw",
+];
+const NEUTRAL_WITH_VALUE: &[&str] = &["comment", "uhelper", "helper", "user", "loop", "fsname", "subtype"];
+const FOR_CLEANER: &[&str] = &["discard", "nodiscard", "gc", "nogc"];
+
+impl Options {
+    /// Parses the values of `-o`. `sloppy`: unknown options are left out.
+    pub fn parse<'a>(values: impl Iterator<Item = &'a str>, sloppy: bool) -> Result<Self> {
+        let mut options = Options {
+            daemon: MountOptions::default(),
+            read_only: false,
+            at: None,
+            notes: Vec::new(),
+            details: Vec::new(),
+            text: String::new(),
+        };
+        let words: Vec<&str> = values.flat_map(|v| v.split(',')).filter(|w| !w.is_empty()).collect();
+        for word in &words {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (*word, None),
+            };
+            if !options.set(name, value)? && !sloppy {
+                return Err(ControlError::new(Kind::Invalid, format!("there is no mount option {word:?}"))
+                    .hint("silt mount --help lists them")
+                    .into());
+            }
+        }
+        // Unknown ones are left out already for whoever parses this again.
+        options.text = words.join(",");
+        Ok(options)
+    }
+
+    /// Takes one option; false if there is none of this name.
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
+        let d = &mut self.daemon;
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("at", Some(v)) => self.at = Some((Moment::parse(v)?, false)),
+            ("cp", Some(v)) => match Moment::parse(v)? {
+                at @ Moment::Checkpoint(_) => self.at = Some((at, true)),
+                Moment::Time(_) => return Err(bad(name, v, "a checkpoint number")),
+            },
+            ("interval", Some(v)) => d.interval = Some(interval(v)?),
+            ("cache", Some(v)) => d.cache = bytes(name, v)?,
+            ("dirty", Some(v)) => d.dirty = bytes(name, v)?,
+            ("order", Some("relaxed")) => d.order_strict = false,
+            ("order", Some("strict")) => d.order_strict = true,
+            ("order", Some(v)) => return Err(bad(name, v, "relaxed or strict")),
+            ("barrier", None) => d.barrier = true,
+            ("nobarrier", None) => d.barrier = false,
+            ("errors", Some("continue")) => d.on_error = OnError::Continue,
+            ("errors", Some("remount-ro")) => d.on_error = OnError::RemountReadOnly,
+            ("errors", Some("panic")) => {
+                d.on_error = OnError::RemountReadOnly;
+                self.notes.push("errors=panic is treated as errors=remount-ro".to_owned());
+            }
+            ("errors", Some(v)) => return Err(bad(name, v, "continue, remount-ro or panic")),
+            ("norecovery", None) => d.norecovery = true,
+            ("direct", None) => d.direct = true,
+            ("nodirect", None) => d.direct = false,
+            ("allow_other", None) => d.allow_other = true,
+            ("noallow_other", None) => d.allow_other = false,
+            ("suid", None) => d.suid = true,
+            ("nosuid", None) => d.suid = false,
+            ("dev", None) => d.dev = true,
+            ("nodev", None) => d.dev = false,
+            ("exec", None) => d.exec = true,
+            ("noexec", None) => d.exec = false,
+            ("fuseblk", None) => d.block_type = true,
+            ("nofuseblk", None) => d.block_type = false,
+            ("pp", Some(v)) => {
+                v.parse::<u64>().map_err(|_| bad(name, v, "a number of seconds"))?;
+                self.details.push("pp= matters once there is a cleaner".to_owned());
+            }
+            (name, None) if FOR_CLEANER.contains(&name) => {
+                self.details.push(format!("{name} matters once there is a cleaner"));
+            }
+            ("sync" | "dirsync", None) => {
+                self.details.push(format!("{name} has no effect: fsync and silt sync make things durable"));
+            }
+            (name, None) if NEUTRAL.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
+            (name, Some(_))
+                if NEUTRAL_WITH_VALUE.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Checks what depends on more than one option; what is to be said always, and what where more
+    /// is to be said.
+    pub fn check(&self) -> Result<(&[String], &[String])> {
+        if self.at.is_some_and(|(_, snapshot_only)| snapshot_only) && !self.read_only {
+            return Err(Failure::usage("cp= needs ro: a snapshot cannot be written to"));
+        }
+        let needs_root = self.daemon.suid || self.daemon.dev;
+        if needs_root && !rustix::process::geteuid().is_root() {
+            let error = ControlError::new(Kind::NotPermitted, "only root may mount with suid or dev");
+            return Err(error.into());
+        }
+        Ok((&self.notes, &self.details))
+    }
+
+    /// What the daemon gets.
+    pub fn for_daemon(&self, moment: Option<u64>) -> MountOptions {
+        MountOptions {
+            read_only: self.read_only || moment.is_some(),
+            moment: moment.map(silt_daemon::Moment),
+            ..self.daemon.clone()
+        }
+    }
+}
+
+fn bad(name: &str, value: &str, wanted: &str) -> Failure {
+    Failure::usage(format!("{name}={value}: this takes {wanted}"))
+}
+
+fn interval(text: &str) -> Result<Duration> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let seconds: f64 = number.parse().map_err(|_| bad("interval", text, "a number of seconds"))?;
+    // A day is longer than anybody wants to lose.
+    if !(0.01..=86_400.0).contains(&seconds) {
+        return Err(bad("interval", text, "0.01 to 86400 seconds"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn bytes(name: &str, text: &str) -> Result<u64> {
+    /// Less than this no file system can work in.
+    const LEAST: u64 = 4 << 20;
+    let bytes = size::parse(text).map_err(|e| Failure::usage(format!("{name}={text}: {e}")))?;
+    if bytes < LEAST {
+        return Err(bad(name, text, "at least 4M"));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Options> {
+        Options::parse(std::iter::once(text), false)
+    }
+
+    #[test]
+    fn the_kernels_options_and_ours_are_understood() {
+        let o = parse("ro,cp=7,norecovery,order=strict,nobarrier,errors=panic,discard,pp=60,nogc").unwrap();
+        assert!(o.read_only && o.daemon.norecovery && o.daemon.order_strict && !o.daemon.barrier);
+        assert_eq!(o.at, Some((Moment::Checkpoint(7), true)));
+        assert_eq!(o.daemon.on_error, OnError::RemountReadOnly);
+        let (notes, details) = o.check().unwrap();
+        assert_eq!((notes.len(), details.len()), (1, 3));
+
+        let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec").unwrap();
+        assert_eq!(o.daemon.interval, Some(Duration::from_millis(500)));
+        assert_eq!((o.daemon.cache, o.daemon.dirty), (64 << 20, 1 << 30));
+        assert!(o.daemon.direct && o.daemon.allow_other && !o.daemon.exec);
+        let daemon = o.for_daemon(Some(9));
+        assert!(daemon.read_only);
+        assert_eq!(daemon.moment, Some(silt_daemon::Moment(9)));
+    }
+
+    #[test]
+    fn what_fstab_says_to_everybody_is_no_mistake() {
+        let o =
+            parse("defaults,rw,noatime,nofail,_netdev,x-systemd.automount,x-systemd.device-timeout=5,user,,");
+        assert!(o.unwrap().check().is_ok());
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for text in [
+            "nosuchoption",
+            "order=x",
+            "errors=x",
+            "errors",
+            "cp=x",
+            "cp=0",
+            "cp=2026-11-21",
+            "at=",
+            "interval=0",
+            "interval=x",
+            "interval=NaN",
+            "interval=1e99",
+            "cache=1",
+            "dirty=x",
+            "pp=x",
+            "pp",
+            "ro=1",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(Options::parse(["nosuchoption"].into_iter(), true).is_ok(), "sloppy");
+        assert!(parse("cp=3").unwrap().check().is_err(), "cp without ro");
+    }
+
+    #[test]
+    fn defaults_are_those_that_the_help_states() {
+        let d = MountOptions::default();
+        assert!(HELP.contains(&format!("(default {}M)", d.cache >> 20)));
+        assert!(HELP.contains(&format!("(default {}M)", d.dirty >> 20)));
+        assert!(!d.suid && !d.dev && d.exec && d.barrier && !d.order_strict);
+    }
+}

@@ -1,0 +1,182 @@
+//! `silt rmcp`: removes checkpoints.
+
+use std::ffi::OsString;
+use std::io::{BufRead, Write};
+
+use silt_control::{Control, ControlError, Kind, Removed, Request, Response};
+
+use crate::failure::{Failure, Result, complain};
+use crate::output::Output;
+use crate::target;
+
+/// Remove plain checkpoints
+///
+/// Snapshots stay: make them plain checkpoints first (silt chcp cp). The newest checkpoint always
+/// stays.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Do not mind snapshots and missing checkpoints
+    #[arg(short, long)]
+    force: bool,
+    /// Ask before each removal
+    #[arg(short, long)]
+    interactive: bool,
+    /// Print what was removed as JSON
+    #[arg(long)]
+    json: bool,
+    /// Checkpoint numbers N, or ranges A..B, ..B, A..; before them the image, device or mounted
+    /// directory, unless only one volume is mounted
+    #[arg(value_name = "[VOLUME] RANGE", required = true)]
+    ranges: Vec<OsString>,
+}
+
+/// A range as it was written; both ends inclusive.
+struct Range {
+    text: String,
+    start: u64,
+    end: u64,
+    single: bool,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Range> {
+        let (start, end, single) = match text.split_once("..") {
+            None => {
+                let n = Self::number(text)?;
+                (n, n, true)
+            }
+            Some(("", "")) => return None,
+            Some((start, end)) => {
+                let start = if start.is_empty() { 1 } else { Self::number(start)? };
+                let end = if end.is_empty() { u64::MAX } else { Self::number(end)? };
+                (start, end, false)
+            }
+        };
+        (start <= end).then(|| Range { text: text.to_owned(), start, end, single })
+    }
+
+    fn number(text: &str) -> Option<u64> {
+        target::is_number(text).then(|| text.parse().ok())?.filter(|n| *n > 0)
+    }
+}
+
+/// Whether an argument is meant as a range, if perhaps a wrong one.
+fn like_a_range(arg: &str) -> bool {
+    arg.bytes().all(|b| b.is_ascii_digit() || b == b'.') && arg != "." && arg != ".." || arg.contains("...")
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let (volume, ranges) = target::split(&args.ranges, like_a_range);
+    let ranges = ranges
+        .iter()
+        .map(|r| {
+            r.to_str()
+                .and_then(Range::parse)
+                .ok_or_else(|| Failure::usage(format!("invalid checkpoint range: {}", r.to_string_lossy())))
+        })
+        .collect::<Result<Vec<Range>>>()?;
+    if ranges.is_empty() {
+        return Err(Failure::usage("name the checkpoints to remove: a number N, or a range A..B"));
+    }
+    let mut control = target::open(volume.as_deref())?;
+    let mut total = Removed::default();
+    let mut failed = false;
+    for range in &ranges {
+        if args.interactive && !confirmed(&range.text)? {
+            continue;
+        }
+        let removed = remove(&mut *control, range)?;
+        failed |= !args.force && !judge(range, &removed);
+        total.removed += removed.removed;
+        total.snapshots_total += removed.snapshots_total;
+        total.snapshots.extend(removed.snapshots);
+        total.busy.extend(removed.busy);
+    }
+    if total.snapshots_total > 0 && !args.force {
+        target::eprintln_quiet(
+            "\nTo delete snapshot(s), change them into checkpoints with\nchcp command before removal.",
+        );
+    }
+    if args.json {
+        let mut out = Output::new();
+        out.json(&total)?;
+        out.finish()?;
+    }
+    if failed { Err(Failure::Told) } else { Ok(()) }
+}
+
+fn remove(control: &mut dyn Control, range: &Range) -> Result<Removed> {
+    let mut removed = Removed::default();
+    let request = Request::RemoveCheckpoints { start: range.start, end: range.end };
+    target::call(control, request, |part| {
+        if let Response::Removed(r) = part {
+            removed = r;
+        }
+        Ok(())
+    })?;
+    Ok(removed)
+}
+
+/// Says what stayed, and whether all went as it was asked.
+fn judge(range: &Range, removed: &Removed) -> bool {
+    for n in &removed.snapshots {
+        let e = ControlError::new(Kind::Busy, format!("{n}: cannot remove snapshot"));
+        complain(&e);
+    }
+    let unnamed = removed.snapshots_total.saturating_sub(removed.snapshots.len() as u64);
+    if unnamed > 0 {
+        complain(&ControlError::new(Kind::Busy, format!("{unnamed} more snapshots stay")));
+    }
+    if range.single {
+        for n in &removed.busy {
+            let e = ControlError::new(Kind::Busy, format!("{n}: it is mounted, or the newest checkpoint"));
+            complain(&e);
+        }
+    }
+    let nothing = removed.removed == 0 && removed.snapshots_total == 0;
+    if nothing && !(range.single && !removed.busy.is_empty()) {
+        let message = if range.single {
+            format!("invalid checkpoint: {}", range.text)
+        } else {
+            format!("no valid checkpoints found in {}", range.text)
+        };
+        complain(&ControlError::new(Kind::NotFound, message));
+    }
+    removed.removed > 0 && removed.snapshots_total == 0
+}
+
+fn confirmed(what: &str) -> Result<bool> {
+    let mut err = std::io::stderr().lock();
+    let _ = write!(err, "remove checkpoint {what}? ");
+    let _ = err.flush();
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(|e| ControlError::io("standard input", &e))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let ends = |t: &str| Range::parse(t).map(|r| (r.start, r.end));
+        assert_eq!(ends("5"), Some((5, 5)));
+        assert_eq!(ends("5..9"), Some((5, 9)));
+        assert_eq!(ends("..9"), Some((1, 9)));
+        assert_eq!(ends("5.."), Some((5, u64::MAX)));
+        for bad in ["", "..", "9..5", "a", "1..b", "0", "-1", "1...3", "1.5"] {
+            assert_eq!(ends(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_are_not_ranges() {
+        for range in ["5", "5..9", "..9", "5..", "5...9"] {
+            assert!(like_a_range(range), "{range}");
+        }
+        for path in [".", "..", "./5", "/dev/sda1", "a.img", "5.img"] {
+            assert!(!like_a_range(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `silt status`: says in plain words what a volume is and how it is.
+
+use std::path::PathBuf;
+
+use silt_control::{MountPoint, Request, Response, Status};
+
+use crate::failure::Result;
+use crate::output::Output;
+use crate::{size, target, times};
+
+/// Say what a volume is, where it is mounted, and how it is
+#[derive(clap::Args)]
+pub struct Args {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Image, device or mounted directory; none: the only volume mounted
+    volume: Option<PathBuf>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let mut control = target::open(args.volume.as_deref())?;
+    let mut out = Output::new();
+    target::call(&mut *control, Request::Status, |part| {
+        let Response::Status(status) = part else { return Ok(()) };
+        if args.json {
+            return out.json(&status);
+        }
+        lines(&status).iter().try_for_each(|line| out.line(line))
+    })?;
+    out.finish()
+}
+
+fn count(n: u64, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The status in sentences, the most asked first.
+fn lines(s: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    let label = if s.label.is_empty() { String::new() } else { format!(" \"{}\"", s.label) };
+    lines.push(format!("{}{label}: a NILFS2 volume of {}", s.volume.display(), size::show(s.size)));
+    lines.extend(mounts(s));
+    lines.push(format!(
+        "space: {} of files, {} of past moments and what can be reclaimed, {} free ({} for you)",
+        size::show(s.live),
+        size::show(s.past),
+        size::show(s.free),
+        size::show(s.available)
+    ));
+    if let Some(host) = s.host_free.filter(|h| *h < s.free) {
+        lines.push(format!("the file system that holds the image has only {} left", size::show(host)));
+    }
+    lines.push(format!(
+        "moments: {}, {} of them kept as snapshots",
+        count(s.checkpoints, "checkpoint"),
+        s.snapshots
+    ));
+    lines.push(format!(
+        "newest: checkpoint {}, made {} ({})",
+        s.newest_checkpoint,
+        times::ago(s.newest_checkpoint_time),
+        times::stamp(s.newest_checkpoint_time, false)
+    ));
+    if !s.mounts.is_empty() && !s.read_only {
+        lines.push(match (s.dirty, s.dirty_files) {
+            (0, 0) => "waiting to be written: nothing".to_owned(),
+            (bytes, files) => {
+                format!("waiting to be written: {} in {}", size::show(bytes), count(files, "file"))
+            }
+        });
+    }
+    lines.push(format!(
+        "log: in segment {} of {}, {} free, {} kept back; {} each, blocks of {} bytes",
+        s.current_segment,
+        s.segments,
+        s.free_segments,
+        s.reserved_segments,
+        size::show(s.segment_size),
+        s.block_size
+    ));
+    lines.push(format!("files and directories: {}", s.files));
+    lines.push(format!("UUID: {}", s.uuid));
+    if let Some(why) = &s.failure {
+        lines.push(format!("nothing is written any more: {why}"));
+    }
+    lines.extend(s.notes.iter().map(|n| format!("note: {n}")));
+    lines
+}
+
+fn mounts(s: &Status) -> Vec<String> {
+    let Some(live) = s.mounts.first() else {
+        let clean = if s.clean { "cleanly unmounted" } else { "not cleanly unmounted" };
+        return vec![format!("not mounted ({clean})")];
+    };
+    let how = |m: &MountPoint| match (m.checkpoint, m.read_only) {
+        (Some(n), _) => format!("showing checkpoint {n}"),
+        (None, true) => "read-only".to_owned(),
+        (None, false) => "read-write".to_owned(),
+    };
+    let since = s.mounted_since.map_or_else(String::new, |t| format!(", {}", times::ago(t)));
+    let mut lines = vec![format!("mounted on {} {}{since}", live.dir.display(), how(live))];
+    lines.extend(s.mounts.iter().skip(1).map(|m| format!("  and on {} {}", m.dir.display(), how(m))));
+    if !live.read_only {
+        lines.push(match s.sync_arrives {
+            Some(true) => "sync reaches it".to_owned(),
+            Some(false) => format!("sync does not reach it: use silt sync {}", live.dir.display()),
+            None => "whether sync reaches it is not known yet".to_owned(),
+        });
+    }
+    lines
+}

@@ -1,0 +1,168 @@
+//! `silt umount`: unmounts, and returns when the volume is closed.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use silt_control::mounts::{self, Mount};
+use silt_control::{ControlError, Kind, RemoteVolume, Request, Response, UnmountWhat, connect};
+use silt_fuse::Unmount;
+
+use crate::failure::{Failure, Result};
+use crate::target;
+
+/// Unmount a directory; returns when everything is written and the volume is closed
+///
+/// Unmounting the live tree takes the moments mounted beside it along.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Take it out of sight at once, and let it end when nobody uses it any more
+    #[arg(short, long)]
+    lazy: bool,
+    /// Mounted directory; of an image or device, everything is unmounted
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// As umount(8) calls its helpers.
+#[derive(clap::Args)]
+pub struct HelperArgs {
+    dir: PathBuf,
+    #[arg(short = 'n', hide = true)]
+    no_mtab: bool,
+    #[arg(short)]
+    lazy: bool,
+    #[arg(short)]
+    force: bool,
+    #[arg(short)]
+    verbose: bool,
+    #[arg(short)]
+    read_only: bool,
+    #[arg(short = 't')]
+    kind: Option<String>,
+    #[arg(short = 'N')]
+    namespace: Option<String>,
+}
+
+pub fn helper(args: &HelperArgs) -> Result<()> {
+    run(&Args { lazy: args.lazy || args.force, dir: args.dir.clone() })
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let dir = mounts::locate(&args.dir)?;
+    let Some(mount) = mounts::table()?.into_iter().rfind(|m| m.dir == dir) else {
+        return volume(args);
+    };
+    if !mount.is_ours() {
+        return Err(ControlError::new(
+            Kind::Invalid,
+            format!("{} is a mount of {}, not of silt", dir.display(), mount.fs_type),
+        )
+        .hint("use umount")
+        .into());
+    }
+    if args.lazy {
+        return by_hand(&dir, Unmount::Lazy);
+    }
+    match silt_control::of_mount(&mount) {
+        Ok(remote) => ask(remote, UnmountWhat::Dir(dir.clone()), Some(&mount)),
+        // Whoever may not talk to the daemon may not unmount either, and the kernel says so.
+        Err(_) => by_hand(&dir, Unmount::Strict),
+    }
+}
+
+/// What was named is no mount point: a volume, of which everything is to be unmounted.
+fn volume(args: &Args) -> Result<()> {
+    let not_mounted = || {
+        let message = format!("nothing is mounted on {}", args.dir.display());
+        Failure::from(
+            ControlError::new(Kind::NotFound, message).hint("silt status shows what is mounted where"),
+        )
+    };
+    if args.dir.is_dir() || !args.dir.exists() {
+        return Err(not_mounted());
+    }
+    match connect(&args.dir)?.into_remote() {
+        Some(remote) => ask(remote, UnmountWhat::Everything, None),
+        None => {
+            Err(ControlError::new(Kind::NotFound, format!("{} is not mounted", args.dir.display())).into())
+        }
+    }
+}
+
+fn by_hand(dir: &Path, how: Unmount) -> Result<()> {
+    silt_fuse::unmount(dir, how).map_err(|e| {
+        let kind = match &e {
+            silt_fuse::Error::Busy(_) => Kind::Busy,
+            silt_fuse::Error::NotMounted(_) => Kind::NotFound,
+            silt_fuse::Error::Unmount { source, .. }
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                Kind::NotPermitted
+            }
+            silt_fuse::Error::Helper(_) => Kind::NotPermitted,
+            _ => Kind::Io,
+        };
+        busy_hint(ControlError::new(kind, e.to_string())).into()
+    })
+}
+
+fn busy_hint(e: ControlError) -> ControlError {
+    if e.kind == Kind::Busy && e.hint.is_none() {
+        e.hint("leave the directory and end the programs that use it (fuser -vm DIR shows them), or use -l")
+    } else {
+        e
+    }
+}
+
+/// Has the daemon unmount, and waits for its end where it is to end.
+fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Result<()> {
+    let mut live = None;
+    target::call(&mut remote, Request::Status, |part| {
+        if let Response::Status(status) = part {
+            live = status.mounts.first().map(|m| m.dir.clone());
+        }
+        Ok(())
+    })?;
+    let ends = mount.is_none_or(|m| live.as_ref() == Some(&m.dir));
+    let process = if ends { remote.process().ok() } else { None };
+    let asked = target::call(&mut remote, Request::Unmount(what), |_| Ok(()));
+    match asked {
+        Ok(()) => {}
+        // It may have ended before it could answer.
+        Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
+        Err(Failure::Error(e)) => return Err(busy_hint(e).into()),
+        Err(other) => return Err(other),
+    }
+    match process {
+        Some(process) => wait(&process),
+        None => Ok(()),
+    }
+}
+
+fn still_there(mount: Option<&Mount>) -> Result<bool> {
+    Ok(match mount {
+        Some(mount) => mounts::ours()?.iter().any(|m| m.dir == mount.dir),
+        None => false,
+    })
+}
+
+/// Waits for the end of the daemon; after a moment says what for.
+fn wait(process: &OwnedFd) -> Result<()> {
+    let begin = Instant::now();
+    let mut said = false;
+    loop {
+        let mut fds = [PollFd::new(process, PollFlags::IN)];
+        let time = Timespec { tv_sec: 1, tv_nsec: 0 };
+        match poll(&mut fds, Some(&time)) {
+            Ok(n) if n > 0 => return Ok(()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(ControlError::io("cannot wait for the daemon", &e.into()).into()),
+        }
+        if !said && begin.elapsed() > Duration::from_secs(3) {
+            said = true;
+            target::eprintln_quiet("writing what waits and closing the volume ...");
+        }
+    }
+}

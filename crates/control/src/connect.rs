@@ -1,0 +1,99 @@
+//! From what a user named to the volume: opened here, or held by a daemon.
+
+use std::path::Path;
+
+use silt_format::super_block::{self as sb, SuperBlock};
+
+use crate::mounts::{self, Mount};
+use crate::{ControlError, Kind, LocalVolume, RemoteVolume, Request, Response, Result, socket};
+
+/// What takes requests.
+pub trait Control {
+    /// Runs a request; the answer's parts go to `out` in order.
+    fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()>;
+
+    /// Whether a daemon holds the volume.
+    fn is_mounted(&self) -> bool;
+
+    /// The connection, where a daemon holds the volume.
+    fn into_remote(self: Box<Self>) -> Option<RemoteVolume> {
+        None
+    }
+}
+
+/// Finds the volume that `path` names: an image file, a block device, or any path in a mount of
+/// ours.
+pub fn connect(path: &Path) -> Result<Box<dyn Control>> {
+    let mount = mounts::holding(path)?;
+    if let Some(mount) = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2") {
+        // A file in a mount may be an image itself.
+        if mount.dir == mounts::locate(path)? || !is_image(path) {
+            if mount.is_ours() {
+                return Ok(Box::new(of_mount(&mount)?));
+            }
+            return Err(mounts::kernels(&mount));
+        }
+    }
+    let meta = std::fs::metadata(path).map_err(|e| ControlError::io(path.display(), &e))?;
+    if meta.is_dir() {
+        return Err(ControlError::new(
+            Kind::NotFound,
+            format!("{} is a directory in which no silt volume is mounted", path.display()),
+        )
+        .hint("name a volume, or mount one there with: silt mount"));
+    }
+    let owner = std::os::unix::fs::MetadataExt::uid(&meta);
+    if let Some(stream) = socket::find(path, Some(owner))? {
+        return Ok(Box::new(RemoteVolume::new(stream)?));
+    }
+    Ok(Box::new(LocalVolume::new(path)?))
+}
+
+/// The daemon that serves a mount.
+pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
+    if let Ok(Some(stream)) = socket::find(&mount.source, mount.uid) {
+        return RemoteVolume::new(stream);
+    }
+    // The image was renamed, or the name is one of another place: ask who is there.
+    for stream in socket::find_all(mount.uid) {
+        let mut remote = RemoteVolume::new(stream)?;
+        let mut found = false;
+        let asked = remote.call(Request::Status, &mut |part| {
+            if let Response::Status(status) = part {
+                found = status.mounts.iter().any(|m| m.dir == mount.dir);
+            }
+            Ok(())
+        });
+        if asked.is_ok() && found {
+            return Ok(remote);
+        }
+    }
+    Err(ControlError::new(
+        Kind::Unavailable,
+        format!("the daemon that serves {} does not answer", mount.dir.display()),
+    )
+    .hint("if it has gone, unmount the directory and mount the volume again"))
+}
+
+/// The one volume of ours that is mounted, for commands that are given none.
+pub fn only_mount() -> Result<Mount> {
+    let mut ours = mounts::ours()?;
+    ours.dedup_by(|a, b| a.source == b.source);
+    match ours.len() {
+        1 => Ok(ours.swap_remove(0)),
+        0 => Err(ControlError::new(Kind::NotFound, "no volume is mounted").hint("name an image or device")),
+        n => Err(ControlError::new(Kind::Invalid, format!("{n} volumes are mounted"))
+            .hint("name one: its directory, image or device")),
+    }
+}
+
+/// Whether a file or device holds a super block.
+fn is_image(path: &Path) -> bool {
+    use std::os::unix::fs::FileExt;
+    if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+        return std::fs::metadata(path).is_ok_and(|m| !m.is_dir());
+    }
+    let mut bytes = [0; sb::SIZE];
+    let read = std::fs::File::open(path).and_then(|f| f.read_exact_at(&mut bytes, sb::PRIMARY_OFFSET));
+    read.is_ok() && SuperBlock::parse(&bytes).is_ok()
+}

@@ -1,0 +1,192 @@
+//! What a request may end with: an error with a kind, a sentence, and what to do about it. It
+//! crosses the wire unchanged.
+
+use serde::{Deserialize, Serialize};
+
+/// Result of a request.
+pub type Result<T> = std::result::Result<T, ControlError>;
+
+/// What kind of failure it was; programs decide by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Nothing there is a NILFS2 volume.
+    NotNilfs,
+    /// A structure of the volume cannot be right.
+    Corrupt,
+    /// A sound volume that this program must not touch.
+    Incompatible,
+    /// Somebody or something uses it.
+    Busy,
+    /// The caller may not.
+    NotPermitted,
+    /// No room on the volume or below it.
+    NoSpace,
+    /// No such file, volume, checkpoint or mount.
+    NotFound,
+    /// The device or the operating system failed.
+    Io,
+    /// Nothing can be written.
+    ReadOnly,
+    /// The request makes no sense.
+    Invalid,
+    /// Cannot be had here and now.
+    Unavailable,
+    /// A kind that this program does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct ControlError {
+    /// For programs.
+    pub kind: Kind,
+    /// One sentence, without a period, for people.
+    pub message: String,
+    /// What to do next, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl ControlError {
+    /// An error without a hint.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        ControlError { kind, message: message.into(), hint: None }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Puts the name of what it is about before the sentence, unless it is there.
+    #[must_use]
+    pub fn about(mut self, what: impl std::fmt::Display) -> Self {
+        let what = what.to_string();
+        if !self.message.contains(&what) {
+            self.message = format!("{what}: {}", self.message);
+        }
+        self
+    }
+
+    /// An error of the operating system, by its code.
+    pub fn io(what: impl std::fmt::Display, source: &std::io::Error) -> Self {
+        ControlError::new(kind_of_io(source), format!("{what}: {}", plain(source)))
+    }
+}
+
+/// An error of the operating system without the number behind it.
+pub(crate) fn plain(source: &std::io::Error) -> String {
+    let text = source.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}
+
+fn kind_of_io(source: &std::io::Error) -> Kind {
+    use std::io::ErrorKind as E;
+    match source.kind() {
+        E::NotFound => Kind::NotFound,
+        E::PermissionDenied => Kind::NotPermitted,
+        E::ReadOnlyFilesystem => Kind::ReadOnly,
+        E::StorageFull | E::QuotaExceeded => Kind::NoSpace,
+        E::InvalidInput | E::IsADirectory | E::NotADirectory | E::AlreadyExists => Kind::Invalid,
+        E::ResourceBusy => Kind::Busy,
+        _ => Kind::Io,
+    }
+}
+
+impl From<silt_device::Error> for ControlError {
+    fn from(e: silt_device::Error) -> Self {
+        use silt_device::Error as E;
+        match &e {
+            E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),
+            E::NoSpace { .. } => ControlError::new(Kind::NoSpace, e.to_string())
+                .hint("make room on the file system that holds the image, then try again"),
+            E::Busy { .. } => ControlError::new(Kind::Busy, e.to_string())
+                .hint("unmount it, or wait until whoever uses it is done"),
+            E::Open { path, source } => {
+                let error = ControlError::io(path, source);
+                match error.kind {
+                    Kind::NotPermitted => error.hint("become its owner or root"),
+                    _ => error,
+                }
+            }
+            E::Io { .. } | E::OutOfRange { .. } => ControlError::new(Kind::Io, e.to_string()),
+        }
+    }
+}
+
+fn of_format(e: &silt_format::Error) -> Kind {
+    match e {
+        silt_format::Error::NotNilfs => Kind::NotNilfs,
+        silt_format::Error::Incompatible(_) => Kind::Incompatible,
+        silt_format::Error::Corrupt { .. } => Kind::Corrupt,
+    }
+}
+
+impl From<silt_engine::Error> for ControlError {
+    fn from(e: silt_engine::Error) -> Self {
+        use silt_engine::Error as E;
+        match e {
+            E::Device(e) => e.into(),
+            E::Format { ref source, .. } => ControlError::new(of_format(source), e.to_string()),
+            E::Unusable(ref source) => match source {
+                silt_format::Error::NotNilfs => {
+                    ControlError::new(Kind::NotNilfs, "this is not a NILFS2 volume (there is no super block)")
+                        .hint("name an image file or device that holds one; silt mkfs makes one")
+                }
+                _ => ControlError::new(of_format(source), e.to_string()),
+            },
+            E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first"),
+            E::NoCheckpoint(n) => ControlError::new(Kind::NotFound, format!("there is no checkpoint {n}"))
+                .hint("silt lscp lists them"),
+            E::CheckpointBusy(..) => ControlError::new(Kind::Busy, e.to_string()),
+            E::NoInode(_) => ControlError::new(Kind::NotFound, e.to_string()),
+            E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),
+            E::Constructing => {
+                ControlError::new(Kind::Busy, "a checkpoint is being written").hint("try again")
+            }
+            E::Invalid(_) => ControlError::new(Kind::Invalid, e.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_cross_the_wire_and_unknown_kinds_are_no_error() {
+        let e = ControlError::new(Kind::Busy, "no").hint("wait");
+        let text = serde_json::to_string(&e).unwrap();
+        assert_eq!(serde_json::from_str::<ControlError>(&text).unwrap(), e);
+        let e: ControlError = serde_json::from_str(r#"{"kind":"of-the-future","message":"m"}"#).unwrap();
+        assert_eq!((e.kind, e.hint), (Kind::Other, None));
+    }
+
+    #[test]
+    fn the_subject_is_named_once() {
+        let e = ControlError::new(Kind::Io, "a.img: bad").about("a.img");
+        assert_eq!(e.message, "a.img: bad");
+        assert_eq!(ControlError::new(Kind::Io, "bad").about("a.img").message, "a.img: bad");
+    }
+
+    #[test]
+    fn kinds_of_engine_errors() {
+        let kind = |e: silt_engine::Error| ControlError::from(e).kind;
+        assert_eq!(kind(silt_engine::Error::Unusable(silt_format::Error::NotNilfs)), Kind::NotNilfs);
+        assert_eq!(kind(silt_engine::Error::NoCheckpoint(4)), Kind::NotFound);
+        assert_eq!(kind(silt_engine::Error::NoSpace), Kind::NoSpace);
+        let i = silt_format::Incompatible::Features(2);
+        assert_eq!(kind(silt_engine::Error::Unusable(i.into())), Kind::Incompatible);
+        let io = std::io::Error::from_raw_os_error(2);
+        let e = ControlError::io("/x", &io);
+        assert_eq!((e.kind, e.message.as_str()), (Kind::NotFound, "/x: No such file or directory"));
+    }
+}

@@ -1,0 +1,221 @@
+//! Listing, making, changing and removing checkpoints.
+
+use std::ops::ControlFlow;
+
+use silt_engine::{CheckpointInfo, Volume};
+use silt_format::Cno;
+
+use super::{BATCH, Out};
+use crate::host::{Host, change, with};
+use crate::request::MAX_LIST;
+use crate::response::Checkpoint;
+use crate::{CheckpointQuery, ControlError, Kind, Removed, Response, Result};
+
+/// Lists checkpoints. One that is made meanwhile may be in the list or not.
+pub fn list(host: &dyn Host, query: &CheckpointQuery, out: Out<'_>) -> Result<()> {
+    let mut left = query.count.unwrap_or(u64::MAX);
+    if query.snapshots_only {
+        return list_snapshots(host, query, left, out);
+    }
+    let mut walk =
+        if query.reverse { Walk::back(query.from) } else { Walk::forward(query.from.unwrap_or(1)) };
+    while left > 0 {
+        let Some(mut batch) = walk.next(host)? else { break };
+        if !query.minor {
+            batch.retain(|c| c.snapshot || !c.minor);
+        }
+        batch.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        left -= batch.len() as u64;
+        if !batch.is_empty() {
+            out(Response::Checkpoints(batch))?;
+        }
+    }
+    Ok(())
+}
+
+fn list_snapshots(host: &dyn Host, query: &CheckpointQuery, left: u64, out: Out<'_>) -> Result<()> {
+    let mut all = with(host, |v| v.snapshots())??;
+    match (query.reverse, query.from) {
+        (false, Some(from)) => all.retain(|c| c.0 >= from),
+        (true, Some(from)) => all.retain(|c| c.0 <= from),
+        (_, None) => {}
+    }
+    if query.reverse {
+        all.reverse();
+    }
+    all.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+    for part in all.chunks(BATCH) {
+        let batch = with(host, |v| {
+            let mut batch = Vec::with_capacity(part.len());
+            for c in part {
+                match v.checkpoint_info(*c) {
+                    Ok(info) if info.snapshot => batch.push(Checkpoint::from(info)),
+                    // Unmade since the list was taken.
+                    Ok(_) | Err(silt_engine::Error::NoCheckpoint(_)) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(batch)
+        })??;
+        out(Response::Checkpoints(batch))?;
+    }
+    Ok(())
+}
+
+/// A walk over all checkpoints in batches, in either direction. Between two batches the volume may
+/// change; a number is never visited twice.
+pub struct Walk {
+    direction: Direction,
+}
+
+enum Direction {
+    /// The next number to look at.
+    Forward(u64),
+    /// Below which number to look (none: the newest is first), and over how many numbers at once.
+    Back {
+        below: Option<u64>,
+        window: u64,
+    },
+    Done,
+}
+
+impl Walk {
+    /// Ascending, from number `from`.
+    pub fn forward(from: u64) -> Self {
+        Walk { direction: Direction::Forward(from.max(1)) }
+    }
+
+    /// Descending, from number `from` or the newest.
+    pub fn back(from: Option<u64>) -> Self {
+        let below = from.map(|n| n.saturating_add(1));
+        Walk { direction: Direction::Back { below, window: BATCH as u64 } }
+    }
+
+    /// The next batch, none at the end. May be empty before the end.
+    pub fn next(&mut self, host: &dyn Host) -> Result<Option<Vec<Checkpoint>>> {
+        match self.direction {
+            Direction::Done => Ok(None),
+            Direction::Forward(from) => {
+                let batch = with(host, |v| collect(v, from, u64::MAX, BATCH))??;
+                self.direction = match batch.last() {
+                    Some(last) if batch.len() == BATCH => Direction::Forward(last.number.saturating_add(1)),
+                    _ => Direction::Done,
+                };
+                Ok(Some(batch))
+            }
+            Direction::Back { below, window } => {
+                let (mut batch, start) = with(host, |v| -> silt_engine::Result<_> {
+                    let next = v.last_log().cno.saturating_add(1);
+                    let end = below.map_or(next, |b| b.min(next));
+                    let start = end.saturating_sub(window).max(1);
+                    Ok((collect(v, start, end, usize::MAX)?, start))
+                })??;
+                // Long gaps lie between checkpoints where many were removed.
+                let window = if batch.len() > BATCH / 8 { BATCH as u64 } else { window.saturating_mul(4) };
+                self.direction =
+                    if start <= 1 { Direction::Done } else { Direction::Back { below: Some(start), window } };
+                batch.reverse();
+                Ok(Some(batch))
+            }
+        }
+    }
+}
+
+/// At most `most` checkpoints with numbers from `start` to before `end`.
+fn collect(v: &Volume, start: u64, end: u64, most: usize) -> silt_engine::Result<Vec<Checkpoint>> {
+    let mut batch = Vec::new();
+    if start >= end || most == 0 {
+        return Ok(batch);
+    }
+    v.for_each_checkpoint(Cno(start), |c: CheckpointInfo| {
+        if c.cno >= end {
+            return ControlFlow::Break(());
+        }
+        batch.push(Checkpoint::from(c));
+        if batch.len() >= most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(batch)
+}
+
+/// Makes a checkpoint, or where nothing waits takes the newest, and keeps it if asked.
+pub fn make(host: &dyn Host, snapshot: bool, out: Out<'_>) -> Result<()> {
+    let number = host.sync()?;
+    if snapshot {
+        change(host, |v| v.make_snapshot(Cno(number)))?;
+        host.sync()?;
+    }
+    out(Response::Checkpoint(number))
+}
+
+/// Turns checkpoints into snapshots or back. All that could be done is durable at the end.
+pub fn change_mode(host: &dyn Host, numbers: &[u64], snapshot: bool, out: Out<'_>) -> Result<()> {
+    check_list(numbers)?;
+    let mut changed = false;
+    for &number in numbers {
+        let result = change(host, |v| {
+            let c = Cno(number);
+            // As the kernel does: of the newest checkpoint a later one must exist first, and one
+            // that is no snapshot needs nothing.
+            if v.checkpoint_info(c)?.snapshot == snapshot {
+                return Ok(false);
+            }
+            if snapshot {
+                v.make_snapshot(c)?
+            } else {
+                v.unmake_snapshot(c)?
+            }
+            Ok(true)
+        });
+        match result {
+            Ok(did) => changed |= did,
+            Err(error) if of_the_item(&error) => out(Response::Refused { number, error })?,
+            Err(error) => return Err(error),
+        }
+    }
+    if changed {
+        host.sync()?;
+    }
+    Ok(())
+}
+
+/// Whether an error concerns one checkpoint and not the volume.
+fn of_the_item(error: &ControlError) -> bool {
+    matches!(error.kind, Kind::NotFound | Kind::Busy | Kind::Invalid)
+}
+
+pub(super) fn check_list(numbers: &[u64]) -> Result<()> {
+    if numbers.len() > MAX_LIST {
+        return Err(ControlError::new(Kind::Invalid, format!("more than {MAX_LIST} numbers in one request")));
+    }
+    Ok(())
+}
+
+/// Removes the plain checkpoints of a range, a batch of numbers at a time.
+pub fn remove(host: &dyn Host, start: u64, end: u64, out: Out<'_>) -> Result<()> {
+    if start > end {
+        return Err(ControlError::new(Kind::Invalid, format!("invalid checkpoint range: {start}..{end}")));
+    }
+    let mut done = Removed::default();
+    let mut from = start.max(1);
+    loop {
+        let batch = with(host, |v| collect(v, from, end.saturating_add(1), BATCH))??;
+        let Some(last) = batch.last().map(|c| c.number) else { break };
+        let (removed, snapshots) = change(host, |v| v.delete_checkpoints(from..last.saturating_add(1)))?;
+        done.removed = done.removed.saturating_add(removed);
+        done.snapshots_total = done.snapshots_total.saturating_add(snapshots.len() as u64);
+        let room = MAX_LIST.saturating_sub(done.snapshots.len());
+        done.snapshots.extend(snapshots.iter().take(room));
+        // What is still there and no snapshot is mounted, or the newest.
+        let busy = with(host, |v| collect(v, from, last.saturating_add(1), BATCH))??;
+        let room = MAX_LIST.saturating_sub(done.busy.len());
+        done.busy.extend(busy.iter().filter(|c| !c.snapshot).map(|c| c.number).take(room));
+        match last.checked_add(1) {
+            Some(next) if next <= end => from = next,
+            _ => break,
+        }
+    }
+    if done.removed > 0 {
+        host.sync()?;
+    }
+    out(Response::Removed(done))
+}

@@ -1,0 +1,76 @@
+//! Executing requests: who may, and what is done. The same for a volume opened here and for one
+//! that a daemon holds.
+//!
+//! Long answers go out in batches. The volume's lock is held for one batch at a time and never
+//! while a batch goes out, so a slow reader of a list holds nobody up.
+
+pub(crate) mod checkpoints;
+mod dump;
+mod segments;
+pub(crate) mod settings;
+mod status;
+
+use crate::host::{Caller, Host};
+use crate::{ControlError, Kind, Request, Response, Result};
+
+/// Items of one batch.
+const BATCH: usize = 1000;
+
+/// Takes the parts of an answer; an error ends the request.
+pub(crate) type Out<'a> = &'a mut dyn FnMut(Response) -> Result<()>;
+
+/// Executes a request of `caller`, handing the answer's parts to `out`.
+pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>) -> Result<()> {
+    permit(host, caller, &request)?;
+    match request {
+        Request::Status => status::status(host, out),
+        Request::ListCheckpoints(query) => checkpoints::list(host, &query, out),
+        Request::MakeCheckpoint { snapshot } => checkpoints::make(host, snapshot, out),
+        Request::ChangeMode { checkpoints, snapshot } => {
+            checkpoints::change_mode(host, &checkpoints, snapshot, out)
+        }
+        Request::RemoveCheckpoints { start, end } => checkpoints::remove(host, start, end, out),
+        Request::ListSegments(query) => segments::list(host, &query, out),
+        Request::DumpSegments { segments } => dump::dump(host, &segments, out),
+        Request::Sync => out(Response::Checkpoint(host.sync()?)),
+        Request::ShowSettings => settings::show(host, out),
+        Request::Tune(tune) => settings::tune(host, &tune, out),
+        Request::Resize { size } => settings::resize(host, size, out),
+        Request::FindMoment { at, snapshot_only } => {
+            out(Response::Checkpoint(at.resolve(host, snapshot_only)?))
+        }
+        Request::MountMoment(mount) => {
+            if !mount.dir.is_absolute() {
+                return Err(ControlError::new(Kind::Invalid, "the mount point is not an absolute path"));
+            }
+            if (mount.suid || mount.dev) && caller.uid != 0 {
+                return Err(ControlError::new(Kind::NotPermitted, "only root may mount with suid or dev"));
+            }
+            out(Response::Mounted(host.mount_moment(caller, &mount)?))
+        }
+        Request::Unmount(what) => {
+            for dir in host.unmount(caller, &what)? {
+                out(Response::Unmounted(dir))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Looking: root, who mounted, and others if they were let in. Changing: root and who mounted. An
+/// unmounted volume is opened with the caller's own rights, which are enough of a rule.
+fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
+    let Some(mount) = host.mounted() else { return Ok(()) };
+    if caller.uid == 0 || caller.uid == mount.uid {
+        return Ok(());
+    }
+    if !mount.allow_other {
+        return Err(ControlError::new(Kind::NotPermitted, "the volume is mounted for another user only")
+            .hint("ask who mounted it, or become root"));
+    }
+    if request.only_looks() {
+        return Ok(());
+    }
+    Err(ControlError::new(Kind::NotPermitted, "only root and who mounted the volume may change it")
+        .hint("become root, or ask who mounted it"))
+}

@@ -1,0 +1,75 @@
+//! What a volume is and how it is.
+
+use silt_format::Cno;
+use silt_format::super_block::{STATE_ERROR, STATE_VALID};
+use uuid::Uuid;
+
+use super::Out;
+use super::settings::text;
+use crate::Result;
+use crate::host::{Host, with};
+use crate::response::{Response, Status};
+
+/// Everything here is known without a long pass over the volume.
+pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
+    let mount = host.mounted();
+    let host_free = host.device().backing_free();
+    let mut status = with(host, |v| -> silt_engine::Result<Status> {
+        let s = v.stat()?;
+        let newest = v.last_log().cno;
+        let blocks = v.checkpoint_info(Cno(newest))?.blocks;
+        let sb = v.super_block();
+        let block = u64::from(s.block_size);
+        let segment = block.saturating_mul(u64::from(s.blocks_per_segment));
+        let size = segment.saturating_mul(s.segments);
+        let free = segment.saturating_mul(s.clean_segments);
+        let kept = segment.saturating_mul(s.reserved_segments);
+        let live = block.saturating_mul(blocks);
+        Ok(Status {
+            volume: host.volume().to_owned(),
+            label: text(sb.label()),
+            uuid: Uuid::from_bytes(sb.uuid).to_string(),
+            block_size: s.block_size,
+            segment_size: segment,
+            segments: s.segments,
+            free_segments: s.clean_segments,
+            reserved_segments: s.reserved_segments,
+            current_segment: s.current_segment,
+            size,
+            free,
+            available: free.saturating_sub(kept).min(host_free.unwrap_or(u64::MAX)),
+            live,
+            past: size.saturating_sub(free).saturating_sub(live),
+            host_free,
+            checkpoints: s.checkpoints,
+            snapshots: s.snapshots,
+            newest_checkpoint: newest,
+            newest_checkpoint_time: s.last_checkpoint_time,
+            files: s.inodes,
+            dirty: block.saturating_mul(s.dirty_blocks),
+            dirty_files: s.dirty_inodes,
+            clean: sb.state.get() & STATE_VALID != 0,
+            error_flag: sb.state.get() & STATE_ERROR != 0,
+            failure: v.failure().map(str::to_owned),
+            // Who only looks opens a volume for reading, which says nothing about it.
+            read_only: mount.is_some() && v.is_read_only(),
+            mounts: Vec::new(),
+            mounted_since: None,
+            mounted_by: None,
+            mount_type: None,
+            sync_arrives: None,
+            pid: None,
+            notes: Vec::new(),
+        })
+    })??;
+    status.notes = host.notes();
+    if let Some(m) = mount {
+        status.mounts = m.mounts;
+        status.mounted_since = Some(m.since);
+        status.mounted_by = Some(m.uid);
+        status.mount_type = Some(m.fs_type);
+        status.sync_arrives = m.sync_arrives;
+        status.pid = Some(std::process::id());
+    }
+    out(Response::Status(Box::new(status)))
+}

@@ -1,0 +1,125 @@
+//! What executes requests: a volume and what surrounds it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use silt_device::Device;
+use silt_engine::Volume;
+
+use crate::{ControlError, Kind, MomentMount, MountPoint, Result, UnmountWhat};
+
+/// Who asks; the kernel vouches for both numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    pub uid: u32,
+    pub pid: u32,
+}
+
+impl Caller {
+    /// This process.
+    pub fn this_process() -> Self {
+        Caller { uid: rustix::process::geteuid().as_raw(), pid: std::process::id() }
+    }
+}
+
+/// How a volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountInfo {
+    /// The live tree first, then moments.
+    pub mounts: Vec<MountPoint>,
+    /// Seconds since 1970.
+    pub since: u64,
+    /// As /proc/mounts shows it, such as `fuseblk.silt`.
+    pub fs_type: String,
+    /// Whether sync(2) reaches the daemon; none: not known yet.
+    pub sync_arrives: Option<bool>,
+    /// Who mounted it.
+    pub uid: u32,
+    /// Other users see the files.
+    pub allow_other: bool,
+}
+
+/// A volume that requests can be executed on. Its methods are called from any thread and never
+/// from within [`Host::with_volume`].
+pub trait Host {
+    /// The image file or block device, absolute.
+    fn volume(&self) -> &Path;
+
+    /// Runs `f` with the volume under its lock. `f` is called once, and does not wait for anything
+    /// but metadata.
+    fn with_volume(&self, f: &mut dyn FnMut(&mut Volume));
+
+    /// Makes everything that waits a checkpoint, durable on return; the newest checkpoint's number.
+    fn sync(&self) -> Result<u64>;
+
+    /// The device, for reading segments.
+    fn device(&self) -> Arc<dyn Device>;
+
+    /// Makes the image file longer, to `size` bytes.
+    fn grow_device(&self, _size: u64) -> Result<()> {
+        Err(ControlError::new(Kind::Invalid, "the device cannot be made longer")
+            .hint("make the partition or device longer first"))
+    }
+
+    /// How it is mounted; none for a volume opened for this request alone.
+    fn mounted(&self) -> Option<MountInfo>;
+
+    /// Sentences worth telling: what opening found.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Mounts a moment; where it is mounted then.
+    fn mount_moment(&self, _caller: &Caller, _mount: &MomentMount) -> Result<PathBuf> {
+        Err(not_mounted())
+    }
+
+    /// Unmounts; what was unmounted. `Everything` ends the daemon after the answer.
+    fn unmount(&self, _caller: &Caller, _what: &UnmountWhat) -> Result<Vec<PathBuf>> {
+        Err(not_mounted())
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    }
+}
+
+fn not_mounted() -> ControlError {
+    ControlError::new(Kind::Unavailable, "the volume is not mounted").hint("mount it with: silt mount")
+}
+
+/// Runs `f` with the volume and returns what it returns.
+pub(crate) fn with<R>(host: &dyn Host, mut f: impl FnMut(&mut Volume) -> R) -> Result<R> {
+    let mut result = None;
+    host.with_volume(&mut |volume| result = Some(f(volume)));
+    result.ok_or_else(|| ControlError::new(Kind::Unavailable, "the volume is being closed"))
+}
+
+/// How often a change is tried while checkpoints are being written.
+const TRIES: u32 = 50;
+
+/// Like [`with`] for changes, which are refused while a checkpoint is being written: they are
+/// tried again when it is done.
+pub(crate) fn change<R>(
+    host: &dyn Host,
+    mut f: impl FnMut(&mut Volume) -> silt_engine::Result<R>,
+) -> Result<R> {
+    let mut pause = std::time::Duration::from_millis(1);
+    for attempt in 0..TRIES {
+        match with(host, &mut f)? {
+            Err(silt_engine::Error::Constructing) => {}
+            other => return Ok(other?),
+        }
+        // A sync returns when the checkpoint under way is written, and on a busy volume the next
+        // one begins later than we come back. A short wait does for the rest.
+        if attempt % 4 == 0 {
+            host.sync()?;
+        } else {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(std::time::Duration::from_millis(100));
+        }
+    }
+    Err(ControlError::new(Kind::Busy, "checkpoints are being written all the time").hint("try again later"))
+}

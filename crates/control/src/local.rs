@@ -1,0 +1,160 @@
+//! A volume that nobody has mounted: opened for one request and closed after it.
+//!
+//! Looking takes a lock that other readers share and writes not one byte; changing takes the
+//! volume alone, counts as a mount in the super block, and leaves the volume cleanly unmounted.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use silt_device::{Access, Device, FileDevice};
+use silt_engine::{OpenOptions, OpenReport, Volume};
+
+use crate::connect::Control;
+use crate::error::plain;
+use crate::execute::{execute, settings};
+use crate::host::{Caller, Host, MountInfo};
+use crate::{ControlError, Kind, Request, Response, Result};
+
+/// An unmounted volume.
+pub struct LocalVolume {
+    path: PathBuf,
+}
+
+impl LocalVolume {
+    /// Names the image file or block device; it is opened by each request.
+    pub fn new(path: &Path) -> Result<Self> {
+        let path = path.canonicalize().map_err(|e| no_such(path, &e))?;
+        Ok(LocalVolume { path })
+    }
+
+    fn run(&self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
+        let access = if request.writes() { Access::ReadWrite } else { Access::ReadOnly };
+        let file = Arc::new(silt_device::open(&self.path, access, &silt_device::OpenOptions::default())?);
+        match request {
+            // The super block says it all, and may be all that is left of a volume.
+            Request::ShowSettings => settings::of_device(&*file, out),
+            Request::Tune(tune) => settings::tune_device(&*file, &tune, out),
+            request => self.with_opened(file, access, request, out),
+        }
+    }
+
+    fn with_opened(
+        &self,
+        file: Arc<FileDevice>,
+        access: Access,
+        request: Request,
+        out: &mut dyn FnMut(Response) -> Result<()>,
+    ) -> Result<()> {
+        let now = now();
+        let device: Arc<dyn Device> = file.clone();
+        let options = OpenOptions {
+            read_only: access == Access::ReadOnly,
+            now,
+            seed: getrandom::u64().unwrap_or(now),
+            ..OpenOptions::default()
+        };
+        let (mut volume, report) = Volume::open(device, &options)?;
+        if access == Access::ReadWrite {
+            volume.take_over(now)?;
+        }
+        let notes = notes(&report, access);
+        // A status carries them itself.
+        if request != Request::Status {
+            notes.iter().try_for_each(|note| out(Response::Notice(note.clone())))?;
+        }
+        let host = Opened { path: &self.path, file, volume: Mutex::new(volume), notes };
+        let result = execute(&host, &Caller::this_process(), request, out);
+        // Also after an error: what was done before it must not look like a crash.
+        let mut volume = host.volume.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let closed = volume.close(self::now()).map_err(ControlError::from);
+        result.and(closed)
+    }
+}
+
+impl Control for LocalVolume {
+    fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
+        self.run(request, out).map_err(|e| e.about(self.path.display()))
+    }
+
+    fn is_mounted(&self) -> bool {
+        false
+    }
+}
+
+fn no_such(path: &Path, e: &std::io::Error) -> ControlError {
+    let error = ControlError::io(path.display(), e);
+    match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            ControlError::new(Kind::NotFound, format!("there is no {} ({})", path.display(), plain(e)))
+                .hint("name an image file, a block device, or a mounted directory")
+        }
+        _ => error,
+    }
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// What opening found, in sentences.
+fn notes(report: &OpenReport, access: Access) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(copy) = report.torn_super_block {
+        notes.push(format!("the {copy} super block is damaged; the other one is used"));
+    }
+    if report.was_unclean && access == Access::ReadOnly {
+        notes.push("the volume was not cleanly unmounted; what was synced is shown, and saved for good by the next mount".to_owned());
+    }
+    if report.has_error_flag {
+        notes.push("the volume is marked as having errors".to_owned());
+    }
+    if report.read_only_features != 0 {
+        notes.push(format!(
+            "the volume has features that only allow reading ({:#x})",
+            report.read_only_features
+        ));
+    }
+    notes
+}
+
+/// The volume while one request runs.
+struct Opened<'a> {
+    path: &'a Path,
+    file: Arc<FileDevice>,
+    volume: Mutex<Volume>,
+    notes: Vec<String>,
+}
+
+impl Host for Opened<'_> {
+    fn volume(&self) -> &Path {
+        self.path
+    }
+
+    fn with_volume(&self, f: &mut dyn FnMut(&mut Volume)) {
+        f(&mut self.volume.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn sync(&self) -> Result<u64> {
+        let mut volume = self.volume.lock().unwrap_or_else(PoisonError::into_inner);
+        if volume.is_read_only() {
+            return Ok(volume.last_log().cno);
+        }
+        Ok(volume.checkpoint(now())?.0)
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        self.file.clone()
+    }
+
+    fn grow_device(&self, size: u64) -> Result<()> {
+        Ok(self.file.grow(size)?)
+    }
+
+    fn mounted(&self) -> Option<MountInfo> {
+        None
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}

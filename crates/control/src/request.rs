@@ -1,0 +1,177 @@
+//! What can be asked.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Moment, paths};
+
+/// Most numbers in one request that carries a list.
+pub const MAX_LIST: usize = 4096;
+
+/// A request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// What the volume is and how it is. Answer: [`crate::Status`].
+    Status,
+    /// Answers: batches of [`crate::Checkpoint`].
+    ListCheckpoints(CheckpointQuery),
+    /// Makes what waits a checkpoint, and it a snapshot if asked. Answer: its number.
+    MakeCheckpoint {
+        /// Keep it.
+        snapshot: bool,
+    },
+    /// Turns checkpoints into snapshots or back. Those that cannot be are answered by
+    /// [`crate::Response::Refused`] each; the others are done.
+    ChangeMode {
+        /// At most [`MAX_LIST`].
+        checkpoints: Vec<u64>,
+        /// To a snapshot, else to a plain checkpoint.
+        snapshot: bool,
+    },
+    /// Removes the plain checkpoints from `start` to `end`, both inclusive. Answer:
+    /// [`crate::Removed`].
+    RemoveCheckpoints {
+        /// First number.
+        start: u64,
+        /// Last number; the newest checkpoint always stays.
+        end: u64,
+    },
+    /// Answers: batches of [`crate::Segment`].
+    ListSegments(SegmentQuery),
+    /// What the logs of segments hold. Answers: batches of [`crate::DumpItem`].
+    DumpSegments {
+        /// At most [`MAX_LIST`].
+        segments: Vec<u64>,
+    },
+    /// Makes everything durable. Answer: the newest checkpoint's number.
+    Sync,
+    /// The super block's settings. Answer: [`crate::Settings`].
+    ShowSettings,
+    /// Changes settings. Answer: [`crate::Settings`] as they are then.
+    Tune(Tune),
+    /// Grows the volume to `size` bytes, or to the device's end. Answer: [`crate::Resized`].
+    Resize {
+        /// Bytes.
+        size: Option<u64>,
+    },
+    /// Looks a moment up. Answer: the number of the checkpoint that shows it.
+    FindMoment {
+        /// Which.
+        at: Moment,
+        /// It must be a snapshot.
+        snapshot_only: bool,
+    },
+    /// Mounts a past moment beside the live tree. Answer: where it is mounted.
+    MountMoment(MomentMount),
+    /// Unmounts. Answer: what was unmounted.
+    Unmount(UnmountWhat),
+}
+
+/// Which checkpoints.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointQuery {
+    /// Snapshots only.
+    pub snapshots_only: bool,
+    /// First number, in the order of the list; none: from its beginning.
+    pub from: Option<u64>,
+    /// At most so many.
+    pub count: Option<u64>,
+    /// Newest first.
+    pub reverse: bool,
+    /// Also plain checkpoints in which no file changed.
+    pub minor: bool,
+}
+
+/// Which segments.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentQuery {
+    /// First number.
+    pub from: u64,
+    /// Look at so many.
+    pub count: Option<u64>,
+    /// Also clean ones.
+    pub all: bool,
+    /// Count the blocks still in use, with checkpoints younger than so many seconds protected.
+    pub live: Option<u64>,
+}
+
+/// What to change in the super block; what is none stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tune {
+    /// At most 80 bytes count.
+    pub label: Option<String>,
+    /// As its text is written.
+    pub uuid: Option<String>,
+    /// Seconds between checkpoints of a busy volume; 0: the default of who mounts.
+    pub interval: Option<u32>,
+    /// Dirty blocks that start a checkpoint; 0: the default of who mounts.
+    pub block_max: Option<u32>,
+    /// The `block_count` feature.
+    pub block_count: Option<bool>,
+}
+
+/// A moment to mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MomentMount {
+    /// Which.
+    pub at: Moment,
+    /// It must be a snapshot (`cp=`).
+    pub snapshot_only: bool,
+    /// Where; an absolute path.
+    #[serde(with = "paths")]
+    pub dir: PathBuf,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// Allow programs to be run.
+    pub exec: bool,
+    /// Honour set-user-id bits; root only.
+    pub suid: bool,
+    /// Honour device nodes; root only.
+    pub dev: bool,
+}
+
+/// What to unmount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnmountWhat {
+    /// One mount point.
+    Dir(#[serde(with = "paths")] PathBuf),
+    /// All of the volume: moments, then the live tree.
+    Everything,
+}
+
+impl Request {
+    /// Whether it only looks, or asks for what anybody may have (a sync).
+    pub fn only_looks(&self) -> bool {
+        match self {
+            Request::Status
+            | Request::ListCheckpoints(_)
+            | Request::ListSegments(_)
+            | Request::DumpSegments { .. }
+            | Request::Sync
+            | Request::FindMoment { .. }
+            | Request::ShowSettings => true,
+            Request::MakeCheckpoint { .. }
+            | Request::ChangeMode { .. }
+            | Request::RemoveCheckpoints { .. }
+            | Request::Tune(_)
+            | Request::Resize { .. }
+            | Request::MountMoment(_)
+            | Request::Unmount(_) => false,
+        }
+    }
+
+    /// Whether an unmounted volume must be opened for writing.
+    pub fn writes(&self) -> bool {
+        matches!(
+            self,
+            Request::MakeCheckpoint { .. }
+                | Request::ChangeMode { .. }
+                | Request::RemoveCheckpoints { .. }
+                | Request::Tune(_)
+                | Request::Resize { .. }
+        )
+    }
+}

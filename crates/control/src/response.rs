@@ -1,0 +1,256 @@
+//! What is answered. These types are also what `--json` prints, so their names are an interface.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ControlError, paths};
+
+/// One part of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Response {
+    /// To [`crate::Request::Status`].
+    Status(Box<Status>),
+    /// A batch, in the order asked for.
+    Checkpoints(Vec<Checkpoint>),
+    /// The number of the newest checkpoint (Sync, MakeCheckpoint).
+    Checkpoint(u64),
+    /// One item of a list could not be done; the others go on.
+    Refused {
+        /// A checkpoint's or segment's number.
+        number: u64,
+        /// Why.
+        error: ControlError,
+    },
+    /// To [`crate::Request::RemoveCheckpoints`].
+    Removed(Removed),
+    /// A batch, ascending.
+    Segments(Vec<Segment>),
+    /// A batch of a dump.
+    Dump(Vec<DumpItem>),
+    /// To ShowSettings and Tune.
+    Settings(Box<Settings>),
+    /// To [`crate::Request::Resize`].
+    Resized(Resized),
+    /// Where something was mounted.
+    Mounted(#[serde(with = "paths")] PathBuf),
+    /// What was unmounted.
+    Unmounted(#[serde(with = "paths")] PathBuf),
+    /// A sentence worth telling beside the answer.
+    Notice(String),
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    pub number: u64,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub snapshot: bool,
+    /// No file changed in it.
+    pub minor: bool,
+    /// Blocks its logs wrote.
+    pub blocks_written: u64,
+    /// Blocks in use by its tree.
+    pub blocks: u64,
+    pub inodes: u64,
+}
+
+impl From<silt_engine::CheckpointInfo> for Checkpoint {
+    fn from(c: silt_engine::CheckpointInfo) -> Self {
+        Checkpoint {
+            number: c.cno,
+            created: c.created,
+            snapshot: c.snapshot,
+            minor: c.minor,
+            blocks_written: c.blocks_written,
+            blocks: c.blocks,
+            inodes: c.inodes,
+        }
+    }
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Checkpoints removed.
+    pub removed: u64,
+    /// Snapshots in the range, which stay; at most [`crate::request::MAX_LIST`] are named.
+    pub snapshots: Vec<u64>,
+    /// All of them.
+    pub snapshots_total: u64,
+    /// Checkpoints that stay because they are mounted or the newest.
+    pub busy: Vec<u64>,
+}
+
+/// A segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    pub number: u64,
+    /// Seconds since 1970; 0 if nothing was written to it.
+    pub modified: u64,
+    /// Held by the log writer.
+    pub active: bool,
+    pub dirty: bool,
+    pub error: bool,
+    /// Blocks written.
+    pub blocks: u32,
+    /// Blocks still in use, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_blocks: Option<u64>,
+    /// Not to be reclaimed now, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protected: Option<bool>,
+}
+
+/// One line of a dump of segments; lines of what is inside follow that of the whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DumpItem {
+    /// A segment begins. The numbers are of its first log, none where there is none.
+    Segment { number: u64, sequence: Option<u64>, next: Option<u64> },
+    /// A log begins.
+    Log { block: u64, blocks: u32, created: u64, files: u32 },
+    /// A file's record begins.
+    File { inode: u64, checkpoint: u64, blocks: u32, data_blocks: u32 },
+    /// A block of the file.
+    Block {
+        /// Virtual number; none for blocks of the DAT.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        virtual_block: Option<u64>,
+        /// Offset in the file in blocks; for a node of the DAT its first key; none for other nodes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        offset: Option<u64>,
+        /// Level of a node of the DAT.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        level: Option<u8>,
+        /// Where it lies.
+        block: u64,
+    },
+}
+
+/// A place where a volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountPoint {
+    #[serde(with = "paths")]
+    pub dir: PathBuf,
+    /// The checkpoint it shows; none: the live tree.
+    pub checkpoint: Option<u64>,
+    pub read_only: bool,
+}
+
+/// What a volume is and how it is. Sizes in bytes, times in seconds since 1970.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The image file or block device.
+    #[serde(with = "paths")]
+    pub volume: PathBuf,
+    pub label: String,
+    pub uuid: String,
+    pub block_size: u32,
+    pub segment_size: u64,
+    pub segments: u64,
+    pub free_segments: u64,
+    /// Segments kept back for cleaning.
+    pub reserved_segments: u64,
+    pub current_segment: u64,
+    /// The volume.
+    pub size: u64,
+    /// What can still be written before space must be reclaimed.
+    pub free: u64,
+    /// What users get of it: less by the reserve, and no more than the host can give to an image.
+    pub available: u64,
+    /// The files of the live tree as of the newest checkpoint.
+    pub live: u64,
+    /// Taken by neither: past moments, and what can be reclaimed.
+    pub past: u64,
+    /// Free space of the file system that holds the image.
+    pub host_free: Option<u64>,
+    pub checkpoints: u64,
+    pub snapshots: u64,
+    pub newest_checkpoint: u64,
+    pub newest_checkpoint_time: u64,
+    /// Inodes in use.
+    pub files: u64,
+    /// Written by programs, not yet in a log.
+    pub dirty: u64,
+    pub dirty_files: u64,
+    /// Clean at the last unmount (where it is not mounted).
+    pub clean: bool,
+    /// An error was met by somebody who used the volume.
+    pub error_flag: bool,
+    /// Why nothing is written any more.
+    pub failure: Option<String>,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// Where it is mounted, the live tree first.
+    pub mounts: Vec<MountPoint>,
+    /// When it was mounted.
+    pub mounted_since: Option<u64>,
+    /// Who mounted it.
+    pub mounted_by: Option<u32>,
+    /// As /proc/mounts shows it.
+    pub mount_type: Option<String>,
+    /// Whether sync(2) reaches the daemon; none: not mounted, or not known yet.
+    pub sync_arrives: Option<bool>,
+    /// The daemon.
+    pub pid: Option<u32>,
+    /// Sentences worth telling.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The super block, as far as people change it or ask for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    pub label: String,
+    pub uuid: String,
+    pub magic: u16,
+    pub revision: u32,
+    pub minor_revision: u16,
+    /// Names of features, unknown ones as bits.
+    pub features: Vec<String>,
+    /// Cleanly unmounted.
+    pub valid: bool,
+    pub error: bool,
+    pub creator_os: u32,
+    pub block_size: u64,
+    pub created: u64,
+    pub mounted: u64,
+    pub written: u64,
+    pub mount_count: u16,
+    pub max_mount_count: u16,
+    pub reserved_uid: u16,
+    pub reserved_gid: u16,
+    pub first_inode: u32,
+    pub inode_size: u16,
+    pub dat_entry_size: u16,
+    pub checkpoint_size: u16,
+    pub segment_usage_size: u16,
+    pub segments: u64,
+    pub device_size: u64,
+    pub first_data_block: u64,
+    pub blocks_per_segment: u32,
+    pub reserved_percent: u32,
+    pub last_checkpoint: u64,
+    pub last_block: u64,
+    pub last_sequence: u64,
+    pub free_blocks: u64,
+    /// Seconds; 0: the default of who mounts.
+    pub interval: u32,
+    /// Blocks; 0: the default of who mounts.
+    pub block_max: u32,
+    pub crc_seed: u32,
+    pub crc_sum: u32,
+    pub crc_bytes: u16,
+}
+
+/// What a resize did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resized {
+    pub segments_before: u64,
+    pub segments: u64,
+    /// Bytes of the volume.
+    pub size: u64,
+}

@@ -1,0 +1,144 @@
+//! Serving requests in a daemon: one thread a connection, a bounded number of them, and no
+//! connection holds the volume's lock while it reads or writes its socket.
+//!
+//! Locks: the count of connections, held for moments.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::host::{Caller, Host};
+use crate::socket::{Listener, peer};
+use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
+use crate::{ControlError, Kind, execute};
+
+/// Connections at once, and of one user; root's and the daemon's own user's do not count.
+const MOST: usize = 64;
+const MOST_OF_ONE: usize = 8;
+/// How long a client may keep silent, and how long it may leave an answer unread.
+const SILENCE: Duration = Duration::from_secs(300);
+const UNREAD: Duration = Duration::from_secs(30);
+
+/// Connections by user.
+#[derive(Default)]
+struct Guests(Mutex<HashMap<u32, usize>>);
+
+impl Guests {
+    fn enter(self: &Arc<Self>, uid: u32) -> Option<Guest> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = uid == 0 || uid == rustix::process::geteuid().as_raw();
+        let total: usize = all.values().sum();
+        let of_one = all.entry(uid).or_default();
+        // Even those that do not count have an end: each is a thread.
+        if (!free && (total >= MOST || *of_one >= MOST_OF_ONE)) || *of_one >= 4 * MOST {
+            return None;
+        }
+        *of_one += 1;
+        Some(Guest { guests: self.clone(), uid })
+    }
+}
+
+struct Guest {
+    guests: Arc<Guests>,
+    uid: u32,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut all = self.guests.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(n) = all.get_mut(&self.uid) {
+            *n = n.saturating_sub(1);
+            if *n == 0 {
+                all.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// Serves until the listener's [`crate::socket::Stopper`] says so.
+pub fn serve(listener: Listener, host: Arc<dyn Host + Send + Sync>) {
+    let guests = Arc::new(Guests::default());
+    loop {
+        let mut fds =
+            [PollFd::new(&listener.socket, PollFlags::IN), PollFd::new(&listener.wake, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "the control socket is of no more use");
+                return;
+            }
+        }
+        if !fds[1].revents().is_empty() {
+            return;
+        }
+        match listener.socket.accept() {
+            Ok((stream, _)) => begin(stream, &host, &guests),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => {
+                // Too many files are open: wait until some are not.
+                tracing::warn!(%error, "a control connection could not be taken");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn begin(stream: UnixStream, host: &Arc<dyn Host + Send + Sync>, guests: &Arc<Guests>) {
+    let Ok((uid, pid)) = peer(&stream.as_fd()) else { return };
+    // Accepted sockets do not inherit the listener's mode on Linux; say it all the same.
+    let set = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(SILENCE)));
+    if set.and_then(|()| stream.set_write_timeout(Some(UNREAD))).is_err() {
+        return;
+    }
+    let Some(guest) = guests.enter(uid) else {
+        let error =
+            ControlError::new(Kind::Busy, "too many commands are talking to the daemon").hint("try again");
+        let _ = wire::send(&mut &stream, &Part::Failed(error), MAX_PART);
+        return;
+    };
+    let host = host.clone();
+    let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
+        let _guest = guest;
+        if let Err(error) = converse(&stream, &*host, Caller { uid, pid }) {
+            tracing::debug!(%error, "a control connection ended");
+        }
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread for a control connection");
+    }
+}
+
+/// Answers requests until the client is done.
+fn converse(mut stream: &UnixStream, host: &(dyn Host + Send + Sync), caller: Caller) -> io::Result<()> {
+    while let Some(bytes) = wire::receive(&mut stream, MAX_REQUEST)? {
+        let mut broken = None;
+        let result = match wire::decode::<Ask>(&bytes) {
+            Ok(ask) if ask.version == VERSION => execute(host, &caller, ask.request, &mut |part| {
+                wire::send(&mut stream, &Part::Item(part), MAX_PART).map_err(|e| {
+                    let error = ControlError::io("the answer could not be sent", &e);
+                    broken = Some(e);
+                    error
+                })
+            }),
+            Ok(_) | Err(_) => Err(ControlError::new(
+                Kind::Unavailable,
+                "the daemon does not know this request: it is of another version",
+            )
+            .hint("unmount and mount the volume again with this version")),
+        };
+        if let Some(e) = broken {
+            return Err(e);
+        }
+        let last = match result {
+            Ok(()) => Part::End,
+            Err(error) => Part::Failed(error),
+        };
+        wire::send(&mut stream, &last, MAX_PART)?;
+    }
+    Ok(())
+}

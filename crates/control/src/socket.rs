@@ -1,0 +1,278 @@
+//! Where daemons listen.
+//!
+//! | who | directory |
+//! |---|---|
+//! | root | `/run/silt` |
+//! | others | `$XDG_RUNTIME_DIR/silt`, else `/tmp/silt-UID` |
+//! | others, where other users are let in | `/tmp/silt-UID` |
+//!
+//! The file's name comes from the volume: `b8-1.sock` of a block device by its number, `f65024-12.sock` of
+//! an image by its file system and inode. A loop device counts as the image behind it, so a volume has
+//! one name however it is reached.
+//!
+//! A client only talks to a daemon of root, of its own user, or of the user that owns what it
+//! asked about, and only through a directory that belongs to one of them; the kernel says whose
+//! the other side is. So nobody can stand in for a daemon.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, major, minor};
+
+use crate::{ControlError, Kind, Result};
+
+const OF_ROOT: &str = "/run/silt";
+
+/// Where a daemon listens; the socket's file goes when this does.
+pub struct Listener {
+    pub(crate) socket: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file, so that a successor's is not taken away.
+    file: (u64, u64),
+    pub(crate) wake: OwnedFd,
+    stop: Arc<OwnedFd>,
+}
+
+/// Ends [`crate::serve()`] from another thread.
+#[derive(Clone)]
+pub struct Stopper(#[allow(dead_code)] Arc<OwnedFd>);
+
+impl Stopper {
+    /// Makes [`crate::serve()`] return; requests under way are finished by their threads.
+    pub fn stop(&self) {
+        // The pipe is only ever written here; a full one has been written before.
+        let _ = rustix::io::write(&self.0, b"x");
+    }
+}
+
+impl Listener {
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A handle that ends serving.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens for requests on `volume`, which the caller holds alone: a socket that is left over from
+/// an earlier daemon is replaced. `shared`: other users may ask too.
+pub fn listen(volume: &Path, shared: bool) -> Result<Listener> {
+    let name = name_of(volume)?;
+    let uid = rustix::process::geteuid().as_raw();
+    let dir = own_dir(uid, shared)?;
+    make_dir(&dir, uid, shared)?;
+    let path = dir.join(name);
+    let fail = |e: io::Error| ControlError::io(format!("cannot listen on {}", path.display()), &e);
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
+        _ => {}
+    }
+    let socket = UnixListener::bind(&path).map_err(fail)?;
+    let mode = if uid == 0 || shared { 0o666 } else { 0o600 };
+    fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(fail)?;
+    let meta = fs::symlink_metadata(&path).map_err(fail)?;
+    let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
+    let (wake, stop) = rustix::pipe::pipe_with(flags).map_err(|e| fail(e.into()))?;
+    socket.set_nonblocking(true).map_err(fail)?;
+    Ok(Listener { socket, path, file: (meta.dev(), meta.ino()), wake, stop: Arc::new(stop) })
+}
+
+fn runtime_dir() -> Option<PathBuf> {
+    let dir = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    (dir.is_absolute() && dir.is_dir()).then_some(dir)
+}
+
+fn shared_dir(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/silt-{uid}"))
+}
+
+fn own_dir(uid: u32, shared: bool) -> Result<PathBuf> {
+    Ok(match runtime_dir() {
+        _ if uid == 0 => PathBuf::from(OF_ROOT),
+        Some(dir) if !shared => dir.join("silt"),
+        _ => shared_dir(uid),
+    })
+}
+
+fn make_dir(dir: &Path, uid: u32, shared: bool) -> Result<()> {
+    let fail = |e: io::Error| ControlError::io(format!("cannot make {}", dir.display()), &e);
+    let mode = match (uid, shared) {
+        (0, _) => 0o755,
+        (_, true) => 0o711,
+        (_, false) => 0o700,
+    };
+    match DirBuilder::new().mode(mode).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(fail(e)),
+    }
+    check_dir(dir, uid)?;
+    // One made for another kind of mount, or under a strict umask.
+    let meta = fs::symlink_metadata(dir).map_err(fail)?;
+    if meta.mode() & mode != mode {
+        fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// A directory in which nobody but `uid` and root can put anything.
+fn check_dir(dir: &Path, uid: u32) -> Result<()> {
+    let meta = fs::symlink_metadata(dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+    let trusted = meta.is_dir() && (meta.uid() == uid || meta.uid() == 0) && meta.mode() & 0o022 == 0;
+    if trusted {
+        return Ok(());
+    }
+    Err(ControlError::new(
+        Kind::NotPermitted,
+        format!("{} is not a directory that only its owner writes to", dir.display()),
+    )
+    .hint("remove it, then try again"))
+}
+
+/// The name of a volume's socket.
+pub fn name_of(volume: &Path) -> Result<String> {
+    let fail = |e: rustix::io::Errno| ControlError::io(volume.display(), &e.into());
+    let stat = rustix::fs::stat(volume).map_err(fail)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return Ok(format!("f{}-{}.sock", stat.st_dev, stat.st_ino));
+    }
+    let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+    let backing = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file"));
+    if let Ok(file) = backing
+        && let Ok(of_image) = rustix::fs::stat(file.trim_end_matches('\n'))
+        && FileType::from_raw_mode(of_image.st_mode) == FileType::RegularFile
+    {
+        return Ok(format!("f{}-{}.sock", of_image.st_dev, of_image.st_ino));
+    }
+    Ok(format!("b{major}-{minor}.sock"))
+}
+
+/// Directories to look in, with the user whose daemons may listen there. `owner`: who may hold the
+/// volume besides root and the caller.
+fn places(owner: Option<u32>) -> Vec<(PathBuf, u32)> {
+    let uid = rustix::process::geteuid().as_raw();
+    let mut places = vec![(PathBuf::from(OF_ROOT), 0)];
+    if uid != 0 {
+        places.extend(runtime_dir().map(|dir| (dir.join("silt"), uid)));
+        places.push((shared_dir(uid), uid));
+    }
+    if let Some(owner) = owner.filter(|o| *o != 0 && *o != uid) {
+        places.push((PathBuf::from(format!("/run/user/{owner}/silt")), owner));
+        places.push((shared_dir(owner), owner));
+    }
+    places
+}
+
+/// Connects to the daemon that holds `volume`; none where there is none. `owner`: see [`places`].
+pub fn find(volume: &Path, owner: Option<u32>) -> Result<Option<UnixStream>> {
+    let name = name_of(volume)?;
+    for (dir, uid) in places(owner) {
+        if let Some(stream) = try_connect(&dir, &dir.join(&name), uid)? {
+            return Ok(Some(stream));
+        }
+    }
+    Ok(None)
+}
+
+/// Connections to all daemons that listen where `owner`'s may: for a mount whose volume can no
+/// longer be found by its name.
+pub fn find_all(owner: Option<u32>) -> Vec<UnixStream> {
+    /// More than this nobody mounts at once; a directory full of rubbish is not searched for ever.
+    const MOST: usize = 256;
+    let mut all = Vec::new();
+    for (dir, uid) in places(owner) {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten().take(MOST) {
+            if entry.file_type().is_ok_and(|t| t.is_socket())
+                && let Ok(Some(stream)) = try_connect(&dir, &entry.path(), uid)
+            {
+                all.push(stream);
+            }
+        }
+    }
+    all
+}
+
+fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> {
+    use io::ErrorKind as E;
+    if fs::symlink_metadata(path).is_err() || check_dir(dir, uid).is_err() {
+        return Ok(None);
+    }
+    let stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        // Left over from a daemon that was killed, or gone this moment.
+        Err(e) if matches!(e.kind(), E::ConnectionRefused | E::NotFound) => return Ok(None),
+        Err(e) if e.kind() == E::PermissionDenied => {
+            return Err(ControlError::new(Kind::NotPermitted, "the volume is mounted for another user only")
+                .hint("ask who mounted it, or become root"));
+        }
+        Err(e) => return Err(ControlError::io("cannot reach the daemon that holds the volume", &e)),
+    };
+    let peer = peer(&stream)?;
+    if peer.0 != uid && peer.0 != 0 {
+        return Err(ControlError::new(
+            Kind::NotPermitted,
+            format!("{} belongs to a program of user {}, which is not trusted", path.display(), peer.0),
+        ));
+    }
+    Ok(Some(stream))
+}
+
+/// Uid and process on the other side of a connection, by the kernel's word.
+pub fn peer(stream: &impl AsFd) -> Result<(u32, u32)> {
+    let cred = rustix::net::sockopt::socket_peercred(stream)
+        .map_err(|e| ControlError::io("cannot tell who is on the other side", &e.into()))?;
+    Ok((cred.uid.as_raw(), u32::try_from(cred.pid.as_raw_nonzero().get()).unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_one_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let link = file.path().with_extension("link");
+        std::os::unix::fs::symlink(file.path(), &link).unwrap();
+        assert_eq!(name_of(file.path()).unwrap(), name_of(&link).unwrap());
+        fs::remove_file(&link).unwrap();
+        let other = tempfile::NamedTempFile::new().unwrap();
+        assert_ne!(name_of(file.path()).unwrap(), name_of(other.path()).unwrap());
+        assert!(name_of(Path::new("/nonexistent/x")).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_others_write_to_is_not_used() {
+        let uid = rustix::process::geteuid().as_raw();
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
+        assert!(check_dir(dir.path(), uid).is_ok());
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(check_dir(dir.path(), uid).unwrap_err().kind, Kind::NotPermitted);
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(check_dir(&link, uid).is_err(), "a symbolic link");
+        if uid == 0 {
+            std::os::unix::fs::chown(dir.path(), Some(4242), None).unwrap();
+            assert!(check_dir(dir.path(), 1000).is_err(), "somebody else's");
+            assert!(check_dir(dir.path(), 4242).is_ok());
+        }
+    }
+}

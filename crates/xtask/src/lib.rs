@@ -1,0 +1,10 @@
+//! Project chores, and the instrument that asks the real kernel: `guest` boots it as a process, `agent` is what
+//! runs inside, `turn` is the kernel's half of a round trip.
+
+pub mod agent;
+pub mod exchange;
+pub mod guest;
+pub mod prove;
+pub mod rig;
+pub mod superblock;
+pub mod turn;

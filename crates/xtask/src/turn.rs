@@ -1,0 +1,329 @@
+//! The kernel's half of a round trip, for many volumes in one boot, and its judgement.
+//!
+//! The caller says what the other side read from each volume before, what the kernel shall do, and what must come of it by
+//! the model. The kernel mounts, lists the live tree and every snapshot, works, lists again, cleans
+//! to the end, unmounts, mounts and lists again. Everything that does not fit is a complaint.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use silt_model::manifest::{Columns, Manifest, diff};
+use silt_model::op::Op;
+use silt_model::run::judge;
+use silt_model::target::{Outcome, parse_outcome};
+
+use crate::exchange::{DEVICES, Job, Moment, Task, VolumeDir, VolumeJob, VolumeResult};
+use crate::guest::{self, GuestLog, Options};
+use crate::rig::Rig;
+use crate::superblock;
+
+/// A live tree and its snapshots, by their number in the model.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Trees {
+    /// The live tree.
+    pub live: Manifest,
+    /// The snapshots.
+    pub snapshots: BTreeMap<u32, Manifest>,
+}
+
+impl Trees {
+    /// What a model expects.
+    pub fn of_model(model: &silt_model::model::Model) -> Self {
+        Self { live: model.tree(), snapshots: model.snapshots().clone() }
+    }
+
+    /// How `other` differs, a sentence each.
+    pub fn differences(&self, other: &Self, columns: Columns) -> Vec<String> {
+        let mut found = diff(&self.live, &other.live, columns);
+        for (id, ours) in &self.snapshots {
+            match other.snapshots.get(id) {
+                None => found.push(format!("snapshot {id} is missing")),
+                Some(theirs) => {
+                    let lines = diff(ours, theirs, columns);
+                    found.extend(lines.into_iter().map(|line| format!("snapshot {id}: {line}")));
+                }
+            }
+        }
+        let unknown = other.snapshots.keys().filter(|id| !self.snapshots.contains_key(id));
+        found.extend(unknown.map(|id| format!("snapshot {id} should not be there")));
+        found
+    }
+}
+
+/// The kernel's turn on one volume.
+#[derive(Clone, Debug)]
+pub struct KernelTurn {
+    /// The volume.
+    pub image: PathBuf,
+    /// Bytes of a block.
+    pub block_size: usize,
+    /// What is known of the trees before, and in which columns it must hold. The other side's reading with
+    /// [`Columns::ALL`], or the model's with [`Columns::MODEL`]; or both.
+    pub before: Vec<(Trees, Columns)>,
+    /// Mount read-only, look, and that is all.
+    pub read_only: bool,
+    /// What the kernel shall do, and what must come of each operation.
+    pub ops: Vec<(Op, Outcome)>,
+    /// What must be there afterwards, by the model.
+    pub after: Option<Trees>,
+    /// Checkpoint numbers of the snapshots there are, by their number in the model.
+    pub snapshots: BTreeMap<u32, u64>,
+    /// How many snapshots the model ever made before this turn.
+    pub snapshots_made: u32,
+    /// Where data far out in files may be, before and after ([`silt_model::model::Model::deep_ranges`]).
+    pub probes: Vec<(u64, u64)>,
+    /// Whether to look at everything between working and cleaning, too: tells who is to blame, and takes half as long
+    /// again.
+    pub thorough: bool,
+    /// Grow the image and then the volume to this many bytes before working.
+    pub grow_to: Option<u64>,
+    /// End by cutting the power instead of cleaning and unmounting: what the operations made durable must suffice.
+    pub cut: bool,
+    /// Whether the cleaner shall run to its end.
+    pub clean: bool,
+    /// Whether the listing tools shall be tried.
+    pub tools: bool,
+}
+
+impl KernelTurn {
+    /// Only looks at a volume without snapshots.
+    pub fn look(image: &Path, block_size: usize) -> Self {
+        Self {
+            image: image.to_owned(),
+            block_size,
+            before: Vec::new(),
+            read_only: true,
+            ops: Vec::new(),
+            after: None,
+            snapshots: BTreeMap::new(),
+            snapshots_made: 0,
+            probes: Vec::new(),
+            thorough: false,
+            grow_to: None,
+            cut: false,
+            clean: false,
+            tools: false,
+        }
+    }
+}
+
+/// What came of a turn.
+#[derive(Clone, Debug, Default)]
+pub struct TurnReport {
+    /// Everything that is not as it should be; empty if the kernel agrees.
+    pub complaints: Vec<String>,
+    /// The trees as the kernel read them last, after all it did; `None` if it did not come to that, or only if
+    /// [`KernelTurn::thorough`] for one that was cut.
+    pub trees: Option<Trees>,
+    /// Checkpoint numbers of the snapshots there are now, by their number in the model.
+    pub snapshots: BTreeMap<u32, u64>,
+    /// Seconds in the guest, by phase.
+    pub seconds: BTreeMap<String, f64>,
+    /// Segments in use before and after cleaning.
+    pub segments: Option<(usize, usize)>,
+}
+
+/// At most this many complaints of a kind are told for a volume.
+const TOLD: usize = 20;
+
+/// Runs the turns in `guests` guests at once; the reports are in the order of the turns. What goes wrong with one
+/// volume is a complaint of that volume; a guest that dies is an error.
+pub fn kernel_turns(
+    rig: &Rig,
+    turns: &[KernelTurn],
+    guests: usize,
+    options: &Options,
+) -> Result<Vec<TurnReport>> {
+    let (cut, orderly): (Vec<usize>, Vec<usize>) = (0..turns.len()).partition(|&index| turns[index].cut);
+    let hands: Vec<Vec<usize>> = [cut, orderly].iter().flat_map(|indexes| deal(indexes, guests)).collect();
+    let next = Mutex::new(hands.iter());
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..guests {
+            scope.spawn(|| {
+                loop {
+                    // In a statement of its own: the lock must not be held while the guest runs.
+                    let hand = locked(&next).next();
+                    let Some(hand) = hand else { break };
+                    let mine: Vec<&KernelTurn> = hand.iter().map(|&index| &turns[index]).collect();
+                    locked(&done).push((hand, one_guest(rig, &mine, options)));
+                }
+            });
+        }
+    });
+    let mut sorted = vec![TurnReport::default(); turns.len()];
+    for (hand, reports) in std::mem::take(&mut *locked(&done)) {
+        for (&index, report) in hand.iter().zip(reports?) {
+            sorted[index] = report;
+        }
+    }
+    Ok(sorted)
+}
+
+/// Boots of about equal size: as few as can hold all, but one for each guest at least.
+fn deal(indexes: &[usize], guests: usize) -> Vec<Vec<usize>> {
+    let boots = indexes.len().div_ceil(DEVICES).max(guests).clamp(1, indexes.len().max(1));
+    indexes.chunks(indexes.len().div_ceil(boots).max(1)).map(<[usize]>::to_vec).collect()
+}
+
+/// A lock whose holder cannot have left anything half done.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn one_guest(rig: &Rig, turns: &[&KernelTurn], options: &Options) -> Result<Vec<TurnReport>> {
+    let exchange = tempfile::Builder::new().prefix("silt-guest-").tempdir()?;
+    let mut jobs = Vec::with_capacity(turns.len());
+    for (index, turn) in turns.iter().enumerate() {
+        let dir = VolumeDir::new(exchange.path(), index);
+        std::fs::create_dir(dir.path())?;
+        if let Some(size) = turn.grow_to {
+            std::fs::OpenOptions::new().write(true).open(&turn.image)?.set_len(size)?;
+        }
+        let ops: String = turn.ops.iter().map(|(op, _)| format!("{op}\n")).collect();
+        dir.write(&dir.file("ops"), &ops)?;
+        jobs.push(VolumeJob {
+            read_only: turn.read_only,
+            snapshots: turn.snapshots.clone(),
+            snapshots_made: turn.snapshots_made,
+            block_size: turn.block_size,
+            probes: turn.probes.clone(),
+            thorough: turn.thorough,
+            grow: turn.grow_to.is_some(),
+            clean: turn.clean && !turn.cut,
+            tools: turn.tools,
+        });
+    }
+    let images = turns.iter().map(|turn| turn.image.clone()).collect();
+    let (modules, environment) = (guest::modules(rig), rig.environment());
+    let cut = turns.iter().any(|turn| turn.cut);
+    let job = Job { images, modules, environment, task: Task::Turns { volumes: jobs, cut } };
+    let started = Instant::now();
+    let log = guest::boot(rig, exchange.path(), &job, options)?;
+    let boot = started.elapsed().as_secs_f64();
+    let mut reports = Vec::with_capacity(turns.len());
+    for (index, turn) in turns.iter().enumerate() {
+        let dir = VolumeDir::new(exchange.path(), index);
+        let mut report =
+            report(turn, &dir, &log, index).with_context(|| format!("judging {}", turn.image.display()))?;
+        report.seconds.insert("guest, shared".to_owned(), boot / turns.len().max(1) as f64);
+        reports.push(report);
+    }
+    Ok(reports)
+}
+
+fn read_trees(dir: &VolumeDir, moment: Moment, ids: &BTreeMap<u32, u64>) -> Result<Option<Trees>> {
+    if !dir.manifest(moment, None).exists() {
+        return Ok(None);
+    }
+    let read = |snapshot| -> Result<Manifest> {
+        let path = dir.manifest(moment, snapshot);
+        Manifest::from_text(&dir.read(&path)?).with_context(|| path.display().to_string())
+    };
+    let mut trees = Trees { live: read(None)?, snapshots: BTreeMap::new() };
+    for &id in ids.keys() {
+        if dir.manifest(moment, Some(id)).exists() {
+            trees.snapshots.insert(id, read(Some(id))?);
+        }
+    }
+    Ok(Some(trees))
+}
+
+fn report(turn: &KernelTurn, dir: &VolumeDir, log: &GuestLog, index: usize) -> Result<TurnReport> {
+    let mut complaints = Vec::new();
+    let mut say = |what: &str, lines: Vec<String>| {
+        let more = lines.len().saturating_sub(TOLD);
+        complaints.extend(lines.into_iter().take(TOLD).map(|line| format!("{what}: {line}")));
+        if more > 0 {
+            complaints.push(format!("{what}: and {more} more"));
+        }
+    };
+    let text = dir.read(&dir.file("result.json"))?;
+    let result: VolumeResult = serde_json::from_str(&text).context("the result is not understood")?;
+    say("the turn was not finished", result.error.into_iter().collect());
+    say("in the guest", result.complaints);
+    let of_log = log.complaints().into_iter();
+    let mine = of_log.filter(|(volume, _)| volume.is_none_or(|volume| volume == index));
+    say("the kernel's log", mine.map(|(_, line)| line).collect());
+
+    let before = read_trees(dir, Moment::Before, &turn.snapshots)?;
+    let after = read_trees(dir, Moment::After, &result.snapshots)?;
+    let cleaned = read_trees(dir, Moment::Cleaned, &result.snapshots)?;
+    if let Some(before) = &before {
+        for (expected, columns) in &turn.before {
+            say("before its turn (expected / kernel)", expected.differences(before, *columns));
+        }
+    }
+    if !turn.ops.is_empty() && dir.file("replies").exists() {
+        say("in its turn", replies(turn, &dir.read(&dir.file("replies"))?));
+    }
+    if let (Some(after), Some(cleaned)) = (&after, &cleaned) {
+        say("after cleaning (before / after)", after.differences(cleaned, Columns::ALL));
+    }
+    let last = after.or(cleaned);
+    if let (Some(expected), Some(last)) = (&turn.after, &last) {
+        say("after its turn (model / kernel)", expected.differences(last, Columns::MODEL));
+    }
+    if let (Some(before), Some(last)) = (&before, &last) {
+        say("its turn changed a snapshot (before / after)", changed_snapshots(before, last));
+    }
+    say("super block", judge_super_blocks(turn)?);
+    Ok(TurnReport {
+        complaints,
+        trees: if turn.read_only { before } else { last },
+        snapshots: result.snapshots,
+        seconds: result.seconds,
+        segments: result.segments,
+    })
+}
+
+/// What became of the snapshots that are in both.
+fn changed_snapshots(before: &Trees, after: &Trees) -> Vec<String> {
+    let mut found = Vec::new();
+    for (id, old) in &before.snapshots {
+        if let Some(new) = after.snapshots.get(id) {
+            let lines = diff(old, new, Columns::ALL);
+            found.extend(lines.into_iter().map(|line| format!("snapshot {id}: {line}")));
+        }
+    }
+    found
+}
+
+fn replies(turn: &KernelTurn, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    for (number, (op, expected)) in turn.ops.iter().enumerate() {
+        let Some(line) = lines.next() else {
+            found.push(format!("there is no reply to operation {number}"));
+            break;
+        };
+        match parse_outcome(line) {
+            None => found.push(format!("reply {number} is not understood: {line}")),
+            Some(got) => {
+                found.extend(judge(op, expected, &got).map(|what| format!("operation {number}, {what}")));
+            }
+        }
+    }
+    found
+}
+
+fn judge_super_blocks(turn: &KernelTurn) -> Result<Vec<String>> {
+    let copies = superblock::read(&turn.image)?;
+    let mut found = Vec::new();
+    if copies.iter().any(|copy| copy.state & superblock::ERROR != 0) {
+        found.push(format!("the error flag is set: {copies:?}"));
+    }
+    let clean = copies.iter().any(|copy| copy.state & superblock::VALID != 0);
+    if !turn.read_only && !turn.cut && !clean {
+        found.push(format!("not marked as cleanly unmounted: {copies:?}"));
+    }
+    if let Some(size) = turn.grow_to
+        && copies.iter().any(|copy| copy.device_size != size)
+    {
+        found.push(format!("not grown to {size} bytes: {copies:?}"));
+    }
+    Ok(found)
+}
