@@ -57,10 +57,10 @@ pub fn refused(what: impl std::fmt::Display, error: &silt_control::ControlError)
 
 /// Takes a volume off the front of arguments that otherwise begin with a number: everything that
 /// does not look like an `item`.
-pub fn split<'a>(
-    args: &'a [std::ffi::OsString],
+pub fn split(
+    args: &[std::ffi::OsString],
     item: fn(&str) -> bool,
-) -> (Option<PathBuf>, &'a [std::ffi::OsString]) {
+) -> (Option<PathBuf>, &[std::ffi::OsString]) {
     match args.split_first() {
         Some((first, rest)) if !is(first, item) => (Some(PathBuf::from(first)), rest),
         _ => (None, args),

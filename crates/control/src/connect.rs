@@ -75,12 +75,24 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
     .hint("if it has gone, unmount the directory and mount the volume again"))
 }
 
+/// A mount of each volume of ours, the live tree's where there is one.
+pub fn mounted_volumes() -> Result<Vec<Mount>> {
+    let mut volumes: Vec<(String, Mount)> = Vec::new();
+    for mount in mounts::ours()? {
+        // The live tree may be mounted on a loop device and its moments from the image behind it.
+        let name = socket::name_of(&mount.source).unwrap_or_else(|_| mount.source.display().to_string());
+        if !volumes.iter().any(|(known, _)| *known == name) {
+            volumes.push((name, mount));
+        }
+    }
+    Ok(volumes.into_iter().map(|(_, mount)| mount).collect())
+}
+
 /// The one volume of ours that is mounted, for commands that are given none.
 pub fn only_mount() -> Result<Mount> {
-    let mut ours = mounts::ours()?;
-    ours.dedup_by(|a, b| a.source == b.source);
-    match ours.len() {
-        1 => Ok(ours.swap_remove(0)),
+    let mut volumes = mounted_volumes()?;
+    match volumes.len() {
+        1 => Ok(volumes.swap_remove(0)),
         0 => Err(ControlError::new(Kind::NotFound, "no volume is mounted").hint("name an image or device")),
         n => Err(ControlError::new(Kind::Invalid, format!("{n} volumes are mounted"))
             .hint("name one: its directory, image or device")),

@@ -28,7 +28,7 @@ mod serve;
 pub mod socket;
 mod wire;
 
-pub use connect::{Control, connect, of_mount, only_mount};
+pub use connect::{Control, connect, mounted_volumes, of_mount, only_mount};
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;
 pub use host::{Caller, Host, MountInfo};

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use silt_device::{Access, Device, FileDevice};
 use silt_engine::{OpenOptions, OpenReport, Volume};
+use silt_format::super_block::KNOWN_RO_FEATURES;
 
 use crate::connect::Control;
 use crate::error::plain;
@@ -33,7 +34,10 @@ impl LocalVolume {
         match request {
             // The super block says it all, and may be all that is left of a volume.
             Request::ShowSettings => settings::of_device(&*file, out),
-            Request::Tune(tune) => settings::tune_device(&*file, &tune, out),
+            Request::Tune(tune) => {
+                check_features(&*file)?;
+                settings::tune_device(&*file, &tune, out)
+            }
             request => self.with_opened(file, access, request, out),
         }
     }
@@ -45,6 +49,9 @@ impl LocalVolume {
         request: Request,
         out: &mut dyn FnMut(Response) -> Result<()>,
     ) -> Result<()> {
+        if access == Access::ReadWrite {
+            check_features(&*file)?;
+        }
         let now = now();
         let device: Arc<dyn Device> = file.clone();
         let options = OpenOptions {
@@ -90,6 +97,16 @@ fn no_such(path: &Path, e: &std::io::Error) -> ControlError {
         }
         _ => error,
     }
+}
+
+/// Refuses to change a volume with features that only allow reading.
+fn check_features(device: &dyn Device) -> Result<()> {
+    let features = silt_engine::read_super_block(device)?.feature_compat_ro.get() & !KNOWN_RO_FEATURES;
+    if features == 0 {
+        return Ok(());
+    }
+    let message = format!("the volume has features that only allow reading ({features:#x})");
+    Err(ControlError::new(Kind::Incompatible, message).hint("it can be looked at, and mounted with -o ro"))
 }
 
 fn now() -> u64 {

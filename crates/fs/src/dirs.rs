@@ -4,23 +4,20 @@
 //! ([`crate::index`]) every operation touches one or two chunks; a directory whose index does not
 //! fit into memory is searched from its beginning, chunk by chunk.
 //!
-//! A chunk that cannot be read or parsed is bad: names known to be in it answer EIO, nothing is
-//! added to it, and all other chunks work. Changes are prepared on a copy of the chunk, so that
+//! A chunk that cannot be parsed is bad: names known to be in it answer EIO, nothing is added to
+//! it, and all other chunks work. While one cannot be read at all, every name that is not found
+//! elsewhere answers EIO, because it may be there. Changes are prepared on a copy of the chunk, so that
 //! an error leaves no trace.
-
-use std::ops::ControlFlow;
 
 use silt_engine::{Block, Tree, Volume, writable, zeroed};
 use silt_format::{Ino, dir};
 
 use crate::Fs;
 use crate::cache::Known;
+use crate::chunks::{Chunks, read_chunk};
 use crate::error::{FsError, Of, Result};
 use crate::gaps::Gaps;
 use crate::index::{DirIndex, Hint, hash_name};
-
-/// Unreadable places skipped one by one before the rest of a directory is given up.
-const MAX_SKIPPED: u32 = 512;
 
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,77 +31,9 @@ pub(crate) struct Found {
     pub offset: usize,
 }
 
-/// Walks over the chunks of a directory below block offset `end`, ascending. Holes, which only
-/// damaged directories have, are leapt over; a part of the map that cannot be read is given up
-/// after [`MAX_SKIPPED`] tries.
-pub(crate) struct Chunks {
-    tree: Tree,
-    dir: Ino,
-    next: u64,
-    end: u64,
-    skipped: u32,
-    /// Part of the map could not be read.
-    pub damaged: bool,
-}
-
-impl Chunks {
-    pub fn new(tree: Tree, dir: Ino, from: u64, end: u64) -> Self {
-        Chunks { tree, dir, next: from, end, skipped: 0, damaged: false }
-    }
-
-    /// The next chunk that is mapped, and its block offset.
-    pub fn next(&mut self, volume: &mut Volume) -> Option<(u64, Result<Block>)> {
-        while self.next < self.end {
-            let key = self.next;
-            match volume.read_block(self.tree, self.dir, key) {
-                Ok(Some(block)) => {
-                    self.next = key + 1;
-                    return Some((key, Ok(block)));
-                }
-                Ok(None) => self.leap(volume),
-                Err(e) => {
-                    self.next = key + 1;
-                    // The map tells where the chunk is, so it is the chunk that cannot be read.
-                    if volume.locate(self.tree, self.dir, key).is_ok() {
-                        return Some((key, Err(e).of(self.dir)));
-                    }
-                    self.skip();
-                }
-            }
-        }
-        None
-    }
-
-    /// Goes on with the next mapped block.
-    fn leap(&mut self, volume: &mut Volume) {
-        let (key, mut found) = (self.next, None);
-        let walked = volume.for_each_data(self.tree, self.dir, key, |k| {
-            found = Some(k);
-            ControlFlow::Break(())
-        });
-        match (walked, found) {
-            (_, Some(k)) if k > key => self.next = k,
-            (Err(_), _) => {
-                self.next = key + 1;
-                self.skip();
-            }
-            _ => self.next = self.end,
-        }
-    }
-
-    fn skip(&mut self) {
-        self.damaged = true;
-        self.skipped += 1;
-        if self.skipped > MAX_SKIPPED {
-            self.next = self.end;
-        }
-    }
-}
-
-/// Reads a chunk; a hole is damage, because directories have none.
-pub(crate) fn read_chunk(volume: &mut Volume, tree: Tree, dir: Ino, key: u64) -> Result<Block> {
-    let block = volume.read_block(tree, dir, key).of(dir)?;
-    block.ok_or_else(|| FsError::damaged(dir, format!("directory block {key} is missing")))
+/// What is asked for may be in the part of a directory that cannot be read.
+pub(crate) fn unreadable(dir: Ino) -> FsError {
+    FsError::damaged(dir, "part of the directory cannot be read")
 }
 
 /// Whether an entry is "." or "..", which no index holds.
@@ -176,7 +105,10 @@ fn build(
         let Some(position) = ix.push_chunk(key, 0) else { return Err(damaged) };
         let mut room = 0;
         let sound = match block {
-            Err(_) => false,
+            Err(_) => {
+                ix.unreadable = true;
+                false
+            }
             Ok(block) => dir::entries(&block)
                 .try_for_each(|e| {
                     let e = e.map_err(|_| ())?;
@@ -199,7 +131,7 @@ fn build(
             return Err(damaged);
         }
     }
-    ix.map_damaged = chunks.damaged;
+    ix.unreadable |= chunks.damaged;
     Ok(ix)
 }
 
@@ -246,7 +178,13 @@ impl Fs {
             }
             return Ok(Some(Found { ino: e.ino, file_type: e.file_type, key, offset }));
         }
-        Ok(None)
+        if !ix.unreadable {
+            return Ok(None);
+        }
+        if ix.miss() {
+            self.dirs.drop((tree, dir.0));
+        }
+        Err(unreadable(dir))
     }
 
     /// The first entry in use for which `wanted` holds, by looking at all of them, "." and ".."
@@ -259,11 +197,11 @@ impl Fs {
     ) -> Result<Option<Found>> {
         let end = self.chunk_count(tree, dir)?;
         let mut chunks = Chunks::new(tree, dir, 0, end);
-        let mut damaged = false;
+        let (mut damaged, mut unread) = (false, false);
         let mut found = None;
         while let Some((key, block)) = chunks.next(&mut self.volume) {
             let Ok(block) = block else {
-                damaged = true;
+                unread = true;
                 continue;
             };
             let mut here = None;
@@ -284,20 +222,22 @@ impl Fs {
                 break;
             }
         }
-        if damaged || chunks.damaged {
-            self.note_damage(tree, dir);
+        unread |= chunks.damaged;
+        if damaged || unread || found.is_none() {
+            self.note_damage(tree, dir, damaged || unread);
         }
         match found {
             Some((_, false, key)) => Err(FsError::damaged(dir, format!("directory block {key} is damaged"))),
             Some((here, true, _)) => Ok(here),
+            None if unread => Err(unreadable(dir)),
             None => Ok(None),
         }
     }
 
-    /// Remembers damage of a directory that has no index.
-    pub(crate) fn note_damage(&mut self, tree: Tree, dir: Ino) {
+    /// Remembers whether a directory that has no index is damaged.
+    pub(crate) fn note_damage(&mut self, tree: Tree, dir: Ino, is: bool) {
         if let Some(Known::Unfit { damaged }) = self.dirs.get((tree, dir.0)) {
-            *damaged = true;
+            *damaged = is;
         }
     }
 
@@ -320,7 +260,7 @@ impl Fs {
             return Ok(false);
         }
         if self.dir_is_damaged(Tree::Live, dir)? {
-            return Err(FsError::damaged(dir, "part of the directory cannot be read"));
+            return Err(unreadable(dir));
         }
         Ok(true)
     }
@@ -338,6 +278,7 @@ impl Fs {
             let Some(key) = ix.key(position) else { break };
             let Ok(mut block) = read_chunk(volume, Tree::Live, dir, key) else {
                 ix.set_bad(position);
+                ix.unreadable = true;
                 continue;
             };
             let bytes = writable(&mut block);

@@ -10,6 +10,7 @@ use silt_format::Ino;
 
 use crate::Fs;
 use crate::error::{FsError, Of, Result};
+use crate::reserve::MAX_RANGES;
 use crate::types::{Context, fallocate_mode, is_append_only, is_immutable};
 
 impl Fs {
@@ -47,6 +48,10 @@ impl Fs {
             self.reserved.release(ino.0, self.keys(&(offset..end)));
             return Err(e);
         }
+        if what == PUNCH_HOLE {
+            let bs = u64::from(self.volume.geometry().block_size);
+            self.reserved.release(ino.0, offset.div_ceil(bs)..end / bs);
+        }
         let mut after = Attr { size, ctime: ctx.now, ..before.clone() };
         if what != 0 || size != before.size {
             after.mtime = ctx.now;
@@ -78,6 +83,9 @@ impl Fs {
                         holes.push(next..key);
                     }
                     next = key + 1;
+                    if holes.len() > MAX_RANGES {
+                        return ControlFlow::Break(());
+                    }
                     ControlFlow::Continue(())
                 })
                 .of(ino)?;

@@ -18,6 +18,8 @@ use crate::gaps::Gaps;
 
 /// Bytes an index takes whatever it holds.
 const FIXED: usize = 256;
+/// Names not found before an index of what could not be read in whole is given up.
+const MAX_MISSES: u32 = 100;
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +43,10 @@ pub struct DirIndex {
     pub gaps: Gaps,
     bad: BTreeSet<usize>,
     pub hint: Option<Hint>,
-    /// Part of the directory's map could not be read.
-    pub map_damaged: bool,
+    /// Some of the directory could not be read, so what is in it is not known.
+    pub unreadable: bool,
+    /// Names not found since something could not be read.
+    misses: u32,
     /// Places a chunk has.
     units: u32,
 }
@@ -76,7 +80,8 @@ impl DirIndex {
             gaps: Gaps::new(),
             bad: BTreeSet::new(),
             hint: None,
-            map_damaged: false,
+            unreadable: false,
+            misses: 0,
             units: chunk_size / 4,
         }
     }
@@ -120,9 +125,16 @@ impl DirIndex {
         self.bad.contains(&position)
     }
 
-    /// Whether part of the directory cannot be read.
+    /// Whether part of the directory cannot be read or understood.
     pub fn is_damaged(&self) -> bool {
-        self.map_damaged || !self.bad.is_empty()
+        self.unreadable || !self.bad.is_empty()
+    }
+
+    /// Counts a name that was not found; whether it is time to read the directory again, because
+    /// what could not be read may be readable now.
+    pub fn miss(&mut self) -> bool {
+        self.misses += 1;
+        self.misses >= MAX_MISSES
     }
 
     fn place(&self, position: usize, offset: usize) -> Option<u32> {

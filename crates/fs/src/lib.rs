@@ -25,6 +25,7 @@
 
 mod attrs;
 mod cache;
+mod chunks;
 mod dirs;
 mod error;
 mod fallocate;
@@ -164,7 +165,7 @@ impl Fs {
 
     /// Makes sure that `blocks` more can be written, those promised to others aside.
     fn need(&self, blocks: u64) -> Result<()> {
-        self.volume.check_space(blocks.saturating_add(self.reserved.total())).of(Ino::ROOT)
+        self.volume.check_space(blocks.saturating_add(self.kept(0))).of(Ino::ROOT)
     }
 
     /// Writes a block. Whether there is space was asked before ([`Fs::need`]), or need not be: what

@@ -9,8 +9,9 @@ use std::ops::ControlFlow;
 use silt_engine::Tree;
 use silt_format::dir::{self, file_type};
 
-use crate::dirs::{Chunks, is_dots};
-use crate::error::{FsError, Result};
+use crate::chunks::Chunks;
+use crate::dirs::{is_dots, unreadable};
+use crate::error::Result;
 use crate::types::DirEntry;
 use crate::{Fs, Ino};
 
@@ -65,10 +66,10 @@ impl Fs {
             }
         }
         if damaged || chunks.damaged {
-            self.note_damage(tree, ino);
+            self.note_damage(tree, ino, true);
         }
         if !listed && (damaged || chunks.damaged || self.dir_is_damaged(tree, ino)?) {
-            return Err(FsError::damaged(ino, "part of the directory cannot be read"));
+            return Err(unreadable(ino));
         }
         Ok(())
     }

@@ -33,8 +33,12 @@ impl Move {
 }
 
 impl Fs {
-    /// Whether `above` is `below` or a directory that leads to it.
-    fn leads_to(&mut self, above: Ino, below: Ino) -> Result<bool> {
+    /// Whether `above` is `below` or a directory that leads to it. An entry of `below` itself
+    /// (`inside`) cannot lead to it unless it is `below` under a false name.
+    fn leads_to(&mut self, above: Ino, below: Ino, inside: bool) -> Result<bool> {
+        if inside {
+            return Ok(above == below || above == Ino::ROOT);
+        }
         let mut at = below;
         let mut seen = HashSet::new();
         loop {
@@ -84,12 +88,13 @@ impl Fs {
         }
         let source_attr = self.entry_attr(&source)?;
         let target_attr = target.map(|t| self.entry_attr(&t)).transpose()?;
-        if source_attr.is_dir() && self.leads_to(source.ino, new_dir)? {
+        let inside = old_dir == new_dir;
+        if source_attr.is_dir() && self.leads_to(source.ino, new_dir, inside)? {
             return Err(FsError::Invalid);
         }
         if let (Some(t), Some(a)) = (&target, &target_attr)
             && a.is_dir()
-            && self.leads_to(t.ino, old_dir)?
+            && self.leads_to(t.ino, old_dir, inside)?
         {
             return Err(if exchange { FsError::Invalid } else { FsError::NotEmpty });
         }

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use rangemap::RangeSet;
 
 /// Ranges kept over all files.
-const MAX_RANGES: usize = 100_000;
+pub const MAX_RANGES: usize = 100_000;
 
 /// The reservations of all files.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Reservations {
     /// Ends the promise for a range: it is written, or cut off. Where that would leave too many
     /// pieces to remember, all promises of the file end.
     pub fn release(&mut self, ino: u64, keys: Range<u64>) {
-        let Some(set) = self.files.get_mut(&ino) else { return };
+        let Some(set) = self.files.get_mut(&ino).filter(|_| !keys.is_empty()) else { return };
         let (mut had, mut pieces, mut rest) = (0, 0, 0);
         for r in set.overlapping(&keys) {
             had += r.end.min(keys.end) - r.start.max(keys.start);

@@ -21,8 +21,17 @@ impl Fs {
         let waiting = self.waiting_in(ino, &keys)?;
         let new = all.saturating_sub(waiting);
         let covered = self.reserved.covered(ino.0, &keys);
-        let promised = if covered >= new { 0 } else { self.reserved.total() - covered };
-        self.volume.check_space((new + SLACK).saturating_add(promised)).of(ino)
+        let kept = if covered >= new { 0 } else { self.kept(covered) };
+        self.volume.check_space((new + SLACK).saturating_add(kept)).of(ino)
+    }
+
+    /// Blocks kept for what is promised, `covered` of it aside. Logs take more than data, and
+    /// changes that are never refused take some, too: two segments on top are for them.
+    pub(crate) fn kept(&self, covered: u64) -> u64 {
+        match self.reserved.total().saturating_sub(covered) {
+            0 => 0,
+            n => n.saturating_add(2 * u64::from(self.volume.geometry().blocks_per_segment)),
+        }
     }
 
     /// How many of these blocks wait for a log already.
@@ -42,8 +51,7 @@ impl Fs {
         let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
         let free = clean.min(backing.unwrap_or(u64::MAX));
         // One segment more than the reserve is where ENOSPC begins.
-        let kept =
-            (s.reserved_segments + 1).saturating_mul(per_segment).saturating_add(self.reserved.total());
+        let kept = (s.reserved_segments + 1).saturating_mul(per_segment).saturating_add(self.kept(0));
         let available = clean.saturating_sub(kept).min(free);
         let inodes = match tree {
             Tree::Live => s.inodes,

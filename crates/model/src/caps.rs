@@ -101,9 +101,12 @@ impl Capabilities {
         }
     }
 
-    /// The Linux driver of nilfs2 (6.1), driven by system calls as the superuser.
+    /// The Linux driver of nilfs2 (6.1), driven by system calls as the superuser. Blocks smaller than a page are
+    /// not written through mappings: a file that was read, cut within a page and then written so ends in "broken
+    /// bmap" and a read-only volume, also on a volume that no one but the kernel ever wrote.
     pub fn kernel(block_size: usize) -> Self {
         Self {
+            mmap: block_size >= 4096,
             punch: false,
             zero_range: false,
             allocate: false,

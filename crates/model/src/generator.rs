@@ -63,6 +63,13 @@ impl Generator {
         if let Some(op) = self.pending.pop_front() {
             return op;
         }
+        if self.profile.link_burst
+            && !self.link_burst_done
+            && self.rng.percent(3)
+            && let Some(op) = self.link_burst(model)
+        {
+            return op;
+        }
         for _ in 0..100 {
             let choice = self.profile.choose(&mut self.rng);
             if let Some(op) = self.make(choice, model) {
@@ -113,7 +120,6 @@ impl Generator {
             Choice::Close => self.close(model),
             Choice::Burst => self.burst(model),
             Choice::BurstAgain => self.burst_again(model),
-            Choice::LinkBurst => self.link_burst(model),
             Choice::Checkpoint => model.caps().checkpoints.then_some(Op::Checkpoint),
             Choice::Snapshot => {
                 let room = model.snapshots().len() < self.profile.snapshots_max;

@@ -6,5 +6,6 @@ pub mod exchange;
 pub mod guest;
 pub mod prove;
 pub mod rig;
+pub mod roundtrip;
 pub mod superblock;
 pub mod turn;

@@ -12,6 +12,7 @@ use silt_model::syscalls::{Look, NoMoments, PathTarget, probe, tree_manifest};
 use xtask::guest::{self, Options};
 use xtask::prove::{Plan, prove, shrink_first_turn};
 use xtask::rig::{self, Rig};
+use xtask::roundtrip;
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -67,6 +68,21 @@ enum Verb {
         /// Do not run the cleaner.
         #[arg(long)]
         no_clean: bool,
+        /// Keep the volumes in this directory.
+        #[arg(long)]
+        keep: Option<PathBuf>,
+    },
+    /// Silt and the real kernel take turns on the same volumes.
+    RoundTrip {
+        /// First seed.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Number of histories.
+        #[arg(long, default_value_t = 200)]
+        histories: u64,
+        /// Guests at once.
+        #[arg(long, default_value_t = 2)]
+        guests: usize,
         /// Keep the volumes in this directory.
         #[arg(long)]
         keep: Option<PathBuf>,
@@ -152,6 +168,10 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Prove { seed, histories, ops, turns, guests, cut, thorough, no_clean, keep } => {
             let seeds = seed..seed + histories;
             prove(&Rig::find()?, &Plan { seeds, ops, turns, guests, cut, thorough, clean: !no_clean, keep })?;
+        }
+        Verb::RoundTrip { seed, histories, guests, keep } => {
+            let plan = roundtrip::Plan { seeds: seed..seed + histories, ops: (300, 200, 200), guests, keep };
+            roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,
         Verb::Agent(AgentVerb::Init { job, .. }) => xtask::agent::init(&job),

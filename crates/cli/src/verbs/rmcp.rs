@@ -133,8 +133,9 @@ fn judge(range: &Range, removed: &Removed) -> bool {
             complain(&e);
         }
     }
-    let nothing = removed.removed == 0 && removed.snapshots_total == 0;
-    if nothing && !(range.single && !removed.busy.is_empty()) {
+    let found =
+        removed.removed > 0 || removed.snapshots_total > 0 || (range.single && !removed.busy.is_empty());
+    if !found {
         let message = if range.single {
             format!("invalid checkpoint: {}", range.text)
         } else {

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use silt_control::{MountPoint, Request, Response, Status};
+use silt_control::{Control, MountPoint, Request, Response, Status, connect, mounted_volumes, of_mount};
 
-use crate::failure::Result;
-use crate::output::Output;
+use crate::failure::{Failure, Result};
+use crate::output::{JsonList, Output};
 use crate::{size, target, times};
 
 /// Say what a volume is, where it is mounted, and how it is
@@ -14,21 +14,56 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// Image, device or mounted directory; none: the only volume mounted
+    /// Image, device or mounted directory; none: all volumes mounted
     volume: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let mut control = target::open(args.volume.as_deref())?;
-    let mut out = Output::new();
-    target::call(&mut *control, Request::Status, |part| {
-        let Response::Status(status) = part else { return Ok(()) };
+    if let Some(volume) = &args.volume {
+        let status = ask(&mut *connect(volume)?)?;
+        let mut out = Output::new();
         if args.json {
-            return out.json(&status);
+            out.json(&status)?;
+        } else {
+            status.iter().flat_map(lines).try_for_each(|line| out.line(line))?;
         }
-        lines(&status).iter().try_for_each(|line| out.line(line))
-    })?;
+        return out.finish();
+    }
+    let mounts = mounted_volumes()?;
+    if args.json {
+        let mut list = JsonList::new(Output::new());
+        for mount in &mounts {
+            ask(&mut of_mount(mount)?)?.iter().try_for_each(|status| list.item(status))?;
+        }
+        return list.finish();
+    }
+    let mut out = Output::new();
+    if mounts.is_empty() {
+        out.line("no volume is mounted")?;
+    }
+    for (n, mount) in mounts.iter().enumerate() {
+        if n > 0 {
+            out.line("")?;
+        }
+        match of_mount(mount).map_err(Failure::from).and_then(|mut daemon| ask(&mut daemon)) {
+            Ok(status) => status.iter().flat_map(lines).try_for_each(|line| out.line(line))?,
+            // One that does not answer hides no other.
+            Err(Failure::Error(e)) => out.line(format!("{}: {e}", mount.dir.display()))?,
+            Err(other) => return Err(other),
+        }
+    }
     out.finish()
+}
+
+fn ask(control: &mut dyn Control) -> Result<Option<Status>> {
+    let mut answer = None;
+    target::call(control, Request::Status, |part| {
+        if let Response::Status(status) = part {
+            answer = Some(*status);
+        }
+        Ok(())
+    })?;
+    Ok(answer)
 }
 
 fn count(n: u64, one: &str) -> String {

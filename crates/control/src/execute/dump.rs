@@ -28,7 +28,9 @@ pub fn dump(host: &dyn Host, segments: &[u64], out: Out<'_>) -> Result<()> {
             out(Response::Refused { number, error })?;
             continue;
         }
-        let written = with(host, |v| v.segment_info(SegNr(number)))??.blocks;
+        // A clean segment still holds what it held before it was reclaimed.
+        let info = with(host, |v| v.segment_info(SegNr(number)))??;
+        let written = if info.blocks > 0 { info.blocks } else { geometry.blocks_per_segment };
         let device = host.device();
         let mut dump = Dump { g: &geometry, device: &*device, batch: Vec::new(), out: &mut *out };
         dump.segment(SegNr(number), u64::from(written))?;

@@ -57,10 +57,11 @@ type Res<T> = Result<T, Errno>;
 
 impl FsTarget {
     pub fn new(form: Form, options: Options) -> Self {
-        let device = super::device(form);
+        Self::on(super::device(form), Capabilities::silt(form.block_size as usize), options)
+    }
+
+    fn on(device: Arc<MemoryDevice>, caps: Capabilities, options: Options) -> Self {
         let fs = open(device.clone(), &options);
-        let mut caps = Capabilities::silt(form.block_size as usize);
-        caps.mmap = true;
         FsTarget {
             fs,
             device,
@@ -180,6 +181,8 @@ impl FsTarget {
                     let made = self.tree(Tree::Past(cno.0), FROZEN).unwrap();
                     self.fs.volume_mut().close_view(cno);
                     assert_eq!(diff(&frozen, &made, FROZEN), [""; 0], "checkpoint {cno}");
+                    // Without a power cut nothing of it can be missing, flushed or not.
+                    self.check_crash(&frozen);
                     self.compared += 1;
                 }
             }
@@ -187,6 +190,18 @@ impl FsTarget {
                 break;
             }
         }
+    }
+
+    /// What is on the device now must be sound, and be this tree to whoever opens it.
+    fn check_crash(&self, expected: &Manifest) {
+        let device = Arc::new(self.device.fork());
+        let report = silt_verify::check(&*device, &silt_verify::Options::default());
+        let errors: Vec<String> = report.errors().map(|f| format!("{f:?}")).collect();
+        assert!(errors.is_empty(), "{errors:#?}");
+        let mut other = FsTarget::on(device, self.caps.clone(), self.options);
+        while other.fs.collect_orphans(10).unwrap() {}
+        let found = other.tree(Tree::Live, FROZEN).unwrap();
+        assert_eq!(diff(expected, &found, FROZEN), [""; 0]);
     }
 
     fn background(&mut self) {

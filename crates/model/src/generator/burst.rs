@@ -130,9 +130,6 @@ impl Generator {
     /// As many names for one file as it can have, one more, and all of them gone again.
     pub(super) fn link_burst(&mut self, model: &Model) -> Option<Op> {
         let max = model.caps().link_max?;
-        if !self.profile.link_burst || self.link_burst_done {
-            return None;
-        }
         let from = self.file(model)?;
         let path = self.path(model, from)?;
         let dir = self.dir_path(model)?;

@@ -39,7 +39,6 @@ pub(super) enum Choice {
     Close,
     Burst,
     BurstAgain,
-    LinkBurst,
     Checkpoint,
     Snapshot,
     RemoveSnapshot,
@@ -83,7 +82,6 @@ const WEIGHTS: &[(Choice, [u32; 5])] = &[
     (Choice::Close, [10, 6, 10, 8, 8]),
     (Choice::Burst, [4, 14, 1, 1, 2]),
     (Choice::BurstAgain, [6, 20, 1, 1, 3]),
-    (Choice::LinkBurst, [1, 1, 1, 1, 1]),
     (Choice::Checkpoint, [6, 6, 6, 6, 15]),
     (Choice::Snapshot, [6, 6, 6, 6, 8]),
     (Choice::RemoveSnapshot, [4, 4, 4, 4, 5]),
@@ -144,8 +142,8 @@ impl Profile {
         }
     }
 
-    /// The flavour that belongs to `seed`; every fourth is [`Flavour::Mixed`], every tenth one of names has bursts of
-    /// several thousand.
+    /// The flavour that belongs to `seed`; [`Flavour::Mixed`] is the most frequent, every tenth one of names has bursts of
+    /// several thousand, and a few run into the limit of links.
     pub fn of_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x7072_6f66_696c_6500);
         let flavour = if rng.percent(25) { Flavour::Mixed } else { FLAVOURS[rng.index(FLAVOURS.len())] };
@@ -154,6 +152,7 @@ impl Profile {
             profile.entries_max = 8000;
             profile.burst_max = 5000;
         }
+        profile.link_burst = flavour == Flavour::Names && rng.percent(2);
         if flavour == Flavour::Sync || rng.percent(20) {
             profile.write_max = 64 << 10;
         }

@@ -94,6 +94,9 @@ pub(super) fn mount(job: Job) -> Result<()> {
         .hint(format!("silt umount {}", job.dir.display())),
         _ => ControlError::io(job.dir.display(), &e),
     })?;
+    if !dir.is_dir() {
+        return Err(ControlError::new(Kind::Invalid, format!("{} is not a directory", dir.display())).into());
+    }
     let mut control = connect(&job.volume)?;
     if control.is_mounted() {
         return beside(&mut *control, &job, &dir);

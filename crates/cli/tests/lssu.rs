@@ -1,0 +1,45 @@
+//! `silt lssu`
+
+mod common;
+use common::{Bench, golden_dir};
+
+#[test]
+fn prints_what_nilfs_utils_print() {
+    let b = Bench::new();
+    for name in ["basic-4k", "basic-1k", "btree-1k"] {
+        let log = std::fs::read_to_string(golden_dir().join(format!("{name}.log"))).unwrap();
+        let wanted: Vec<&str> = log
+            .lines()
+            .skip_while(|l| !l.trim_start().starts_with("SEGNUM "))
+            .take_while(|l| l.starts_with("        "))
+            .collect();
+        assert!(wanted.len() > 3, "{name}");
+        let volume = b.golden(name);
+        assert_eq!(b.ok(&["lssu", &volume]).lines().collect::<Vec<_>>(), wanted, "{name}");
+    }
+}
+
+#[test]
+fn options_select() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let segments = |args: &[&str]| -> Vec<String> {
+        let mut all = vec!["lssu"];
+        all.extend(args);
+        all.push(&v);
+        b.ok(&all).lines().skip(1).map(str::to_owned).collect()
+    };
+    let [first, second] = &segments(&[])[..] else { panic!("two segments are in use") };
+    assert!(first.ends_with("  ad-          11"), "{first}");
+    assert_eq!(second, "                   1  ---------- --:--:--  ad-           0");
+    let total = b.json(&["tune", "--json", &v])["segments"].as_u64().unwrap();
+    assert_eq!(segments(&["-a"]).len() as u64, total);
+    assert_eq!(segments(&["-a", "-i", "2", "-n", "3"]).len(), 3);
+    assert!(segments(&["-a", "-i", "2"])[0].ends_with("  ---           0"));
+    assert_eq!(segments(&["-i", "1"]).len(), 1);
+    assert!(segments(&["-i", "9999"]).is_empty());
+    let json = b.json(&["lssu", "--json", &v]);
+    assert_eq!(json[0]["blocks"], 11);
+    assert_eq!(json[1]["active"], true);
+    assert_eq!(b.run(&["lssu", "-p", "1x", &v]).code, 2);
+}

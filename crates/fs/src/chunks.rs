@@ -1,0 +1,84 @@
+//! The chunks of a directory, one after the other, whatever is damaged.
+
+use std::ops::ControlFlow;
+
+use silt_engine::{Block, Tree, Volume};
+use silt_format::Ino;
+
+use crate::error::{FsError, Of, Result};
+
+/// Unreadable places skipped one by one before the rest of a directory is given up.
+const MAX_SKIPPED: u32 = 512;
+
+/// Walks over the chunks of a directory below block offset `end`, ascending. Holes, which only
+/// damaged directories have, are leapt over; a part of the map that cannot be read is given up
+/// after [`MAX_SKIPPED`] tries.
+pub(crate) struct Chunks {
+    tree: Tree,
+    dir: Ino,
+    next: u64,
+    end: u64,
+    skipped: u32,
+    /// Part of the map could not be read.
+    pub damaged: bool,
+}
+
+impl Chunks {
+    pub fn new(tree: Tree, dir: Ino, from: u64, end: u64) -> Self {
+        Chunks { tree, dir, next: from, end, skipped: 0, damaged: false }
+    }
+
+    /// The next chunk that is mapped, and its block offset.
+    pub fn next(&mut self, volume: &mut Volume) -> Option<(u64, Result<Block>)> {
+        while self.next < self.end {
+            let key = self.next;
+            match volume.read_block(self.tree, self.dir, key) {
+                Ok(Some(block)) => {
+                    self.next = key + 1;
+                    return Some((key, Ok(block)));
+                }
+                Ok(None) => self.leap(volume),
+                Err(e) => {
+                    self.next = key + 1;
+                    // The map tells where the chunk is, so it is the chunk that cannot be read.
+                    if volume.locate(self.tree, self.dir, key).is_ok() {
+                        return Some((key, Err(e).of(self.dir)));
+                    }
+                    self.skip();
+                }
+            }
+        }
+        None
+    }
+
+    /// Goes on with the next mapped block.
+    fn leap(&mut self, volume: &mut Volume) {
+        let (key, mut found) = (self.next, None);
+        let walked = volume.for_each_data(self.tree, self.dir, key, |k| {
+            found = Some(k);
+            ControlFlow::Break(())
+        });
+        match (walked, found) {
+            (_, Some(k)) if k > key => self.next = k,
+            (Err(_), _) => {
+                self.next = key + 1;
+                self.skip();
+            }
+            _ => self.next = self.end,
+        }
+    }
+
+    fn skip(&mut self) {
+        self.damaged = true;
+        self.skipped += 1;
+        if self.skipped > MAX_SKIPPED {
+            self.next = self.end;
+        }
+    }
+}
+
+/// Reads a chunk; a hole is damage, because directories have none.
+pub(crate) fn read_chunk(volume: &mut Volume, tree: Tree, dir: Ino, key: u64) -> Result<Block> {
+    let block = volume.read_block(tree, dir, key).of(dir)?;
+    block.ok_or_else(|| FsError::damaged(dir, format!("directory block {key} is missing")))
+}

@@ -1,0 +1,263 @@
+//! The round trip: Silt and the real kernel take turns on the same volumes.
+//!
+//! ```text
+//! mkfs, N operations by Silt -> kernel: compare, operations, clean, compare -> Silt: compare, operations
+//!   -> kernel: compare
+//! ```
+//! Every history has a seed that decides the form of the volume, the operations and whether it grows.
+//! What each side reads back, the other must read equally: the live tree and every snapshot, in every column.
+//! A model foretells both; the checker judges what Silt wrote.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail};
+use silt_device::{Access, Device, FileDevice};
+use silt_engine::mkfs::{Parameters, Plan as Mkfs};
+use silt_fs_model::FsTarget;
+use silt_model::caps::Capabilities;
+use silt_model::generator::{Generator, Profile};
+use silt_model::manifest::Columns;
+use silt_model::model::Model;
+use silt_model::rng::mix;
+use silt_model::run::{compare, plan, run};
+use silt_model::target::{Target, Tree};
+
+use crate::guest::Options;
+use crate::prove::{Geometry, geometry};
+use crate::rig::Rig;
+use crate::turn::{KernelTurn, Trees, TurnReport, kernel_turns};
+
+/// Seconds since 1970 at which Silt's clock begins in a turn.
+const START: u64 = 1_790_000_000;
+
+/// What to play.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Seeds of the histories.
+    pub seeds: std::ops::Range<u64>,
+    /// Operations of Silt's first turn, the kernel's, and Silt's second.
+    pub ops: (usize, usize, usize),
+    /// Guests at once.
+    pub guests: usize,
+    /// Where the volumes are kept; removed afterwards where none is named.
+    pub keep: Option<PathBuf>,
+}
+
+/// A history in progress.
+struct History {
+    seed: u64,
+    image: PathBuf,
+    geometry: Geometry,
+    model: Model,
+    /// What Silt read last, in every column.
+    read: Trees,
+    snapshots: BTreeMap<u32, u64>,
+    complaints: Vec<String>,
+}
+
+fn open(image: &Path) -> Result<Arc<FileDevice>> {
+    Ok(Arc::new(silt_device::open(image, Access::ReadWrite, &silt_device::OpenOptions::default())?))
+}
+
+fn mkfs(image: &Path, seed: u64, g: Geometry) -> Result<()> {
+    let device = silt_device::create_image(image, g.size, true)?;
+    let parameters = Parameters {
+        block_size: u32::try_from(g.block_size)?,
+        blocks_per_segment: g.segment,
+        reserved_percent: 5,
+        label: format!("history {seed}").into_bytes(),
+        uuid: [u8::try_from(seed % 256)?; 16],
+        crc_seed: u32::try_from(mix(seed) & 0xffff_ffff)?,
+        now: START - 100,
+        block_count: seed % 2 == 0,
+        owner: (0, 0),
+    };
+    Mkfs::new(parameters, g.size)?.write(&device, false)?;
+    Ok(())
+}
+
+impl History {
+    fn new(dir: &Path, seed: u64) -> Result<Self> {
+        let geometry = geometry(seed);
+        let image = dir.join(format!("{seed}.img"));
+        mkfs(&image, seed, geometry)?;
+        Ok(History {
+            seed,
+            image,
+            geometry,
+            model: Model::new(Capabilities::silt(geometry.block_size)),
+            read: Trees::default(),
+            snapshots: BTreeMap::new(),
+            complaints: Vec::new(),
+        })
+    }
+
+    /// Silt's turn: compares with what the kernel read last, works, closes, is judged, reads again.
+    fn silt(&mut self, turn: u64, ops: usize, kernel: Option<&TurnReport>) -> Result<()> {
+        if turn > 0 && self.seed % 5 == 0 {
+            self.grow()?;
+        }
+        let mut target = self.target(START + turn * 10_000)?;
+        if let Some(report) = kernel {
+            let read = trees(&mut target, &self.snapshots)?;
+            let found = match &report.trees {
+                Some(theirs) => theirs.differences(&read, Columns::ALL),
+                None => vec!["the kernel read nothing".to_owned()],
+            };
+            self.say("read by Silt after the kernel (kernel / Silt)", found);
+            self.say("the kernel changed the tree (model / Silt)", compare(&self.model, &mut target));
+        }
+        let caps = Capabilities { remount: false, ..target.capabilities() };
+        self.model.hand_over(caps);
+        target.set_snapshots(self.snapshots.clone(), self.model.snapshots_made());
+        target.every = u32::try_from(self.seed % 4)? * 7;
+        let seed = mix(self.seed.wrapping_mul(1000).wrapping_add(500 + turn));
+        let mut generator = Generator::new(seed, Profile::of_seed(self.seed));
+        if let Err(failure) = run(&mut self.model, &mut target, &mut generator, ops) {
+            self.complaints.push(format!("Silt's turn {turn}: {failure}"));
+        }
+        self.say("after Silt's turn (model / Silt)", compare(&self.model, &mut target));
+        self.snapshots = target.snapshots().clone();
+        target.close_volume()?;
+        drop(target);
+        let device = open(&self.image)?;
+        let report = silt_verify::check(&*device, &silt_verify::Options::default());
+        self.say("the checker", report.errors().map(|f| format!("{f:?}")).collect());
+        drop(device);
+        // Read again from the disk: what the kernel must find.
+        let mut target = self.target(START + turn * 10_000 + 9_000)?;
+        self.read = trees(&mut target, &self.snapshots)?;
+        target.close_volume()?;
+        Ok(())
+    }
+
+    fn grow(&mut self) -> Result<()> {
+        let device = open(&self.image)?;
+        let size = self.geometry.size / 2 * 3 / 4096 * 4096;
+        device.grow(size)?;
+        let options = silt_engine::OpenOptions { now: START, ..Default::default() };
+        let (mut volume, _) = silt_engine::Volume::open(device, &options)?;
+        volume.take_over(START)?;
+        if volume.grow(None, START)? == 0 {
+            bail!("growing gave nothing");
+        }
+        volume.close(START)?;
+        self.geometry.size = size;
+        Ok(())
+    }
+
+    fn target(&self, now: u64) -> Result<FsTarget> {
+        let device: Arc<dyn Device> = open(&self.image)?;
+        let mut target = FsTarget::open(device, silt_fs::Options::default(), now)?;
+        target.set_snapshots(self.snapshots.clone(), self.model.snapshots_made());
+        Ok(target)
+    }
+
+    /// The kernel's turn, or its last look.
+    fn kernel(&mut self, ops: usize) -> KernelTurn {
+        let caps = Capabilities { remount: false, ..Capabilities::kernel(self.geometry.block_size) };
+        let before = vec![(Trees::of_model(&self.model), Columns::MODEL), (self.read.clone(), Columns::ALL)];
+        let mut turn = KernelTurn {
+            before,
+            snapshots: self.snapshots.clone(),
+            snapshots_made: self.model.snapshots_made(),
+            probes: self.model.deep_ranges(),
+            ..KernelTurn::look(&self.image, self.geometry.block_size)
+        };
+        if ops > 0 {
+            self.model.hand_over(caps);
+            let seed = mix(self.seed.wrapping_mul(1000).wrapping_add(777));
+            let mut generator = Generator::new(seed, Profile::of_seed(self.seed));
+            turn.read_only = false;
+            turn.ops = plan(&mut self.model, &mut generator, ops);
+            turn.after = Some(Trees::of_model(&self.model));
+            turn.clean = true;
+            turn.tools = self.seed % 4 == 0;
+            turn.probes = self.model.deep_ranges();
+        }
+        turn
+    }
+
+    fn say(&mut self, what: &str, lines: Vec<String>) {
+        let more = lines.len().saturating_sub(12);
+        self.complaints.extend(lines.into_iter().take(12).map(|l| format!("{what}: {l}")));
+        if more > 0 {
+            self.complaints.push(format!("{what}: and {more} more"));
+        }
+    }
+}
+
+/// Everything Silt reads, in every column.
+fn trees(target: &mut FsTarget, snapshots: &BTreeMap<u32, u64>) -> Result<Trees> {
+    let mut read = |tree| target.manifest(tree, Columns::ALL).map_err(|e| anyhow!("{tree:?}: {e}"));
+    let mut trees = Trees { live: read(Tree::Live)?, snapshots: BTreeMap::new() };
+    for id in snapshots.keys() {
+        trees.snapshots.insert(*id, read(Tree::Snapshot(*id))?);
+    }
+    Ok(trees)
+}
+
+/// Histories in one go, so that the volumes on disk stay few.
+const BATCH: u64 = 64;
+
+/// Plays everything, prints the figures, and fails if anybody complains.
+pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
+    let started = Instant::now();
+    let mut bad = 0;
+    let mut done = 0;
+    let mut from = work.seeds.start;
+    while from < work.seeds.end {
+        let to = work.seeds.end.min(from + BATCH);
+        bad += batch(rig, work, from..to)?;
+        done += to - from;
+        let seconds = started.elapsed().as_secs_f64();
+        println!("{done} histories in {seconds:.0} s, {bad} with complaints");
+        from = to;
+    }
+    if bad > 0 { bail!("{bad} of {done} histories were not as they should be") } else { Ok(()) }
+}
+
+fn batch(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<usize> {
+    let scratch = tempfile::Builder::new().prefix("silt-round-trip-").tempdir()?;
+    let dir = work.keep.clone().unwrap_or_else(|| scratch.path().to_owned());
+    std::fs::create_dir_all(&dir)?;
+    let mut histories = seeds.map(|seed| History::new(&dir, seed)).collect::<Result<Vec<_>>>()?;
+    each(&mut histories, |h| h.silt(0, work.ops.0, None))?;
+    let turns: Vec<_> = histories.iter_mut().map(|h| h.kernel(work.ops.1)).collect();
+    let reports = kernel_turns(rig, &turns, work.guests, &Options::default()).context("the kernel's turn")?;
+    for (h, report) in histories.iter_mut().zip(&reports) {
+        h.complaints.extend(report.complaints.iter().map(|c| format!("the kernel: {c}")));
+        h.snapshots = report.snapshots.clone();
+    }
+    let with: BTreeMap<u64, TurnReport> = histories.iter().map(|h| h.seed).zip(reports).collect();
+    each(&mut histories, |h| h.silt(1, work.ops.2, with.get(&h.seed)))?;
+    let turns: Vec<_> = histories.iter_mut().map(|h| h.kernel(0)).collect();
+    let reports =
+        kernel_turns(rig, &turns, work.guests, &Options::default()).context("the kernel's last look")?;
+    let mut bad = 0;
+    for (h, report) in histories.iter_mut().zip(reports) {
+        h.complaints.extend(report.complaints.iter().map(|c| format!("the kernel, last: {c}")));
+        if !h.complaints.is_empty() {
+            bad += 1;
+            println!("seed {} ({:?}):", h.seed, h.geometry);
+            h.complaints.iter().for_each(|c| println!("  {c}"));
+        }
+        if work.keep.is_none() {
+            let _ = std::fs::remove_file(&h.image);
+        }
+    }
+    Ok(bad)
+}
+
+/// Runs Silt's part of every history; what stops one is its complaint.
+fn each(histories: &mut [History], f: impl Fn(&mut History) -> Result<()>) -> Result<()> {
+    for h in histories {
+        if let Err(e) = f(h) {
+            h.complaints.push(format!("{e:#}"));
+        }
+    }
+    Ok(())
+}
