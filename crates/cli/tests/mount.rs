@@ -281,6 +281,7 @@ fn changes_go_through_the_server() {
     let r = b.json(&["resize", "--json", m.dir(), "128M"]);
     assert!(r["segments"].as_u64() > r["segments_before"].as_u64());
     std::fs::write(m.path("big"), vec![3; 80 << 20]).unwrap();
+    b.ok(&["sync", m.dir()]);
     assert!(b.ok(&["lssu", m.dir()]).lines().count() > 200);
     assert!(b.ok(&["dumpseg", m.dir(), "0", "1"]).contains("partial segment"));
     m.unmount();
@@ -299,6 +300,7 @@ struct OtherUser<'a> {
 }
 
 impl OtherUser<'_> {
+    /// The user must have a name: fusermount3 asks for it.
     fn new(bench: &Bench, uid: u32) -> OtherUser<'_> {
         // The program where that user can reach it, and a home to put things in.
         std::fs::set_permissions(bench.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -370,7 +372,7 @@ fn an_ordinary_user_has_all_of_it() {
         return;
     }
     let b = Bench::new();
-    let user = OtherUser::new(&b, 54_321);
+    let user = OtherUser::new(&b, 65_534);
     let ok = |args: &[&str]| {
         let run = user.run(args);
         assert_eq!(run.code, 0, "{args:?}: {}{}", run.out, run.err);
@@ -386,7 +388,7 @@ fn an_ordinary_user_has_all_of_it() {
     assert!(ok(&["status", dir]).contains("/past showing checkpoint 1"));
     ok(&["umount", "past"]);
     // Another user sees nothing of it, and root may do everything.
-    let other = OtherUser::new(&b, 54_322);
+    let other = OtherUser::new(&b, 1);
     let image = user.home().join(".local/share/silt/default.img");
     assert_eq!(other.run(&["lscp", dir]).code, 7);
     assert_ne!(other.run(&["umount", dir]).code, 0);
@@ -408,7 +410,7 @@ fn others_look_and_do_not_change() {
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
     let (m, _) = Mounted::new(&b, &[&v], "m");
-    let other = OtherUser::new(&b, 54_323);
+    let other = OtherUser::new(&b, 1);
     for args in [
         &["lscp", m.dir()][..],
         &["lssu", m.dir()],

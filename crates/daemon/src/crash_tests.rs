@@ -1,6 +1,8 @@
 //! Power cuts at and between flushes while the log writer serves fsync and fdatasync: every state
 //! the disk can be left in must mount, be sound, and hold what was acknowledged.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

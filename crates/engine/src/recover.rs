@@ -38,11 +38,9 @@ impl Volume {
         let mut pos = BlockNr(tail.start);
         let mut seq = tail.start_seq;
         let mut segment = g.segment_of(pos);
-        let mut next = segment;
         let mut segments_left = g.nsegments.saturating_add(2);
-        loop {
-            let Some(h) = search::read_log(&*device, &g, pos, seq)? else { break };
-            next = g.segment_of(BlockNr(h.next.get()));
+        while let Some(h) = search::read_log(&*device, &g, pos, seq)? {
+            let next = g.segment_of(BlockNr(h.next.get()));
             if h.has(summary::SR) {
                 return Err(Error::corrupt(
                     format!("block {pos}"),
@@ -86,7 +84,6 @@ impl Volume {
                 pos = g.segment_start(segment);
             }
         }
-        let _ = next;
         let mut applied = 0;
         for ((ino, key), at) in newest {
             let known = self.inode(Tree::Live, Ino(ino)).is_ok_and(|i| i.attr.is_regular());

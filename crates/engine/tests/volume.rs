@@ -1,5 +1,7 @@
 //! Volumes driven through the engine alone, against a plain model, and judged by `silt-verify`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

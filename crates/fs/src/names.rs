@@ -220,7 +220,8 @@ impl Fs {
         })
     }
 
-    /// Makes a regular file without a name, as in `parent`. It comes remembered once.
+    /// Makes a regular file without a name, as in `parent`. Nothing but being remembered keeps
+    /// it: whoever does not hand it out must [`Fs::forget`] it all the same.
     pub fn tmpfile(&mut self, ctx: &Context, parent: Ino, mode: u32) -> Result<Stat> {
         self.writable()?;
         let above = self.parent_attr(parent)?;
@@ -231,7 +232,7 @@ impl Fs {
         let mut attr = Self::newborn(ctx, &above, S_IFREG | (mode & 0o7777));
         attr.links = 0;
         let ino = self.volume.create_inode(attr).of(parent)?;
-        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true });
+        self.nodes.insert(ino.0, Node { lookups: 0, nameless: true });
         self.getattr(Tree::Live, ino)
     }
 

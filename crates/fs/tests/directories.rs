@@ -271,6 +271,34 @@ fn a_bad_chunk_costs_what_is_in_it() {
     }
 }
 
+/// Nobody makes a directory with holes, but one must not take forever or lose what it holds.
+#[test]
+fn holes_in_a_directory_are_leapt_over() {
+    for options in [Options::default(), Options { index_bytes: 0, ..Options::default() }] {
+        let mut fs = open(device(Form::new(1024, 64 << 20)), &options);
+        let d = fs.mkdir(&root_at(5), ROOT, b"d", 0o755).unwrap().ino;
+        fill(&mut fs, d, 0..100);
+        let far = fs.create(&root_at(5), ROOT, b"far", 0).unwrap().ino;
+        for (i, key) in [1u64 << 20, 1 << 40, 1 << 41].into_iter().enumerate() {
+            let mut chunk = vec![0; 1024];
+            silt_format::dir::init_empty(&mut chunk);
+            silt_format::dir::insert(&mut chunk, format!("far{i}").as_bytes(), far, 1).unwrap().unwrap();
+            fs.volume_mut().write_block(d, key, chunk.into()).unwrap();
+        }
+        // Up to the last of them and no further.
+        fs.volume_mut().attr_mut(d).unwrap().size = 1 << 51;
+        fs.volume_mut().attr_mut(far).unwrap().links = 4;
+        fs.volume_mut().close(9).unwrap();
+        let mut fs = open(fs.volume().device().clone(), &options);
+        assert_eq!(listed(&mut fs, d).len(), 102, "what lies behind the size does not count");
+        assert_eq!(fs.lookup(Tree::Live, d, b"far1").unwrap().ino, far);
+        assert_eq!(fs.lookup(Tree::Live, d, b"far2").unwrap_err(), FsError::NotFound);
+        fill(&mut fs, d, 100..200);
+        fs.unlink(&root_at(9), d, b"far0").unwrap();
+        assert_eq!(listed(&mut fs, d).len(), 201);
+    }
+}
+
 #[test]
 fn a_damaged_inode_can_be_unlinked() {
     let mut fs = fresh(4096);

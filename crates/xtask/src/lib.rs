@@ -3,9 +3,12 @@
 
 pub mod agent;
 pub mod exchange;
+pub mod faults;
 pub mod guest;
 pub mod prove;
 pub mod rig;
 pub mod roundtrip;
+pub mod suites;
 pub mod superblock;
 pub mod turn;
+pub mod whole;

@@ -12,7 +12,7 @@ use silt_model::syscalls::{Look, NoMoments, PathTarget, probe, tree_manifest};
 use xtask::guest::{self, Options};
 use xtask::prove::{Plan, prove, shrink_first_turn};
 use xtask::rig::{self, Rig};
-use xtask::roundtrip;
+use xtask::{faults, roundtrip, suites, whole};
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -23,6 +23,21 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Everything: packages, style, lints, tests, suites of others, the round trip with the real kernel.
+    Test {
+        /// Histories of the round trip.
+        #[arg(long, default_value_t = 200)]
+        histories: u64,
+        /// Operations of each run of fsx.
+        #[arg(long, default_value_t = 20_000)]
+        fsx: u64,
+    },
+    /// pjdfstest and fsx through a mount of ./target/release/silt; root only.
+    Suites {
+        /// Operations of each run of fsx.
+        #[arg(long, default_value_t = 20_000)]
+        fsx: u64,
+    },
     /// Gets the Debian packages that tests need.
     Rig,
     /// Runs a shell script under the real kernel, with images as /dev/ubda, /dev/ubdb, ...
@@ -86,6 +101,15 @@ enum Verb {
         /// Keep the volumes in this directory.
         #[arg(long)]
         keep: Option<PathBuf>,
+    },
+    /// Plants faults in the writer, one at a time: the round trip must see each.
+    Faults {
+        /// Histories for each.
+        #[arg(long, default_value_t = 8)]
+        histories: u64,
+        /// Only those whose name holds this.
+        #[arg(long)]
+        only: Option<String>,
     },
     /// Makes a first turn of `prove` that fails as short as possible.
     Shrink {
@@ -151,6 +175,10 @@ fn main() -> ExitCode {
 
 fn act(verb: Verb) -> Result<ExitCode> {
     match verb {
+        Verb::Test { histories, fsx } => whole::test(&root(), whole::Plan { histories, fsx_ops: fsx })?,
+        Verb::Suites { fsx } => {
+            suites::suites(&root(), &root().join("target/release/silt"), suites::Plan { fsx_ops: fsx })?;
+        }
         Verb::Rig => rig::fetch()?,
         Verb::Guest { images, script, out, memory, timeout } => {
             let options = Options { memory, timeout: std::time::Duration::from_secs(timeout) };
@@ -173,6 +201,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
             let plan = roundtrip::Plan { seeds: seed..seed + histories, ops: (300, 200, 200), guests, keep };
             roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
+        Verb::Faults { histories, only } => faults::faults(&root(), histories, only.as_deref())?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,
         Verb::Agent(AgentVerb::Init { job, .. }) => xtask::agent::init(&job),
         Verb::Agent(AgentVerb::Manifest { dir, model }) => {
@@ -187,6 +216,11 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Agent(AgentVerb::Probe { dir }) => println!("{:#?}", probe(&dir)?),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The root of the project.
+fn root() -> PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(PathBuf::from).unwrap_or_default()
 }
 
 fn play(dir: &std::path::Path, seed: u64, ops: usize, verbose: bool) -> Result<()> {

@@ -72,7 +72,7 @@ fn mkfs(image: &Path, seed: u64, g: Geometry) -> Result<()> {
         uuid: [u8::try_from(seed % 256)?; 16],
         crc_seed: u32::try_from(mix(seed) & 0xffff_ffff)?,
         now: START - 100,
-        block_count: seed % 2 == 0,
+        block_count: seed.is_multiple_of(2),
         owner: (0, 0),
     };
     Mkfs::new(parameters, g.size)?.write(&device, false)?;
@@ -97,7 +97,7 @@ impl History {
 
     /// Silt's turn: compares with what the kernel read last, works, closes, is judged, reads again.
     fn silt(&mut self, turn: u64, ops: usize, kernel: Option<&TurnReport>) -> Result<()> {
-        if turn > 0 && self.seed % 5 == 0 {
+        if turn > 0 && self.seed.is_multiple_of(5) {
             self.grow()?;
         }
         let mut target = self.target(START + turn * 10_000)?;
@@ -175,7 +175,7 @@ impl History {
             turn.ops = plan(&mut self.model, &mut generator, ops);
             turn.after = Some(Trees::of_model(&self.model));
             turn.clean = true;
-            turn.tools = self.seed % 4 == 0;
+            turn.tools = self.seed.is_multiple_of(4);
             turn.probes = self.model.deep_ranges();
         }
         turn

@@ -1,14 +1,12 @@
-//! A file system in memory for tests, and a target of the model on it.
+//! A file system in memory for tests.
 #![allow(dead_code)] // each test uses its part
-
-pub mod target;
 
 use std::sync::Arc;
 
 use silt_device::{Device, MemoryDevice};
 use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{OpenOptions, Time, Volume};
-use silt_fs::{Context, Fs, Ino, Options, Stat, Tree};
+use silt_fs::{Context, Fs, FsError, Ino, Options, SetAttr, Stat, Tree, WriteFlags};
 
 /// The volume's form.
 #[derive(Clone, Copy)]
@@ -97,4 +95,27 @@ pub fn names(fs: &mut Fs, tree: Tree, dir: Ino) -> Vec<Vec<u8>> {
 pub fn stat(fs: &mut Fs, path: &str) -> Stat {
     let ino = fs.resolve(Tree::Live, path.as_bytes()).unwrap();
     fs.getattr(Tree::Live, ino).unwrap()
+}
+
+pub const ROOT: Ino = Ino::ROOT;
+pub const PLAIN: WriteFlags = WriteFlags { append: false, cached: false, kill_suidgid: false };
+
+pub fn t(secs: i64) -> Time {
+    Time { secs, nanos: 5 }
+}
+
+pub fn file(fs: &mut Fs, name: &str) -> Ino {
+    fs.create(&root_at(10), ROOT, name.as_bytes(), 0o644).unwrap().ino
+}
+
+pub fn dir(fs: &mut Fs, parent: Ino, name: &str) -> Ino {
+    fs.mkdir(&root_at(10), parent, name.as_bytes(), 0o755).unwrap().ino
+}
+
+pub fn set(fs: &mut Fs, ctx: &Context, ino: Ino, set: SetAttr) -> Result<silt_fs::Stat, FsError> {
+    fs.setattr(ctx, ino, &set)
+}
+
+pub fn content(fs: &mut Fs, ino: Ino) -> Vec<u8> {
+    fs.read(Tree::Live, ino, 0, 1 << 22).unwrap()
 }
