@@ -8,6 +8,16 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+impl Drop for OtherUser<'_> {
+    fn drop(&mut self) {
+        for dir in ["past", "silt"].map(|d| self.home().join(d)) {
+            if is_mounted(&dir) {
+                let _ = silt_fuse::unmount(&dir, silt_fuse::Unmount::Lazy);
+            }
+        }
+    }
+}
+
 fn process(b: &Bench, volume: &str) -> rustix::process::Pid {
     let pid = b.json(&["status", "--json", volume])["pid"].as_i64().unwrap();
     rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
@@ -351,9 +361,9 @@ fn with_others(test: &str) -> bool {
         return true;
     }
     let place = tempfile::tempdir().unwrap();
-    // A slave: mounts of others that end outside must end in here as well.
-    let script =
-        r#"set -e; node=$1; shift; mknod -m 666 "$node" c 10 229; mount --bind "$node" /dev/fuse; exec "$@""#;
+    // The copies of others' mounts go first: they would keep those alive when they end outside.
+    let script = r#"node=$1; shift; umount -l -a -t fuse.silt,fuseblk.silt 2>/dev/null
+        set -e; mknod -m 666 "$node" c 10 229; mount --bind "$node" /dev/fuse; exec "$@""#;
     let status = Command::new("unshare")
         .args(["--mount", "--propagation", "slave", "sh", "-c", script, "sh"])
         .arg(place.path().join("fuse"))

@@ -68,6 +68,10 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
             return Ok(remote);
         }
     }
+    let uid = rustix::process::geteuid().as_raw();
+    if uid != 0 && mount.uid.is_some_and(|owner| owner != uid) {
+        return Err(socket::for_another());
+    }
     Err(ControlError::new(
         Kind::Unavailable,
         format!("the daemon that serves {} does not answer", mount.dir.display()),

@@ -219,8 +219,7 @@ fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> 
         // Left over from a daemon that was killed, or gone this moment.
         Err(e) if matches!(e.kind(), E::ConnectionRefused | E::NotFound) => return Ok(None),
         Err(e) if e.kind() == E::PermissionDenied => {
-            return Err(ControlError::new(Kind::NotPermitted, "the volume is mounted for another user only")
-                .hint("ask who mounted it, or become root"));
+            return Err(for_another());
         }
         Err(e) => return Err(ControlError::io("cannot reach the daemon that holds the volume", &e)),
     };
@@ -232,6 +231,12 @@ fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> 
         ));
     }
     Ok(Some(stream))
+}
+
+/// For errors: whoever mounted the volume lets nobody else in.
+pub(crate) fn for_another() -> ControlError {
+    ControlError::new(Kind::NotPermitted, "the volume is mounted for another user only")
+        .hint("ask who mounted it, or become root")
 }
 
 /// Uid and process on the other side of a connection, by the kernel's word.

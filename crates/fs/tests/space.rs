@@ -261,3 +261,45 @@ fn orphans_of_a_crash_are_collected() {
     }
     assert_eq!(fs.getattr(Tree::Live, tmp).unwrap_err(), FsError::Stale);
 }
+
+/// What only a data-sync log holds is there after a crash: overwritten blocks and filled holes.
+#[test]
+fn data_syncs_survive_a_crash() {
+    let inner = device(Form::new(4096, 64 << 20));
+    let mut fs = open(inner.clone(), &Options::default());
+    let c = root_at(10);
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    fs.write(&c, f, 0, &[1; 3 * 4096], PLAIN).unwrap();
+    fs.setattr(&c, f, &SetAttr { size: Some(4096 * 5000), ..SetAttr::default() }).unwrap();
+    let never = fs.create(&c, ROOT, b"never synced", 0o644).unwrap().ino;
+    fs.sync_all(20).unwrap();
+    let mut expected = fs.read(Tree::Live, f, 0, 4096 * 5000).unwrap();
+    for (round, at) in [4096u64, 4096 * 7 + 5, 4096 * 4999 - 100, 100].into_iter().enumerate() {
+        let data = vec![round as u8 + 2; 6000 - round * 1000];
+        fs.write(&root_at(30), f, at, &data, PLAIN).unwrap();
+        expected[at as usize..at as usize + data.len()].copy_from_slice(&data);
+        fs.write(&root_at(30), never, 0, &data, PLAIN).unwrap();
+        assert!(fs.volume().data_sync_suffices(f), "round {round}");
+        assert!(!fs.volume().data_sync_suffices(never), "it has grown");
+        assert!(fs.volume_mut().begin_data_sync(f, 40).unwrap());
+        fs.volume_mut().finish_construction(40).unwrap();
+        let copy = Arc::new(inner.fork());
+        let mut after = open(copy.clone(), &Options::default());
+        assert_eq!(after.read(Tree::Live, f, 0, 4096 * 5000).unwrap(), expected);
+        assert_eq!(stat(&mut after, "never synced").size, 0);
+        after.volume_mut().close(50).unwrap();
+        let report = silt_verify::check(&*copy, &silt_verify::Options::default());
+        assert_eq!(report.errors().count(), 0, "{report:?}");
+    }
+    // What a data-sync log cannot carry asks for a checkpoint.
+    for change in [
+        SetAttr { size: Some(100), ..SetAttr::default() },
+        SetAttr { mode: Some(0), ..SetAttr::default() },
+        SetAttr { uid: Some(1), ..SetAttr::default() },
+    ] {
+        fs.sync_all(60).unwrap();
+        assert!(fs.volume().data_sync_suffices(f));
+        fs.setattr(&c, f, &change).unwrap();
+        assert!(!fs.volume().data_sync_suffices(f), "{change:?}");
+    }
+}

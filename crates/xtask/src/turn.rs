@@ -145,11 +145,12 @@ pub fn kernel_turns(
         for _ in 0..guests {
             scope.spawn(|| {
                 loop {
-                    // In a statement of its own: the lock must not be held while the guest runs.
+                    // Each lock in a statement of its own: none must be held while the guest runs.
                     let hand = locked(&next).next();
                     let Some(hand) = hand else { break };
                     let mine: Vec<&KernelTurn> = hand.iter().map(|&index| &turns[index]).collect();
-                    locked(&done).push((hand, one_guest(rig, &mine, options)));
+                    let reports = one_guest(rig, &mine, options);
+                    locked(&done).push((hand, reports));
                 }
             });
         }

@@ -40,6 +40,7 @@ pub fn test(root: &Path, plan: Plan) -> Result<()> {
     if root_user && Path::new("/dev/fuse").exists() {
         let plan = suites::Plan { fsx_ops: plan.fsx_ops };
         step("suites", || suites::suites(root, &silt, plan))?;
+        step("a second reader", || crate::grub::grub(&Rig::find()?))?;
     } else {
         println!("suites: left out (they need root and /dev/fuse)");
     }

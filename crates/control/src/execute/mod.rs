@@ -65,8 +65,7 @@ fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
         return Ok(());
     }
     if !mount.allow_other {
-        return Err(ControlError::new(Kind::NotPermitted, "the volume is mounted for another user only")
-            .hint("ask who mounted it, or become root"));
+        return Err(crate::socket::for_another());
     }
     if request.only_looks() {
         return Ok(());
