@@ -3,8 +3,10 @@
 //! | who | directory |
 //! |---|---|
 //! | root | `/run/silt` |
-//! | others | `$XDG_RUNTIME_DIR/silt`, else `/tmp/silt-UID` |
+//! | others | `/run/user/UID/silt`, where the system keeps such directories, else `/tmp/silt-UID` |
 //! | others, where other users are let in | `/tmp/silt-UID` |
+//!
+//! The environment has no say: a command finds the daemon from a cron job or as root, too.
 //!
 //! The file's name comes from the volume: `b8-1.sock` of a block device by its number, `f65024-12.sock` of
 //! an image by its file system and inode. A loop device counts as the image behind it, so a volume has
@@ -75,7 +77,7 @@ impl Drop for Listener {
 pub fn listen(volume: &Path, shared: bool) -> Result<Listener> {
     let name = name_of(volume)?;
     let uid = rustix::process::geteuid().as_raw();
-    let dir = own_dir(uid, shared)?;
+    let dir = own_dir(uid, shared);
     make_dir(&dir, uid, shared)?;
     let path = dir.join(name);
     let fail = |e: io::Error| ControlError::io(format!("cannot listen on {}", path.display()), &e);
@@ -93,21 +95,24 @@ pub fn listen(volume: &Path, shared: bool) -> Result<Listener> {
     Ok(Listener { socket, path, file: (meta.dev(), meta.ino()), wake, stop: Arc::new(stop) })
 }
 
-fn runtime_dir() -> Option<PathBuf> {
-    let dir = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
-    (dir.is_absolute() && dir.is_dir()).then_some(dir)
+/// What `XDG_RUNTIME_DIR` is on systems that have it.
+fn runtime_dir(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/run/user/{uid}"))
 }
 
 fn shared_dir(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/silt-{uid}"))
 }
 
-fn own_dir(uid: u32, shared: bool) -> Result<PathBuf> {
-    Ok(match runtime_dir() {
-        _ if uid == 0 => PathBuf::from(OF_ROOT),
-        Some(dir) if !shared => dir.join("silt"),
+fn own_dir(uid: u32, shared: bool) -> PathBuf {
+    let runtime = runtime_dir(uid);
+    match uid {
+        0 => PathBuf::from(OF_ROOT),
+        _ if !shared && fs::metadata(&runtime).is_ok_and(|m| m.is_dir() && m.uid() == uid) => {
+            runtime.join("silt")
+        }
         _ => shared_dir(uid),
-    })
+    }
 }
 
 fn make_dir(dir: &Path, uid: u32, shared: bool) -> Result<()> {
@@ -168,13 +173,11 @@ pub fn name_of(volume: &Path) -> Result<String> {
 fn places(owner: Option<u32>) -> Vec<(PathBuf, u32)> {
     let uid = rustix::process::geteuid().as_raw();
     let mut places = vec![(PathBuf::from(OF_ROOT), 0)];
-    if uid != 0 {
-        places.extend(runtime_dir().map(|dir| (dir.join("silt"), uid)));
-        places.push((shared_dir(uid), uid));
-    }
-    if let Some(owner) = owner.filter(|o| *o != 0 && *o != uid) {
-        places.push((PathBuf::from(format!("/run/user/{owner}/silt")), owner));
-        places.push((shared_dir(owner), owner));
+    for user in [Some(uid), owner].into_iter().flatten().filter(|u| *u != 0) {
+        if !places.iter().any(|(_, known)| *known == user) {
+            places.push((runtime_dir(user).join("silt"), user));
+            places.push((shared_dir(user), user));
+        }
     }
     places
 }

@@ -221,7 +221,7 @@ impl Fs {
     }
 
     /// Makes a regular file without a name, as in `parent`. Nothing but being remembered keeps
-    /// it: whoever does not hand it out must [`Fs::forget`] it all the same.
+    /// it, so it comes remembered once: the caller does not [`Fs::remember`] it for its answer.
     pub fn tmpfile(&mut self, ctx: &Context, parent: Ino, mode: u32) -> Result<Stat> {
         self.writable()?;
         let above = self.parent_attr(parent)?;
@@ -232,7 +232,7 @@ impl Fs {
         let mut attr = Self::newborn(ctx, &above, S_IFREG | (mode & 0o7777));
         attr.links = 0;
         let ino = self.volume.create_inode(attr).of(parent)?;
-        self.nodes.insert(ino.0, Node { lookups: 0, nameless: true });
+        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true });
         self.getattr(Tree::Live, ino)
     }
 

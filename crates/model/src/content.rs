@@ -17,7 +17,8 @@ pub const DEEP: u64 = 4 << 20;
 
 type Chunk = [u8; 4096];
 
-/// The byte `index` of the pattern that `seed` names. Seed 0 is all zeroes: data that looks like a hole.
+/// Fills `out` with the pattern that `seed` names, from its byte `start` on. Seed 0 is all zeroes: data that looks
+/// like a hole.
 pub fn pattern(seed: u64, start: u64, out: &mut [u8]) {
     if seed == 0 {
         out.fill(0);

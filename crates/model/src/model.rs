@@ -189,7 +189,7 @@ impl Model {
     }
 
     /// Everywhere that any file ever held data behind its first [`DEEP`](crate::content::DEEP) bytes, as (offset,
-    /// length): what [`Look::probes`](crate::syscalls::Look::probes) wants. Snapshots may still hold what the live
+    /// length): what `syscalls::Look::probes` wants. Snapshots may still hold what the live
     /// tree does not.
     pub fn deep_ranges(&self) -> Vec<(u64, u64)> {
         chunk_ranges(self.deep.iter().copied())

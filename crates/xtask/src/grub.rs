@@ -64,8 +64,12 @@ fn list(dir: &Path, prefix: &str, paths: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Files of all sizes in some directories, in several checkpoints, with changes between them.
-fn write(image: &Path, block_size: u32) -> Result<(BTreeMap<String, Vec<u8>>, BTreeSet<String>)> {
+/// What files hold, by path.
+type Contents = BTreeMap<String, Vec<u8>>;
+
+/// Files of all sizes in some directories, in several checkpoints, with changes between them; and the
+/// paths that were removed.
+fn write(image: &Path, block_size: u32) -> Result<(Contents, BTreeSet<String>)> {
     let size = u64::from(block_size) * 64 * 512;
     let device: Arc<dyn Device> = Arc::new(silt_device::create_image(image, size, true)?);
     let parameters = Parameters {

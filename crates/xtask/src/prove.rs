@@ -69,12 +69,12 @@ impl History {
         let mut generator = Generator::new(seed, Profile::of_seed(self.seed));
         let snapshots_made = self.model.snapshots_made();
         let mut ops = plan(&mut self.model, &mut generator, work.ops);
-        let cut = work.cut && (self.seed + number) % 3 == 0;
+        let cut = work.cut && (self.seed + number).is_multiple_of(3);
         if cut {
             ops.extend(durable_end(&mut self.model, &mut generator, 20));
         }
         // A volume grows once.
-        let grow = number == 1 && self.seed % 5 == 0;
+        let grow = number == 1 && self.seed.is_multiple_of(5);
         let mut before = vec![(before_model, Columns::MODEL)];
         let read = self.last.as_ref().and_then(|report| report.trees.clone());
         before.extend(read.map(|trees| (trees, Columns::ALL)));
@@ -92,7 +92,7 @@ impl History {
             grow_to: grow.then_some(self.geometry.size * 3 / 2),
             cut,
             clean: work.clean,
-            tools: self.seed % 4 == 0,
+            tools: self.seed.is_multiple_of(4),
         }
     }
 }

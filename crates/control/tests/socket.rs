@@ -1,0 +1,188 @@
+//! A daemon's side and a command's side of the socket.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+use common::MemoryHost;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use silt_control::socket::{self, Stopper};
+use silt_control::{CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, serve};
+
+struct Daemon {
+    host: Arc<MemoryHost>,
+    file: tempfile::NamedTempFile,
+    socket: std::path::PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start(last: u64) -> Self {
+        let host = Arc::new(MemoryHost::new());
+        host.make_checkpoints(last);
+        *host.mount.lock().unwrap() = Some(MountInfo {
+            mounts: Vec::new(),
+            since: 0,
+            fs_type: "fuse.silt".to_owned(),
+            sync_arrives: None,
+            uid: rustix::process::geteuid().as_raw(),
+            allow_other: false,
+        });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let listener = socket::listen(file.path(), false).unwrap();
+        let (path, stopper) = (listener.path().to_owned(), listener.stopper());
+        let served = host.clone();
+        let thread = Some(std::thread::spawn(move || serve(listener, served)));
+        Daemon { host, file, socket: path, stopper, thread }
+    }
+
+    fn connect(&self) -> RemoteVolume {
+        RemoteVolume::new(socket::find(self.file.path(), None).unwrap().expect("it listens")).unwrap()
+    }
+
+    /// A connection that says what it likes.
+    fn raw(&self) -> UnixStream {
+        let stream = UnixStream::connect(&self.socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        assert!(!self.socket.exists(), "the socket's file is gone");
+        assert!(socket::find(self.file.path(), None).unwrap().is_none());
+    }
+}
+
+fn ask(remote: &mut RemoteVolume, request: Request) -> silt_control::Result<Vec<Response>> {
+    let mut parts = Vec::new();
+    remote.call(request, &mut |part| {
+        parts.push(part);
+        Ok(())
+    })?;
+    Ok(parts)
+}
+
+#[test]
+fn requests_are_answered_one_after_the_other() {
+    let daemon = Daemon::start(2300);
+    let mut remote = daemon.connect();
+    assert_eq!(remote.pid(), std::process::id());
+    let query = CheckpointQuery { minor: true, ..CheckpointQuery::default() };
+    let parts = ask(&mut remote, Request::ListCheckpoints(query)).unwrap();
+    assert_eq!(parts.len(), 3, "in batches");
+    assert_eq!(common::checkpoints(parts).len(), 2300);
+    let e = ask(&mut remote, Request::RemoveCheckpoints { start: 2, end: 1 }).unwrap_err();
+    assert_eq!(e.kind, Kind::Invalid);
+    // An error does not end the conversation.
+    assert_eq!(ask(&mut remote, Request::Sync).unwrap(), [Response::Checkpoint(2300)]);
+    let parts = ask(&mut remote, Request::Status).unwrap();
+    let [Response::Status(s)] = &parts[..] else { panic!("{parts:?}") };
+    assert_eq!(s.pid, Some(std::process::id()));
+}
+
+#[test]
+fn commands_at_the_same_time_do_not_wait_for_one_that_does_not_read() {
+    let daemon = Daemon::start(1500);
+    // Asks for a lot and reads nothing.
+    let mut lazy = daemon.raw();
+    let request = br#"{"version":1,"request":{"dump-segments":{"segments":[0,1,2,3,4,5,6,7,8,9,10]}}}"#;
+    for _ in 0..20 {
+        lazy.write_all(&u32::try_from(request.len()).unwrap().to_le_bytes()).unwrap();
+        lazy.write_all(request).unwrap();
+    }
+    let begin = Instant::now();
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let mut remote = daemon.connect();
+            std::thread::spawn(move || {
+                for _ in 0..20 {
+                    ask(&mut remote, Request::Status).unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert!(begin.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn nonsense_ends_a_connection_and_nothing_else() {
+    let daemon = Daemon::start(3);
+    let send = |bytes: &[u8]| -> String {
+        let mut stream = daemon.raw();
+        // A server that has hung up already is as good as one that answers nothing.
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let framed = |text: &str| {
+        let mut bytes = u32::try_from(text.len()).unwrap().to_le_bytes().to_vec();
+        bytes.extend_from_slice(text.as_bytes());
+        bytes
+    };
+    assert_eq!(send(&[]), "");
+    assert_eq!(send(&[1, 2]), "");
+    assert_eq!(send(&u32::MAX.to_le_bytes()), "", "4 GiB are not stored");
+    assert_eq!(send(&[9, 0, 0, 0, b'x']), "");
+    for text in ["", "x", "{}", r#"{"version":2,"request":"status"}"#, r#"{"version":1,"request":"fly"}"#] {
+        assert!(send(&framed(text)).contains("another version"), "{text}");
+    }
+    let deep = "[".repeat(100_000);
+    assert!(send(&framed(&deep)).contains("another version"));
+    let nul = r#"{"version":1,"request":{"unmount":{"dir":"/a\u0000b"}}}"#;
+    assert!(send(&framed(nul)).contains("another version"));
+    assert!(send(&framed(r#"{"version":1,"request":"status"}"#)).contains("newest_checkpoint"));
+    assert_eq!(ask(&mut daemon.connect(), Request::Sync).unwrap(), [Response::Checkpoint(3)]);
+}
+
+#[test]
+fn connections_have_an_end_and_places_become_free() {
+    let daemon = Daemon::start(1);
+    // Those of the daemon's own user have a high limit.
+    let many: Vec<UnixStream> = (0..300).map(|_| daemon.raw()).collect();
+    let mut refused = 0;
+    for stream in &many {
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut answer = [0; 256];
+        if let Ok(n) = (&mut &*stream).read(&mut answer) {
+            assert!(String::from_utf8_lossy(&answer[..n]).contains("too many"));
+            refused += 1;
+        }
+    }
+    assert!(refused > 0 && refused < 100, "{refused}");
+    drop(many);
+    let begin = Instant::now();
+    while ask(&mut daemon.connect(), Request::Sync).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(daemon.host.clone());
+}
+
+#[test]
+fn a_socket_left_over_is_no_daemon_and_is_replaced() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let listener = socket::listen(file.path(), false).unwrap();
+    let path = listener.path().to_owned();
+    // As after a kill: the file stays and nobody listens.
+    std::mem::forget(listener);
+    assert!(path.exists());
+    let again = socket::listen(file.path(), false).unwrap();
+    assert!(socket::find(file.path(), None).unwrap().is_some());
+    drop(again);
+    assert!(!path.exists());
+    assert!(socket::find(file.path(), None).unwrap().is_none());
+}
