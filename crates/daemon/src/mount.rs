@@ -264,14 +264,24 @@ impl Filesystem for Mount {
     }
 
     fn tmpfile(&self, ctx: &Context, parent: NodeId, create: &Create, reply: ReplyCreate) {
-        match self.made(|fs| fs.tmpfile(&context(ctx), ino(parent), create.mode)) {
+        // It comes remembered: without a name nothing else would keep it.
+        let made =
+            self.live().and_then(|()| self.core.fs.lock().tmpfile(&context(ctx), ino(parent), create.mode));
+        self.core.touched();
+        match made {
             Ok(s) => reply.created(&entry(&s), 0, KEEP),
             Err(e) => reply.error(errno(&e)),
         }
     }
 
     fn read(&self, _: &Context, node: NodeId, read: &Read, reply: ReplyData) {
-        let plan = self.core.fs.lock().read_plan(self.tree, ino(node), read.offset, read.size as usize);
+        let plan = {
+            let mut fs = self.core.fs.lock();
+            if self.tree == Tree::Live {
+                fs.accessed(ino(node), crate::core::now());
+            }
+            fs.read_plan(self.tree, ino(node), read.offset, read.size as usize)
+        };
         match plan {
             Ok(plan) => self.readers.read(plan, reply),
             Err(e) => reply.error(errno(&e)),

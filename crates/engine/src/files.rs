@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, Range};
 
 use silt_format::inode::RawInode;
+use silt_format::palloc::Kind;
 use silt_format::{BlockNr, Ino, VBlockNr};
 
 use crate::block::Block;
@@ -51,7 +52,7 @@ impl Volume {
         let raw = self.ifile.get(&self.store, &self.dat, ino)?;
         raw.check().at(|| format!("inode {ino}"))?;
         self.trim_inodes();
-        self.inodes.insert(ino.0, Inode::load(ino, &raw));
+        self.inodes.insert(ino.0, Box::new(Inode::load(ino, &raw)));
         Ok(())
     }
 
@@ -134,7 +135,8 @@ impl Volume {
         self.next_ino = nr + 1;
         let ino = Ino(nr);
         self.new_numbers.insert(nr);
-        self.inodes.insert(nr, Inode::create(ino, attr));
+        self.trim_inodes();
+        self.inodes.insert(nr, Box::new(Inode::create(ino, attr)));
         self.dirty.insert(nr);
         self.inodes_count += 1;
         Ok(ino)
@@ -149,7 +151,7 @@ impl Volume {
             let raw = self.raw_inode(ino).map_err(|_| e)?;
             let mut broken = Inode::load(ino, &RawInode { bmap: [0; 56], ..raw });
             broken.attr.mode = 0o100_000;
-            self.inodes.insert(ino.0, broken);
+            self.inodes.insert(ino.0, Box::new(broken));
         }
         let i = self.live_mut(ino)?;
         i.deleted = true;
@@ -176,20 +178,18 @@ impl Volume {
         from: u64,
         mut f: impl FnMut(Ino, &RawInode) -> ControlFlow<()>,
     ) -> Result<()> {
-        let palloc = &self.ifile.palloc;
+        let palloc = self.ifile.palloc;
         let per_group = palloc.layout.entries_per_group();
-        let groups = palloc.used_groups(&self.ifile.file, &self.store, &self.dat)?;
         let mut nr = from.max(self.store.geometry.first_ino);
-        while nr / per_group < groups {
-            let group = nr / per_group;
+        // Along the blocks that exist, not along the numbers there could be.
+        while let Some(group) = self.next_bitmap(palloc.layout.group(nr))? {
+            nr = nr.max(group * per_group);
             let bitmap = self.ifile.file.block(&self.store, &self.dat, palloc.layout.bitmap_block(group))?;
-            let Some(bitmap) = bitmap else {
-                nr = (group + 1) * per_group;
-                continue;
-            };
-            while nr / per_group == group {
+            while palloc.layout.group(nr) == group {
                 let bit = palloc.layout.bit(nr);
-                if bitmap.get(bit / 8).is_some_and(|b| b >> (bit % 8) & 1 == 1)
+                let taken =
+                    bitmap.as_ref().and_then(|b| b.get(bit / 8)).is_some_and(|b| b >> (bit % 8) & 1 == 1);
+                if taken
                     && let Ok(raw) = self.ifile.get(&self.store, &self.dat, Ino(nr))
                     && f(Ino(nr), &raw).is_break()
                 {
@@ -199,6 +199,27 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// The first group from `group` on whose bitmap exists.
+    fn next_bitmap(&self, group: u64) -> Result<Option<u64>> {
+        let layout = self.ifile.palloc.layout;
+        let file = &self.ifile.file;
+        let first = layout.bitmap_block(group);
+        let is_bitmap = |block: u64| match layout.kind(block) {
+            Kind::Bitmap { group } => Some(group),
+            _ => None,
+        };
+        let mut found = file.data.range(first..).find_map(|(block, _)| is_bitmap(*block));
+        let reader = NodeReader { nodes: &file.map.nodes, store: &self.store, resolve: &self.dat };
+        bmap::for_each(&file.map.root, &reader, first, |block, _| match is_bitmap(block) {
+            Some(group) => {
+                found = Some(found.map_or(group, |f| f.min(group)));
+                ControlFlow::Break(())
+            }
+            None => ControlFlow::Continue(()),
+        })?;
+        Ok(found)
     }
 
     /// Where block `key` of a file is.
@@ -252,7 +273,7 @@ impl Volume {
 
     fn loaded(&self, tree: Tree, ino: Ino) -> Result<&Inode> {
         let found = match tree {
-            Tree::Live => self.inodes.get(&ino.0),
+            Tree::Live => self.inodes.get(&ino.0).map(|i| &**i),
             Tree::Past(c) => self.views.get(&c).and_then(|v| v.inodes.get(&ino.0)),
         };
         found.ok_or(Error::NoInode(ino.0))
@@ -385,21 +406,19 @@ impl Volume {
         let i = self.loaded(tree, ino)?;
         let frozen = i.frozen.as_ref();
         // Keys in memory, ascending: the current layer hides the frozen one.
-        let mut memory = i
-            .current
-            .blocks
-            .range(from..)
+        let mut current = i.current.blocks.range(from..).map(|(k, _)| *k).peekable();
+        let mut below = frozen
+            .iter()
+            .flat_map(|f| f.over.blocks.range(from..))
             .map(|(k, _)| *k)
-            .chain(
-                frozen
-                    .iter()
-                    .flat_map(|f| f.over.blocks.range(from..))
-                    .map(|(k, _)| *k)
-                    .filter(|k| i.current.get(*k).is_none()),
-            )
-            .collect::<Vec<_>>();
-        memory.sort_unstable();
-        let mut memory = memory.into_iter().peekable();
+            .filter(|k| i.current.get(*k).is_none())
+            .peekable();
+        let mut memory = std::iter::from_fn(move || match (current.peek(), below.peek()) {
+            (Some(c), Some(b)) if b < c => below.next(),
+            (Some(_), _) => current.next(),
+            (None, _) => below.next(),
+        })
+        .peekable();
         let mut stopped = false;
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
         bmap::for_each(&i.map.root, &reader, from, |key, _| {

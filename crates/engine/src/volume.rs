@@ -115,7 +115,7 @@ pub struct Volume {
     pub(crate) last: LastLog,
     pub(crate) last_create: u64,
     pub(crate) nongc_ctime: u64,
-    pub(crate) inodes: HashMap<u64, Inode>,
+    pub(crate) inodes: HashMap<u64, Box<Inode>>,
     /// Inodes whose `current` side holds changes.
     pub(crate) dirty: BTreeSet<u64>,
     /// Numbers handed out that the ifile does not show as taken yet.

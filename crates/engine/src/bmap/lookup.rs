@@ -6,7 +6,7 @@ use silt_format::btree::{self, Node};
 use silt_format::direct;
 
 use super::{ReadNodes, Root};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The pointer of `key`.
 pub fn lookup(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<Option<u64>> {
@@ -73,11 +73,22 @@ fn walk(
     }
     for i in node.child_for(from)..node.len() {
         let block = nodes.read(node.ptr(i), level - 1)?;
+        check_first_key(&block, node.key(i))?;
         if walk(Node::block(&block), nodes, from, f)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// A child begins with the key its parent knows it by (spec 5.2). Checked where whole trees are
+/// walked: nodes that share children could otherwise be walked without end.
+pub(super) fn check_first_key(child: &[u8], key: u64) -> Result<()> {
+    let first = Node::block(child).key(0);
+    if first == key {
+        return Ok(());
+    }
+    Err(Error::corrupt("block map", "B-tree node", format!("begins with key {first}, its parent says {key}")))
 }
 
 /// The greatest key.

@@ -4,6 +4,7 @@ use silt_format::btree::{self, Node, NodeMut, node_minimum};
 use silt_format::direct;
 
 use super::change::{Step, descend, first_key_changed, with_mut};
+use super::lookup::check_first_key;
 use super::{Nodes, Root, lookup};
 use crate::Result;
 
@@ -153,9 +154,9 @@ pub fn destroy<N: Nodes>(
     if btree::is_btree(root) {
         let top = Node::root(root);
         let level = top.level();
-        let children: Vec<u64> = (0..top.len()).map(|i| top.ptr(i)).collect();
-        for ptr in children {
-            destroy_below(nodes, ptr, level - 1, &mut data)?;
+        let children: Vec<_> = (0..top.len()).map(|i| (top.key(i), top.ptr(i))).collect();
+        for (key, ptr) in children {
+            destroy_below(nodes, key, ptr, level - 1, &mut data)?;
         }
     } else {
         for ptr in (0..direct::KEYS).map(|k| direct::get(root, k)).filter(|p| *p != 0) {
@@ -168,6 +169,7 @@ pub fn destroy<N: Nodes>(
 
 fn destroy_below<N: Nodes>(
     nodes: &mut N,
+    key: u64,
     ptr: u64,
     level: u8,
     data: &mut impl FnMut(&mut N, u64) -> Result<()>,
@@ -176,9 +178,10 @@ fn destroy_below<N: Nodes>(
         return data(nodes, ptr);
     }
     let block = nodes.read(ptr, level)?;
+    check_first_key(&block, key)?;
     let node = Node::block(&block);
     for i in 0..node.len() {
-        destroy_below(nodes, node.ptr(i), level - 1, data)?;
+        destroy_below(nodes, node.key(i), node.ptr(i), level - 1, data)?;
     }
     drop(block);
     nodes.discard(ptr, level)
