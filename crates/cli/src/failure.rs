@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use silt_control::{ControlError, Kind};
 
 use crate::exit;
+use crate::output::printable;
 
 /// Result of a verb.
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -57,9 +58,9 @@ pub fn complain(error: &ControlError) {
     let prefix = PREFIX.get().copied().unwrap_or("silt");
     let mut to = std::io::stderr().lock();
     // Standard error may be closed; there is nowhere else to say so.
-    let _ = writeln!(to, "{prefix}: {}", error.message);
+    let _ = writeln!(to, "{prefix}: {}", printable(&error.message));
     if let Some(hint) = &error.hint {
-        let _ = writeln!(to, "  ({hint})");
+        let _ = writeln!(to, "  ({})", printable(hint));
     }
 }
 

@@ -24,10 +24,10 @@ impl Output {
         Output { header: Some(header), ..Output::new() }
     }
 
-    /// A line.
+    /// A line. Labels and paths in it come from others: see [`printable`].
     pub fn line(&mut self, text: impl std::fmt::Display) -> Result<()> {
         self.head()?;
-        writeln!(self.to, "{text}").map_err(failed)
+        writeln!(self.to, "{}", printable(&text.to_string())).map_err(failed)
     }
 
     fn head(&mut self) -> Result<()> {
@@ -48,6 +48,11 @@ impl Output {
         self.head()?;
         self.to.flush().map_err(failed)
     }
+}
+
+/// The text without characters that would command a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn failed(e: io::Error) -> Failure {
@@ -79,8 +84,20 @@ impl JsonList {
 
     /// Closes the array.
     pub fn finish(mut self) -> Result<()> {
-        let end = if self.any { "\n]" } else { "[]" };
-        self.out.line(end)?;
+        if self.any {
+            self.out.line("")?;
+        }
+        self.out.line(if self.any { "]" } else { "[]" })?;
         self.out.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_printed_commands_a_terminal() {
+        assert_eq!(printable("a\x1b[31mb\nc\u{9b}d \u{e4}"), "a?[31mb?c?d \u{e4}");
     }
 }

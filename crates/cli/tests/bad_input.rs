@@ -1,7 +1,8 @@
 //! What is no volume, or not one of ours, is told in one sentence and never written to.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
-use common::Bench;
+use common::{Bench, Mounted, can_mount};
 
 use silt_format::super_block::{self as sb, SuperBlock};
 
@@ -88,6 +89,12 @@ fn unknown_read_only_features_allow_looking() {
     b.ok(&["lscp", &path]);
     let said = b.fails(5, &["mkcp", "-s", &path]);
     assert!(said.contains("only allow reading"), "{said}");
+    b.fails(5, &["tune", "-L", "x", &path]);
+    b.fails(5, &["mount", &path, "m"]);
+    if can_mount() {
+        let (m, _) = Mounted::new(&b, &["-r", &path], "m");
+        m.unmount();
+    }
     assert!(std::fs::read(&path).unwrap() == before);
 }
 

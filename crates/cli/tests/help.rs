@@ -1,4 +1,5 @@
 //! Help, versions and names.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, Run, SILT};

@@ -1,4 +1,5 @@
 //! `silt install`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, Run};
@@ -13,9 +14,12 @@ fn everything_is_put_in_place_below_a_prefix() {
     let file = |path: &str| b.path("opt").join(path);
     assert_eq!(std::fs::metadata(file("bin/silt")).unwrap().permissions().mode() & 0o777, 0o755);
     let page = std::fs::read_to_string(file("share/man/man1/silt-mount.1")).unwrap();
-    assert!(page.contains("interval=SECONDS"), "the mount options are in the page");
+    assert!(
+        page.contains("interval=SECONDS") && page.contains("MOUNT OPTIONS"),
+        "the mount options are in the page"
+    );
     let page = std::fs::read_to_string(file("share/man/man1/silt.1")).unwrap();
-    assert!(page.contains("Exit codes"), "and the exit codes in the first");
+    assert!(page.contains("EXIT CODES"), "and the exit codes in the first");
     for path in [
         "share/man/man1/silt-lscp.1",
         "share/bash-completion/completions/silt",

@@ -1,4 +1,5 @@
 //! `silt lscp`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, SILT, golden_dir};

@@ -1,4 +1,5 @@
 //! `silt lssu`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, golden_dir};

@@ -1,7 +1,8 @@
 //! `silt mkfs`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
-use common::{Bench, Run, SILT};
+use common::{Bench, Mounted, Run, SILT, can_mount, is_root};
 
 use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -140,4 +141,49 @@ fn quiet_is_quiet_and_the_old_name_works() {
     assert_eq!(tool(&["-f", "-q", "-b", "1024", "-B", "64", "-L", "x", "v.img"]).code, 0);
     assert_eq!(tool(&["--no-such-option"]).code, 1);
     assert_eq!(tool(&["-V"]).code, 0);
+}
+
+/// A loop device, detached at the end of the test.
+struct Loop(String);
+
+impl Loop {
+    fn new(image: &str) -> Option<Self> {
+        let run = std::process::Command::new("losetup").args(["-f", "--show", image]).output().ok()?;
+        let name = String::from_utf8(run.stdout).unwrap().trim().to_owned();
+        run.status.success().then_some(Loop(name))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn block_devices_are_made_volumes_of_and_used() {
+    let b = Bench::new();
+    std::fs::File::create(b.path("disk")).unwrap().set_len(64 << 20).unwrap();
+    let attached = if is_root() { Loop::new(&b.name("disk")) } else { None };
+    let Some(Loop(device)) = &attached else {
+        eprintln!("skipped: there are no loop devices here");
+        return;
+    };
+    b.ok(&["mkfs", "-B", "64", device]);
+    assert!(b.fails(1, &["mkfs", "-B", "64", device]).contains("NILFS2"));
+    b.fails(2, &["mkfs", "-f", "--size", "32M", device]);
+    // The file behind it is in use.
+    b.fails(6, &["mkfs", "-f", "-B", "64", "disk"]);
+    b.ok(&["mkcp", "-s", device]);
+    assert_eq!(b.checkpoints(device), [(1, true), (2, false)]);
+    if can_mount() {
+        let (m, _) = Mounted::new(&b, &[device], "m");
+        b.fails(6, &["mkfs", "-f", "-B", "64", device]);
+        std::fs::write(m.path("f"), "x").unwrap();
+        b.ok(&["mkcp", device]);
+        // By the image behind the loop device it is the same volume.
+        assert_eq!(b.json(&["status", "--json", "disk"])["mounts"][0]["dir"], m.dir());
+        m.unmount();
+    }
+    assert_eq!(b.json(&["status", "--json", device])["clean"], true);
 }

@@ -1,4 +1,5 @@
 //! `silt mount`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, Mounted, Run, SILT, can_mount, find, is_mounted, is_root};
@@ -181,15 +182,22 @@ fn in_the_foreground_it_unmounts_when_told_to_end() {
     }
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
+    // As a service manager that wants to be told.
+    let manager = std::os::unix::net::UnixDatagram::bind(b.path("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut child = b
         .command(SILT)
         .args(["mount", "-f", "-o", "interval=3600", &v, "m"])
+        .env("NOTIFY_SOCKET", b.path("notify"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().contains("is mounted"));
+    let mut told = [0; 64];
+    let n = manager.recv(&mut told).unwrap();
+    assert_eq!(&told[..n], b"READY=1");
     std::fs::write(b.path("m/f"), "not yet written").unwrap();
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();

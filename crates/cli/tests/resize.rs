@@ -1,4 +1,5 @@
 //! `silt resize`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::Bench;

@@ -1,4 +1,5 @@
 //! `silt sync`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, Mounted, can_mount};

@@ -1,4 +1,5 @@
 //! `silt tune`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::Bench;
@@ -52,4 +53,15 @@ fn long_labels_are_cut_off() {
     let v = b.volume("v.img", "32M");
     b.ok(&["tune", "-L", &"x".repeat(100), &v]);
     assert_eq!(b.json(&["tune", "--json", &v])["label"], "x".repeat(80));
+}
+
+#[test]
+fn a_label_does_not_command_the_terminal() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    b.ok(&["tune", "-L", "a\u{1b}[2Jb", &v]);
+    for args in [&["tune", "-l", &v][..], &["status", &v]] {
+        let out = b.ok(args);
+        assert!(out.contains("a?[2Jb") && !out.contains('\u{1b}'), "{out:?}");
+    }
 }

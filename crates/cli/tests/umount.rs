@@ -1,4 +1,5 @@
 //! `silt umount`
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 use common::{Bench, Mounted, can_mount};

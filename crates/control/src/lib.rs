@@ -10,8 +10,7 @@
 //!                                 +-> RemoteVolume -> socket -> serve() -> execute(Host)
 //! ```
 //!
-//! Nothing here touches a terminal or the environment, but for [`socket`], which must know where
-//! the sockets of daemons lie.
+//! Nothing here touches a terminal, and of the environment only the time zone counts.
 
 mod connect;
 mod error;

@@ -211,6 +211,8 @@ pub struct Settings {
     pub minor_revision: u16,
     /// Names of features, unknown ones as bits.
     pub features: Vec<String>,
+    /// Bits of features that allow reading only.
+    pub read_only_features: u64,
     /// Cleanly unmounted.
     pub valid: bool,
     pub error: bool,

@@ -60,6 +60,15 @@ fn long_gaps_are_walked_over() {
 }
 
 #[test]
+fn many_behind_a_gap_come_in_batches_too() {
+    let host = MemoryHost::new();
+    host.make_checkpoints(5200);
+    host.ask(ROOT, Request::RemoveCheckpoints { start: 2500, end: 5199 }).unwrap();
+    let left: Vec<u64> = (1..2500).chain([5200, 5201]).rev().collect();
+    assert_eq!(numbers(&host, CheckpointQuery { reverse: true, ..all() }), left);
+}
+
+#[test]
 fn a_moment_is_found_by_number_and_time() {
     let host = MemoryHost::new();
     host.make_checkpoints(2500);

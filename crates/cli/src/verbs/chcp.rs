@@ -22,6 +22,7 @@ enum Mode {
 
 /// Make checkpoints snapshots (ss), or snapshots plain checkpoints (cp)
 #[derive(clap::Args)]
+#[command(override_usage = "silt chcp cp|ss [VOLUME] NUMBER...")]
 pub struct Args {
     mode: Mode,
     /// Checkpoint numbers; before them the image, device or mounted directory, unless only one

@@ -13,6 +13,7 @@ const BATCH: usize = 1000;
 
 /// Show what the logs of segments hold
 #[derive(clap::Args)]
+#[command(override_usage = "silt dumpseg [OPTIONS] [VOLUME] SEGMENT...")]
 pub struct Args {
     /// As JSON: a flat list, in which what is inside follows what it is in
     #[arg(long)]

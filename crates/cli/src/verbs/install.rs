@@ -146,10 +146,7 @@ impl Installer<'_> {
     fn pages(&mut self, prefix: &Path) -> Result<()> {
         let dir = prefix.join("share/man/man1");
         for (name, command) in commands() {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(command)
-                .title(name.to_uppercase())
-                .render(&mut page)
+            let page = page(&name, command)
                 .map_err(|e| ControlError::io(format!("the manual page of {name}"), &e))?;
             self.write(&dir.join(format!("{name}.1")), &page, 0o644)?;
         }
@@ -181,6 +178,40 @@ impl Installer<'_> {
     }
 }
 
+/// A manual page. Usage and the text after the help are tables, which are left as they are.
+fn page(name: &str, mut command: Command) -> io::Result<Vec<u8>> {
+    let usage = command.render_usage().to_string();
+    let after = command.get_after_help().map(ToString::to_string);
+    let man = clap_mangen::Man::new(command)
+        .title(name.to_uppercase())
+        .source(concat!("silt ", env!("CARGO_PKG_VERSION")));
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    verbatim(&mut page, "SYNOPSIS", usage.trim_start_matches("Usage: "));
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if name == "silt" {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some((title, text)) = after.as_deref().and_then(|t| t.split_once(":\n")) {
+        verbatim(&mut page, &title.to_uppercase(), text);
+    }
+    if name != "silt" {
+        page.extend_from_slice(b".SH \"EXIT STATUS\"\n0 for success; the other codes are in silt(1).\n");
+        page.extend_from_slice(b".SH \"SEE ALSO\"\nsilt(1)\n");
+    }
+    Ok(page)
+}
+
+/// A section whose lines stay as they are.
+fn verbatim(page: &mut Vec<u8>, title: &str, text: &str) {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    // A line must not begin like a request of roff.
+    let lines: Vec<String> = text.lines().map(|l| format!("\\&{l}")).collect();
+    page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{}\n.fi\n", lines.join("\n")).as_bytes());
+}
+
 /// The program's command and its verbs', each with the name of its page.
 fn commands() -> Vec<(String, Command)> {
     let mut root = Cli::command();
@@ -209,10 +240,8 @@ mod tests {
         let all = commands();
         assert!(all.len() > 10);
         for (name, command) in all {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(command).render(&mut page).unwrap();
-            let page = String::from_utf8(page).unwrap();
-            assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}");
+            let page = String::from_utf8(page(&name, command).unwrap()).unwrap();
+            assert!(page.contains(".SH NAME") && page.contains(".SH \"SYNOPSIS\""), "{name}");
         }
     }
 }

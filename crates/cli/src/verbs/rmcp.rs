@@ -14,6 +14,7 @@ use crate::target;
 /// Snapshots stay: make them plain checkpoints first (silt chcp cp). The newest checkpoint always
 /// stays.
 #[derive(clap::Args)]
+#[command(override_usage = "silt rmcp [OPTIONS] [VOLUME] RANGE...")]
 pub struct Args {
     /// Do not mind snapshots and missing checkpoints
     #[arg(short, long)]

@@ -26,9 +26,7 @@ pub fn list(host: &dyn Host, query: &CheckpointQuery, out: Out<'_>) -> Result<()
         }
         batch.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         left -= batch.len() as u64;
-        if !batch.is_empty() {
-            out(Response::Checkpoints(batch))?;
-        }
+        batch.chunks(BATCH).try_for_each(|part| out(Response::Checkpoints(part.to_vec())))?;
     }
     Ok(())
 }
@@ -62,6 +60,9 @@ fn list_snapshots(host: &dyn Host, query: &CheckpointQuery, left: u64, out: Out<
     Ok(())
 }
 
+/// Most numbers that a walk backwards looks at in one go.
+const WIDEST: u64 = 64 * BATCH as u64;
+
 /// A walk over all checkpoints in batches, in either direction. Between two batches the volume may
 /// change; a number is never visited twice.
 pub struct Walk {
@@ -91,7 +92,8 @@ impl Walk {
         Walk { direction: Direction::Back { below, window: BATCH as u64 } }
     }
 
-    /// The next batch, none at the end. May be empty before the end.
+    /// The next batch, none at the end. May be empty before the end, and behind a gap larger than
+    /// others.
     pub fn next(&mut self, host: &dyn Host) -> Result<Option<Vec<Checkpoint>>> {
         match self.direction {
             Direction::Done => Ok(None),
@@ -111,7 +113,7 @@ impl Walk {
                     Ok((collect(v, start, end, usize::MAX)?, start))
                 })??;
                 // Long gaps lie between checkpoints where many were removed.
-                let window = if batch.len() > BATCH / 8 { BATCH as u64 } else { window.saturating_mul(4) };
+                let window = if batch.len() > BATCH / 8 { BATCH as u64 } else { (window * 4).min(WIDEST) };
                 self.direction =
                     if start <= 1 { Direction::Done } else { Direction::Back { below: Some(start), window } };
                 batch.reverse();

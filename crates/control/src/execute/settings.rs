@@ -1,7 +1,9 @@
 //! The super block's settings, and growing.
 
 use silt_device::Device;
-use silt_format::super_block::{FEATURE_RO_BLOCK_COUNT, STATE_ERROR, STATE_VALID, SuperBlock};
+use silt_format::super_block::{
+    FEATURE_RO_BLOCK_COUNT, KNOWN_RO_FEATURES, STATE_ERROR, STATE_VALID, SuperBlock,
+};
 use uuid::Uuid;
 
 use super::Out;
@@ -46,6 +48,7 @@ pub fn settings(sb: &SuperBlock) -> Settings {
         revision: sb.rev_level.get(),
         minor_revision: sb.minor_rev_level.get(),
         features: features(sb),
+        read_only_features: sb.feature_compat_ro.get() & !KNOWN_RO_FEATURES,
         valid: sb.state.get() & STATE_VALID != 0,
         error: sb.state.get() & STATE_ERROR != 0,
         creator_os: sb.creator_os.get(),

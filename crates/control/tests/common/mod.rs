@@ -81,7 +81,7 @@ impl MemoryHost {
         while v.last_log().cno < last {
             let next = v.last_log().cno + 1;
             // Any change will do.
-            if next % 2 == 0 {
+            if next.is_multiple_of(2) {
                 v.make_snapshot(silt_format::Cno(1)).unwrap();
             } else {
                 v.unmake_snapshot(silt_format::Cno(1)).unwrap();

@@ -33,7 +33,15 @@ pub fn find_or_make(verbose: bool) -> Result<PathBuf> {
     if let Some(dir) = path.parent() {
         make_dir(dir)?;
     }
-    mkfs::default_image(&path, SIZE)?;
+    // Under another name until it is whole: half a volume would be taken for a damaged one.
+    let new = path.with_extension("new");
+    let fail = |e: std::io::Error| ControlError::io(new.display(), &e);
+    match std::fs::remove_file(&new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e).into()),
+        _ => {}
+    }
+    mkfs::default_image(&new, SIZE)?;
+    std::fs::rename(&new, &path).map_err(fail)?;
     if verbose {
         crate::target::eprintln_quiet(&format!("note: made {}, {}", path.display(), size::show(SIZE)));
     }

@@ -30,7 +30,7 @@ use options::Options;
 /// A past moment is mounted beside the live tree with -o at=NUMBER or -o at=TIME; the volume may
 /// then also be named by the directory where it is mounted.
 #[derive(clap::Args)]
-#[command(after_help = options::HELP)]
+#[command(override_usage = "silt mount [OPTIONS] [VOLUME] DIR", after_help = options::HELP)]
 pub struct Args {
     /// Options, with commas between them (see below)
     #[arg(short, value_name = "OPTIONS")]
@@ -102,6 +102,9 @@ pub(super) fn mount(job: Job) -> Result<()> {
         return beside(&mut *control, &job, &dir);
     }
     let volume = job.volume.canonicalize().map_err(|e| ControlError::io(job.volume.display(), &e))?;
+    if !job.options.read_only && job.options.at.is_none() {
+        check_features(&mut *control, &volume)?;
+    }
     // The number is looked for while nobody else can change the volume but us.
     let moment = match &job.options.at {
         None => None,
@@ -114,6 +117,22 @@ pub(super) fn mount(job: Job) -> Result<()> {
     }
     background::start(&job, moment)?;
     tell(&job)
+}
+
+/// Refuses to write to a volume with features that only allow reading.
+fn check_features(control: &mut dyn Control, volume: &Path) -> Result<()> {
+    let mut features = 0;
+    target::call(control, Request::ShowSettings, |part| {
+        if let Response::Settings(s) = part {
+            features = s.read_only_features;
+        }
+        Ok(())
+    })?;
+    if features == 0 {
+        return Ok(());
+    }
+    let message = format!("{} has features that only allow reading ({features:#x})", volume.display());
+    Err(ControlError::new(Kind::Incompatible, message).hint("mount it with -o ro").into())
 }
 
 fn resolve(control: &mut dyn Control, at: Moment, snapshot_only: bool) -> Result<u64> {

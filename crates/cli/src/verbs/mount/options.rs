@@ -10,7 +10,7 @@ use crate::size;
 
 /// For `--help` and the man page.
 pub const HELP: &str = "\
-Options:
+Mount options:
   ro, rw                 read-only (writes not one byte), or read-write (default)
   at=NUMBER, at=TIME     show a past moment: a checkpoint's or snapshot's number, or the newest
                          moment at a time as 2026-11-21T14:03:05; implies ro
@@ -164,6 +164,11 @@ impl Options {
             (name, None) if FOR_CLEANER.contains(&name) => {
                 self.details.push(format!("{name} matters once there is a cleaner"));
             }
+            ("remount", None) => {
+                let error = ControlError::new(Kind::Unavailable, "options of a mount cannot be changed")
+                    .hint("unmount it, and mount it with the options wanted");
+                return Err(error.into());
+            }
             ("sync" | "dirsync", None) => {
                 self.details.push(format!("{name} has no effect: fsync and silt sync make things durable"));
             }
@@ -270,6 +275,7 @@ mod tests {
             "at=",
             "interval=0",
             "interval=x",
+            "remount",
             "interval=NaN",
             "interval=1e99",
             "cache=1",
