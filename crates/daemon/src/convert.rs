@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use silt_engine::Time;
 use silt_format::Ino;
-use silt_fs::{Context, FsError, SetTime, Stat};
-use silt_fuse::{Attr, Entry, Errno, NodeId, ROOT_ID, Timestamp};
+use silt_fs::{Context, SetTime, Stat};
+use silt_fuse::{Attr, Entry, NodeId, ROOT_ID, Timestamp};
 
 /// How long the kernel may use what it was told: every change of the tree passes through it, so
 /// nothing goes stale but by our own notice.
@@ -87,14 +87,6 @@ pub fn context(c: &silt_fuse::Context) -> Context {
         now: crate::core::now(),
         privileged: c.uid == 0,
     }
-}
-
-/// The error number for the kernel; errors of the volume go to the log.
-pub fn errno(e: &FsError) -> Errno {
-    if let FsError::Io { .. } = e {
-        tracing::error!("{e}");
-    }
-    Errno::from_raw(e.errno())
 }
 
 #[cfg(test)]

@@ -64,6 +64,8 @@ pub struct Core {
     pub block_size: u64,
     /// Whether sync(2) was seen to arrive.
     pub sync_arrives: AtomicBool,
+    /// Damage was met that the super blocks do not tell of yet.
+    pub damage: AtomicBool,
 }
 
 /// Unwritten data that starts write-back, in bytes.
@@ -83,6 +85,7 @@ impl Core {
             stalled: AtomicI32::new(0),
             block_size,
             sync_arrives: AtomicBool::new(false),
+            damage: AtomicBool::new(false),
         })
     }
 
@@ -129,6 +132,16 @@ impl Core {
             }),
         );
         rx.recv().unwrap_or(Err(libc::EIO))
+    }
+
+    /// Damage of the volume was met. The log writer tells it in the super blocks, and ends writing if
+    /// the mount says so (`errors=remount-ro`). May be called with `fs` locked.
+    pub fn met_damage(&self, what: &str) {
+        tracing::error!("{what}");
+        if !self.damage.swap(true, Ordering::Relaxed) {
+            self.queue.lock().write_back = true;
+            self.wake.notify_one();
+        }
     }
 
     /// Errno of a log that cannot be written, if there is one.

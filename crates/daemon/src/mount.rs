@@ -14,7 +14,7 @@ use silt_fuse::{
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Statfs,
 };
 
-use crate::convert::{TTL, attr, context, decode_rdev, entry, errno, ino, set_time, time};
+use crate::convert::{TTL, attr, context, decode_rdev, entry, ino, set_time, time};
 use crate::core::{Core, Want};
 use crate::reading::Readers;
 
@@ -40,6 +40,10 @@ impl Mount {
         Mount { core, tree, readers, on_destroy: Box::new(on_destroy) }
     }
 
+    fn errno(&self, e: &FsError) -> Errno {
+        errno(&self.core, e)
+    }
+
     fn remember(&self, fs: &mut silt_fs::Fs, ino: Ino) {
         if self.tree == Tree::Live {
             fs.remember(ino);
@@ -54,7 +58,7 @@ impl Mount {
     fn reply_entry(&self, result: Result<Stat, FsError>, reply: ReplyEntry) {
         match result {
             Ok(s) => reply.entry(&entry(&s)),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -64,7 +68,7 @@ impl Mount {
                 self.core.touched();
                 reply.ok();
             }
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -107,9 +111,17 @@ impl LateWrite {
         core.touched();
         match result {
             Ok(n) => self.reply.written(u32::try_from(n).unwrap_or(u32::MAX)),
-            Err(e) => self.reply.error(errno(&e)),
+            Err(e) => self.reply.error(errno(core, &e)),
         }
     }
+}
+
+/// The error number for the kernel; damage goes to the log and the super blocks.
+fn errno(core: &Core, e: &FsError) -> Errno {
+    if let FsError::Io { .. } = e {
+        core.met_damage(&e.to_string());
+    }
+    Errno::from_raw(e.errno())
 }
 
 /// Whether a listing goes on.
@@ -149,7 +161,7 @@ impl Filesystem for Mount {
                 reply.entry(&entry(&s));
             }
             Err(FsError::NotFound) => reply.negative(TTL),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -172,7 +184,7 @@ impl Filesystem for Mount {
         let result = self.core.fs.lock().getattr(self.tree, ino(node));
         match result {
             Ok(s) => reply.attr(&attr(&s), TTL),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -194,7 +206,7 @@ impl Filesystem for Mount {
                 self.core.touched();
                 reply.attr(&attr(&s), TTL);
             }
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -202,7 +214,7 @@ impl Filesystem for Mount {
         let result = self.core.fs.lock().readlink(self.tree, ino(node));
         match result {
             Ok(target) => reply.data(&target),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -251,7 +263,7 @@ impl Filesystem for Mount {
         let (write, append) = (has(libc::O_WRONLY) || has(libc::O_RDWR), has(libc::O_APPEND));
         let result = self.core.fs.lock().may_open(self.tree, ino(node), write, append, has(libc::O_TRUNC));
         if let Err(e) = result {
-            return reply.error(errno(&e));
+            return reply.error(self.errno(&e));
         }
         reply.opened(0, KEEP);
     }
@@ -259,7 +271,7 @@ impl Filesystem for Mount {
     fn create(&self, ctx: &Context, parent: NodeId, name: &[u8], create: &Create, reply: ReplyCreate) {
         match self.made(|fs| fs.create(&context(ctx), ino(parent), name, create.mode)) {
             Ok(s) => reply.created(&entry(&s), 0, KEEP),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -270,7 +282,7 @@ impl Filesystem for Mount {
         self.core.touched();
         match made {
             Ok(s) => reply.created(&entry(&s), 0, KEEP),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -284,13 +296,13 @@ impl Filesystem for Mount {
         };
         match plan {
             Ok(plan) => self.readers.read(plan, reply),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
     fn write(&self, ctx: &Context, node: NodeId, write: &Write<'_>, reply: ReplyWrite) {
         if let Err(e) = self.live() {
-            return reply.error(errno(&e));
+            return reply.error(self.errno(&e));
         }
         let flags = WriteFlags {
             append: write.flags & libc::O_APPEND.cast_unsigned() != 0 && !write.cached,
@@ -322,7 +334,7 @@ impl Filesystem for Mount {
         drop(fs);
         match result {
             Ok(n) => reply.written(u32::try_from(n).unwrap_or(u32::MAX)),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
         core.touched();
         core.maybe_write_back(unfrozen);
@@ -347,7 +359,7 @@ impl Filesystem for Mount {
         });
         match result {
             Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -370,7 +382,7 @@ impl Filesystem for Mount {
         drop(fs);
         match result {
             Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -387,7 +399,7 @@ impl Filesystem for Mount {
                 namelen: s.name_max,
                 frsize: s.block_size,
             }),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -425,7 +437,7 @@ impl Filesystem for Mount {
                 let long = u64::from(value).to_ne_bytes();
                 reply.ioctl(0, &long);
             }
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 
@@ -445,7 +457,7 @@ impl Filesystem for Mount {
         let result = self.core.fs.lock().seek(self.tree, ino(node), lseek.offset, what);
         match result {
             Ok(offset) => reply.offset(offset),
-            Err(e) => reply.error(errno(&e)),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use silt_engine::{Error as EngineError, LogWrite, Step, WriteOrder};
 use silt_format::Ino;
 
+use crate::config::OnError;
 use crate::core::{Core, Waiter, Want, now_secs};
 
 /// Blocks composed under the lock at a time.
@@ -152,7 +153,22 @@ impl Writer {
         }
         self.flush()?;
         self.update_super_block();
+        if self.core.damage.swap(false, Ordering::Relaxed) {
+            self.tell_damage();
+        }
         Ok(())
+    }
+
+    /// Sets the error flag of the super blocks; what is written so far is a checkpoint.
+    fn tell_damage(&mut self) {
+        let mut fs = self.core.fs.lock();
+        let volume = fs.volume_mut();
+        if let Err(e) = volume.set_error_flag(now_secs()) {
+            tracing::error!("writing the error flag: {e}");
+        }
+        if self.core.options.on_error == OnError::RemountReadOnly {
+            volume.fail("damage was met, and errors=remount-ro was asked for");
+        }
     }
 
     /// Makes everything written durable.
