@@ -6,6 +6,7 @@ pub mod exchange;
 pub mod faults;
 pub mod grub;
 pub mod guest;
+pub mod kill;
 pub mod prove;
 pub mod rig;
 pub mod roundtrip;

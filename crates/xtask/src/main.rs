@@ -32,11 +32,14 @@ enum Verb {
         #[arg(long, default_value_t = 20_000)]
         fsx: u64,
     },
-    /// pjdfstest and fsx through a mount of ./target/release/silt; root only.
+    /// pjdfstest, fsx and killed daemons through mounts of ./target/release/silt; root only.
     Suites {
         /// Operations of each run of fsx.
         #[arg(long, default_value_t = 20_000)]
         fsx: u64,
+        /// How often the daemon is killed.
+        #[arg(long, default_value_t = 20)]
+        kills: u64,
     },
     /// Gets the Debian packages that tests need.
     Rig,
@@ -178,8 +181,12 @@ fn main() -> ExitCode {
 fn act(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Test { histories, fsx } => whole::test(&root(), whole::Plan { histories, fsx_ops: fsx })?,
-        Verb::Suites { fsx } => {
-            suites::suites(&root(), &root().join("target/release/silt"), suites::Plan { fsx_ops: fsx })?;
+        Verb::Suites { fsx, kills } => {
+            suites::suites(
+                &root(),
+                &root().join("target/release/silt"),
+                suites::Plan { fsx_ops: fsx, kills },
+            )?;
         }
         Verb::Rig => rig::fetch()?,
         Verb::Guest { images, script, out, memory, timeout } => {

@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 pub struct Plan {
     /// Operations of each of fsx's runs.
     pub fsx_ops: u64,
+    /// How often the daemon is killed.
+    pub kills: u64,
 }
 
 /// The versions that are run.
@@ -55,16 +57,19 @@ impl<'a> Mounted<'a> {
     /// Unmounts and has the volume judged.
     fn close(self) -> Result<()> {
         run(Command::new(self.silt).arg("umount").arg(&self.dir))?;
-        let device = silt_device::open(
-            &self.image,
-            silt_device::Access::ReadOnly,
-            &silt_device::OpenOptions::default(),
-        )?;
-        let report = silt_verify::check(&device, &silt_verify::Options::default());
-        if !report.is_clean() {
-            bail!("the volume is not sound afterwards:\n{}", report.error_text());
-        }
+        judge(&self.image)
+    }
+}
+
+/// Fails unless the checker finds the volume sound.
+pub(crate) fn judge(image: &Path) -> Result<()> {
+    let options = silt_device::OpenOptions::default();
+    let device = silt_device::open(image, silt_device::Access::ReadOnly, &options)?;
+    let report = silt_verify::check(&device, &silt_verify::Options::default());
+    if report.is_clean() {
         Ok(())
+    } else {
+        bail!("the volume is not sound afterwards:\n{}", report.error_text())
     }
 }
 
@@ -75,7 +80,8 @@ impl Drop for Mounted<'_> {
     }
 }
 
-fn run(command: &mut Command) -> Result<Output> {
+/// Runs a command; its failure is an error with what it said.
+pub(crate) fn run(command: &mut Command) -> Result<Output> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
         bail!(
@@ -88,13 +94,13 @@ fn run(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// Runs both on block sizes 1024 and 4096. Needs root and /dev/fuse.
+/// Runs both on block sizes 1024 and 4096, then kills daemons. Needs root and /dev/fuse.
 pub fn suites(root: &Path, silt: &Path, plan: Plan) -> Result<()> {
     for block_size in ["4096", "1024"] {
         pjdfstest(root, silt, block_size)?;
         fsx(root, silt, block_size, plan)?;
     }
-    Ok(())
+    crate::kill::kill(silt, plan.kills)
 }
 
 fn pjdfstest(root: &Path, silt: &Path, block_size: &str) -> Result<()> {

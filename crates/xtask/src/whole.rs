@@ -38,7 +38,7 @@ pub fn test(root: &Path, plan: Plan) -> Result<()> {
     step("tests", || cargo(root, &["test", "--workspace"]))?;
     let silt = root.join("target/release/silt");
     if root_user && Path::new("/dev/fuse").exists() {
-        let plan = suites::Plan { fsx_ops: plan.fsx_ops };
+        let plan = suites::Plan { fsx_ops: plan.fsx_ops, kills: 20 };
         step("suites", || suites::suites(root, &silt, plan))?;
         step("a second reader", || crate::grub::grub(&Rig::find()?))?;
     } else {
