@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod exchange;
 pub mod faults;
+pub mod golden;
 pub mod grub;
 pub mod guest;
 pub mod kill;

@@ -12,7 +12,7 @@ use silt_model::syscalls::{Look, NoMoments, PathTarget, probe, tree_manifest};
 use xtask::guest::{self, Options};
 use xtask::prove::{Plan, prove, shrink_first_turn};
 use xtask::rig::{self, Rig};
-use xtask::{faults, grub, roundtrip, suites, whole};
+use xtask::{faults, golden, grub, roundtrip, suites, whole};
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -105,6 +105,8 @@ enum Verb {
         #[arg(long)]
         keep: Option<PathBuf>,
     },
+    /// Silt writes on in volumes that the kernel wrote, and the kernel reads them again.
+    Golden,
     /// Has GRUB's reader read volumes of every block size; root only.
     Grub,
     /// Plants faults in the writer, one at a time: the round trip must see each.
@@ -210,6 +212,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
             let plan = roundtrip::Plan { seeds: seed..seed + histories, ops: (300, 200, 200), guests, keep };
             roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
+        Verb::Golden => golden::golden(&Rig::find()?)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,
         Verb::Faults { histories, only } => faults::faults(&root(), histories, only.as_deref())?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,

@@ -44,6 +44,7 @@ pub fn test(root: &Path, plan: Plan) -> Result<()> {
     } else {
         println!("suites: left out (they need root and /dev/fuse)");
     }
+    step("the kernel's own volumes", || crate::golden::golden(&Rig::find()?))?;
     let histories = roundtrip::Plan { seeds: 0..plan.histories, ops: (300, 200, 200), guests: 2, keep: None };
     step("round trip", || roundtrip::round_trip(&Rig::find()?, &histories))?;
     println!("everything passed in {:.0} s", whole.elapsed().as_secs_f64());
