@@ -32,10 +32,14 @@ pub fn test(root: &Path, plan: Plan) -> Result<()> {
     }
     step("style", || cargo(root, &["fmt", "--all", "--check"]))?;
     step("lints", || {
-        cargo(root, &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+        cargo(
+            root,
+            &["clippy", "--release", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        )
     })?;
     step("build", || cargo(root, &["build", "--quiet", "--release", "--workspace"]))?;
-    step("tests", || cargo(root, &["test", "--workspace"]))?;
+    // With the profile of the build before: what is built once is built once.
+    step("tests", || cargo(root, &["test", "--release", "--workspace"]))?;
     let silt = root.join("target/release/silt");
     if root_user && Path::new("/dev/fuse").exists() {
         let plan = suites::Plan { fsx_ops: plan.fsx_ops, kills: 20 };
