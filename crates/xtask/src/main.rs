@@ -114,9 +114,9 @@ enum Verb {
         /// Histories for each.
         #[arg(long, default_value_t = 8)]
         histories: u64,
-        /// Only those whose name holds this.
-        #[arg(long)]
-        only: Option<String>,
+        /// Leaves out so many from the beginning of the list.
+        #[arg(long, default_value_t = 0)]
+        from: usize,
     },
     /// Makes a first turn of `prove` that fails as short as possible.
     Shrink {
@@ -214,7 +214,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Golden => golden::golden(&Rig::find()?)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,
-        Verb::Faults { histories, only } => faults::faults(&root(), histories, only.as_deref())?,
+        Verb::Faults { histories, from } => faults::faults(&root(), histories, from)?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,
         Verb::Agent(AgentVerb::Init { job, .. }) => xtask::agent::init(&job),
         Verb::Agent(AgentVerb::Manifest { dir, model }) => {

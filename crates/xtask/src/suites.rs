@@ -24,7 +24,8 @@ fn program(root: &Path, name: &str, version: &str) -> Result<PathBuf> {
     let path = dir.join("bin").join(name);
     if !path.exists() {
         let status = Command::new("cargo")
-            .args(["install", "--quiet", "--locked", "--root"])
+            // Not optimised: the file system below does the work.
+            .args(["install", "--debug", "--quiet", "--locked", "--root"])
             .arg(&dir)
             .args(["--version", version, name])
             .status()?;
