@@ -42,7 +42,7 @@ pub struct Listener {
 
 /// Ends [`crate::serve()`] from another thread.
 #[derive(Clone)]
-pub struct Stopper(#[allow(dead_code)] Arc<OwnedFd>);
+pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
     /// Makes [`crate::serve()`] return; requests under way are finished by their threads.
