@@ -53,6 +53,8 @@ pub struct Capabilities {
     pub tmpfile: bool,
     /// Shared writable mappings.
     pub mmap: bool,
+    /// A page that was written through a mapping and made durable can be written through a mapping again.
+    pub map_again: bool,
     /// Character and block devices can be made, owners changed, setuid bits kept: the superuser.
     pub privileged: bool,
     /// Largest major and minor number that survive.
@@ -91,6 +93,7 @@ impl Capabilities {
             exchange: true,
             tmpfile: true,
             mmap: true,
+            map_again: true,
             privileged: true,
             device_max: (0xfff, 0xf_ffff),
             flags: NILFS_FLAGS,
@@ -103,10 +106,12 @@ impl Capabilities {
 
     /// The Linux driver of nilfs2 (6.1), driven by system calls as the superuser. Blocks smaller than a page are
     /// not written through mappings: a file that was read, cut within a page and then written so ends in "broken
-    /// bmap" and a read-only volume, also on a volume that no one but the kernel ever wrote.
+    /// bmap" and a read-only volume, also on a volume that no one but the kernel ever wrote. Of larger ones it
+    /// forgets the second change through a mapping if there was a checkpoint between, everywhere, too.
     pub fn kernel(block_size: usize) -> Self {
         Self {
             mmap: block_size >= 4096,
+            map_again: false,
             punch: false,
             zero_range: false,
             allocate: false,

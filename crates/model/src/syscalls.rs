@@ -11,6 +11,7 @@ mod walk;
 
 pub use probe::probe;
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -74,6 +75,8 @@ pub struct PathTarget<M = NoMoments> {
     slots: [Option<OwnedFd>; SLOTS as usize],
     moments: M,
     snapshots: u32,
+    /// Inodes that were written through mappings, where that must not be done twice.
+    mapped: HashSet<u64>,
 }
 
 fn sys(error: Sys) -> Errno {
@@ -100,7 +103,7 @@ impl<M: Moments> PathTarget<M> {
     /// Goes on in a tree as it is; `snapshots` is how many were ever made there.
     pub fn continued(root: OwnedFd, caps: Capabilities, moments: M, snapshots: u32) -> Self {
         no_umask();
-        Self { root: Some(root), caps, slots: Default::default(), moments, snapshots }
+        Self { root: Some(root), caps, slots: Default::default(), moments, snapshots, mapped: HashSet::new() }
     }
 
     /// Opens a directory for [`PathTarget::continued`].
@@ -121,6 +124,16 @@ impl<M: Moments> PathTarget<M> {
 
     fn root(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.root.as_ref().map(AsFd::as_fd).ok_or(Errno::ENODEV)
+    }
+
+    /// Makes a file that was written through a mapping before leave memory.
+    fn forget_pages(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let ino = rustix::fs::fstat(fd).map_err(sys)?.st_ino;
+        if !self.mapped.insert(ino) {
+            rustix::fs::fsync(fd).map_err(sys)?;
+            rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed).map_err(sys)?;
+        }
+        Ok(())
     }
 
     fn open(&self, path: &TreePath, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
@@ -248,6 +261,9 @@ impl<M: Moments> PathTarget<M> {
             }
             Op::MapWrite { path, offset, len, seed } => {
                 let fd = self.open(path, OFlags::RDWR, 0)?;
+                if !self.caps.map_again {
+                    self.forget_pages(fd.as_fd())?;
+                }
                 done(map_write(fd.as_fd(), *offset, *len, *seed))
             }
             Op::Truncate { file, size } => {

@@ -106,6 +106,7 @@ invariants! {
     BTREE_NODE_FLAGS "btree-node-flags" Error false "5.1" "A node block's flags are zero.";
     BTREE_LEVEL "btree-level" Error false "5.2" "A node's level is one below its parent's.";
     BTREE_COUNT "btree-count" Error false "5.1" "A node has at least one child and no more than fit.";
+    BTREE_ONLY_CHILD "btree-only-child" Error false "5.2" "A node above the leaves has at least two children, unless it is the root's only child.";
     BTREE_ORDER "btree-order" Error false "5.2" "Keys of a node ascend strictly.";
     BTREE_BOUND "btree-bound" Error false "5.2" "Keys of a node are below the first key of the node after it.";
     BTREE_PARENT_KEY "btree-parent-key" Error false "5.2" "A node's first key equals the key its parent has for it.";

@@ -76,7 +76,7 @@ pub(crate) fn walk(root: &[u8; ROOT_BYTES], v: &mut impl Visitor) {
         if level == 1 {
             v.data(key, ptr);
         } else {
-            descend(NodeRef { key, level: level - 1, ptr }, bound, v);
+            descend(NodeRef { key, level: level - 1, ptr }, bound, node.len() == 1, v);
         }
     }
 }
@@ -108,7 +108,7 @@ fn entry_is_sound(
 }
 
 /// Opens a node and checks its header; `None` if it cannot be walked.
-fn open(node: NodeRef, bound: Option<u64>, v: &mut impl Visitor) -> Option<Level> {
+fn open(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) -> Option<Level> {
     let block = v.node(node)?;
     let n = Node::block(&block);
     let raw = usize::from(u16::from_le_bytes([*block.get(2)?, *block.get(3)?]));
@@ -126,6 +126,9 @@ fn open(node: NodeRef, bound: Option<u64>, v: &mut impl Visitor) -> Option<Level
     if n.is_empty() {
         return None;
     }
+    if n.level() > 1 && raw == 1 && !only {
+        v.bad(&inv::BTREE_ONLY_CHILD, Some(node), format!("level {} with one child", n.level()));
+    }
     if n.key(0) != node.key {
         let found = n.key(0);
         v.bad(
@@ -138,9 +141,10 @@ fn open(node: NodeRef, bound: Option<u64>, v: &mut impl Visitor) -> Option<Level
     Some(Level { next: 0, len, node, bound, block })
 }
 
-fn descend(node: NodeRef, bound: Option<u64>, v: &mut impl Visitor) {
+/// Walks a child of the root; `only`: it has no siblings.
+fn descend(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) {
     let mut stack: Vec<Level> = Vec::new();
-    stack.extend(open(node, bound, v));
+    stack.extend(open(node, bound, only, v));
     let mut lasts: Vec<Option<u64>> = vec![None];
     while let Some(top) = stack.last_mut() {
         let i = top.next;
@@ -162,7 +166,7 @@ fn descend(node: NodeRef, bound: Option<u64>, v: &mut impl Visitor) {
         }
         if level == 1 {
             v.data(key, ptr);
-        } else if let Some(child) = open(NodeRef { key, level: level - 1, ptr }, bound, v) {
+        } else if let Some(child) = open(NodeRef { key, level: level - 1, ptr }, bound, false, v) {
             stack.push(child);
             lasts.push(None);
         }

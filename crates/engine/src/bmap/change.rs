@@ -109,7 +109,7 @@ fn insert(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step], key: u64,
     let (mut key, mut ptr) = (key, ptr);
     let mut depth = steps.len() - 1;
     // Whether everything right of the path is empty: then a file is being appended to, and a
-    // split that moves nothing leaves full nodes behind.
+    // split that moves next to nothing leaves full nodes behind.
     let mut rightmost = true;
     for s in &steps[..depth] {
         let len = with_mut(root, nodes, s.ptr, |n| n.as_ref().len())?;
@@ -129,8 +129,14 @@ fn insert(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step], key: u64,
             return Ok(());
         }
         let new = nodes.create()?;
-        let keep = if rightmost && index == len { len } else { len - len.div_ceil(2) };
-        let (level, tail) = with_mut(root, nodes, here, |n| (n.as_ref().level(), n.split_off(keep)))?;
+        let level = with_mut(root, nodes, here, |n| n.as_ref().level())?;
+        let keep = match level {
+            _ if !rightmost || index < len => len / 2,
+            // A leaf with one entry is fine; a node above with one child is not (spec 5.2).
+            1 => len,
+            _ => len - 1,
+        };
+        let tail = with_mut(root, nodes, here, |n| n.split_off(keep))?;
         with_mut(root, nodes, new, |n| {
             n.init(level);
             n.extend(&tail);

@@ -56,6 +56,10 @@ impl Nodes for Memory {
 
 fn check(node: Node<'_>, nodes: &Memory, used: &mut usize) {
     for i in 0..node.len() {
+        if node.level() > 2 && node.len() > 1 {
+            let b = nodes.read(node.ptr(i), node.level() - 1).unwrap();
+            assert!(Node::block(&b).len() > 1, "a node above the leaves has siblings, but one child only");
+        }
         if i > 0 {
             assert!(node.key(i - 1) < node.key(i));
         }
@@ -176,4 +180,20 @@ fn appending_leaves_full_nodes() {
     assert!(leaves as u64 <= n / 63 + 1, "{leaves} leaves");
     let top = NodeMut::root(&mut root).as_ref().level();
     assert!(top <= 3);
+}
+
+/// The kernel's driver cannot delete below a node that has siblings and one child (spec 5.2).
+#[test]
+fn appending_leaves_no_only_children() {
+    let mut root: Root = [0; ROOT_BYTES];
+    let mut nodes = Memory::default();
+    let mut model = BTreeMap::new();
+    let second = 63 * 63;
+    for k in 0..second * 3 + 70 {
+        set(&mut root, &mut nodes, k, k + 1).unwrap();
+        model.insert(k, k + 1);
+        if k % second < 70 || k % second > second - 70 {
+            check_all(&root, &nodes, &model);
+        }
+    }
 }

@@ -165,6 +165,7 @@ fn capabilities(trial: &mut Trial) -> Capabilities {
         exchange: trial.rename(RenameFlags::EXCHANGE, true),
         tmpfile: trial.open(".", OFlags::TMPFILE | OFlags::RDWR).is_ok(),
         mmap: true,
+        map_again: true,
         privileged: trial.privileged(),
         device_max: (0xfff, 0xf_ffff),
         flags,
