@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use silt_control::{Control, Request, Response, connect, only_mount};
 
 use crate::failure::{Failure, Result, complain};
+use crate::output::printable;
 
 /// The volume named, or the only one mounted.
 pub fn open(named: Option<&Path>) -> Result<Box<dyn Control>> {
@@ -24,7 +25,7 @@ pub fn call(
     let mut own = None;
     let result = control.call(request, &mut |part| {
         if let Response::Notice(text) = part {
-            eprintln_quiet(&format!("note: {text}"));
+            eprintln_quiet(&format!("note: {}", printable(&text)));
             return Ok(());
         }
         each(part).map_err(|failure| {

@@ -20,6 +20,25 @@ fn prints_what_nilfs_utils_print() {
     }
 }
 
+/// The files hold what `lssu -l -p 0` of nilfs-utils printed under the real kernel on the same volumes.
+#[test]
+fn counts_what_nilfs_utils_count() {
+    let b = Bench::new();
+    for (name, wanted) in
+        [("gc-4k", include_str!("lssu/gc-4k.txt")), ("btree-1k", include_str!("lssu/btree-1k.txt"))]
+    {
+        let volume = b.golden(name);
+        assert_eq!(b.ok(&["lssu", "-l", "-p", "0", &volume]), wanted, "{name}");
+        // All that was written is younger than the period.
+        let all = b.json(&["lssu", "-l", "-p", "90Y", "--json", &volume]);
+        for s in all.as_array().unwrap() {
+            let (live, blocks) = (s["live_blocks"].as_u64().unwrap(), s["blocks"].as_u64().unwrap());
+            assert_eq!(s["protected"], true, "{s}");
+            assert!(live <= blocks && s["live_percent"].as_u64().unwrap() <= 100, "{s}");
+        }
+    }
+}
+
 #[test]
 fn options_select() {
     let b = Bench::new();

@@ -58,6 +58,42 @@ fn without_a_volume_the_default_one_is_made_and_mounted() {
 }
 
 #[test]
+fn a_volume_may_have_any_name() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    // The block type shows a loop device instead of the name.
+    for (name, options) in
+        [("a b,c\\d.img", "nofuseblk"), ("new\nline.img", "nofuseblk"), ("\u{7}.img", "rw")]
+    {
+        let v = b.volume(name, "64M");
+        let (m, _) = Mounted::new(&b, &["-o", options, &v], "m");
+        assert_eq!(b.json(&["status", "--json", m.dir()])["volume"], v.as_str());
+        b.ok(&["mkcp", "-s", m.dir()]);
+        let (past, _) = Mounted::new(&b, &["-o", "at=1", m.dir()], "past");
+        past.unmount();
+        m.unmount();
+    }
+}
+
+#[test]
+fn whoever_called_is_not_held_up_by_what_it_had_open() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    // The pipe ends when nobody has it open for writing any more.
+    let script = r#"{ "$1" mount "$2" m 3>&1 >/dev/null; } | cat"#;
+    let mut shell = b.command("sh").args(["-c", script, "sh", SILT, &v]).spawn().unwrap();
+    let m = Mounted::at(&b, "m");
+    wait_until("the shell's pipe ends", || shell.try_wait().unwrap().is_some());
+    assert!(m.is_mounted());
+    m.unmount();
+}
+
+#[test]
 fn a_volume_in_use_is_refused() {
     if !can_mount() {
         return;
@@ -236,6 +272,9 @@ fn a_killed_server_is_got_over() {
     wait_until("it ends", || rustix::process::test_kill_process(pid).is_err());
     let said = b.fails(12, &["mkcp", m.dir()]);
     assert!(said.contains("unmount"), "{said}");
+    let said = b.fails(12, &["mount", &v, m.dir()]);
+    assert!(said.contains("daemon is gone") && said.contains("silt umount"), "{said}");
+    assert_eq!(b.run(&["status"]).code, 1, "one that does not answer is told");
     m.unmount();
     let (m, _) = Mounted::new(&b, &[&v], "m");
     assert_eq!(std::fs::read_to_string(m.path("f")).unwrap(), "synced");
@@ -274,6 +313,111 @@ fn the_helper_does_what_mount_8_expects() {
     assert_eq!(helper("mount.silt", &[&v, &dir, "-v", "-o", "ro"]).0, 0);
     assert!(std::fs::write(b.path("m/f"), "x").is_err());
     assert_eq!(helper("umount.fuse.silt", &[&dir]).0, 0);
+}
+
+#[test]
+fn a_server_that_hangs_holds_no_command_up() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v, "-o", "nofuseblk"], "m");
+    let pid = process(&b, &v);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let (named, all) = (b.run(&["status", &v]), b.run(&["status"]));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(named.code == 12 && named.err.contains("does not answer"), "{}", named.err);
+    assert!(all.code == 1 && all.err.contains(m.dir()), "{}", all.err);
+    m.unmount();
+}
+
+#[test]
+fn options_the_kernel_checks_are_changed_while_mounted() {
+    if !(can_mount() && is_root()) {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let read_only = || b.json(&["status", "--json", m.dir()])["mounts"][0]["read_only"].as_bool().unwrap();
+    std::fs::write(m.path("f"), "x").unwrap();
+    symlink(SILT, b.path("mount.silt")).unwrap();
+    let helper = |options: &str| {
+        let run =
+            Run::of(&b.command(b.path("mount.silt")).args([&v, m.dir(), "-o", options]).output().unwrap());
+        (run.code, run.err)
+    };
+    assert_eq!(helper("remount,ro"), (0, String::new()));
+    assert_eq!(std::fs::write(m.path("f"), "y").unwrap_err().raw_os_error(), Some(30));
+    assert!(read_only());
+    assert_eq!(helper("remount,rw,noexec"), (0, String::new()));
+    std::fs::write(m.path("f"), "z").unwrap();
+    assert!(!read_only());
+    std::fs::set_permissions(m.path("f"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = Command::new(m.path("f")).status().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    // Somebody writes.
+    let file = std::fs::File::create(m.path("g")).unwrap();
+    assert!(b.fails(6, &["mount", "-o", "remount,ro", m.dir()]).contains("fuser"));
+    drop(file);
+    let (code, said) = helper("remount,rw,interval=7");
+    assert!(code == 0 && said.contains("stays as it is"), "{said}");
+    m.unmount();
+    let (m, _) = Mounted::new(&b, &["-r", &v], "m");
+    b.fails(11, &["mount", "-o", "remount,rw", m.dir()]);
+    b.ok(&["mount", "-o", "remount,ro", m.dir()]);
+    m.unmount();
+    b.fails(9, &["mount", "-o", "remount,ro", "m"]);
+}
+
+#[test]
+fn a_bind_mount_does_not_hold_umount_up() {
+    if !(can_mount() && is_root() && find("mount")) {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::create_dir(b.path("n")).unwrap();
+    let bound = Command::new("mount").arg("--bind").arg(m.dir()).arg(b.path("n")).status().unwrap();
+    assert!(bound.success());
+    let run = b.run(&["umount", m.dir()]);
+    let other = Mounted::at(&b, "n");
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.err.contains(other.dir()), "{}", run.err);
+    assert!(!m.is_mounted() && other.is_mounted());
+    other.unmount();
+    assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
+
+    // A second place of a moment is no reason to wait for the end of the live tree.
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", m.dir()], "past");
+    assert!(Command::new("mount").arg("--bind").arg(past.dir()).arg(b.path("n")).status().unwrap().success());
+    past.unmount();
+    Mounted::at(&b, "n").unmount();
+    m.unmount();
+}
+
+#[test]
+fn what_fails_leaves_everything_mounted_and_no_directory_behind() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    b.fails(9, &["mount", "nothing.img", "new"]);
+    assert!(!b.path("new").exists());
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", &v], "past");
+    let file = std::fs::File::create(m.path("open")).unwrap();
+    b.fails(6, &["umount", m.dir()]);
+    assert!(m.is_mounted() && past.is_mounted());
+    drop(file);
+    // One within the live tree is no reason to be in use.
+    let (within, _) = Mounted::new(&b, &["-o", "at=1", &v], "m/within");
+    m.unmount();
+    assert!(!past.is_mounted() && !within.is_mounted(), "the past goes along");
 }
 
 #[test]

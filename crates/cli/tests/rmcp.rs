@@ -54,12 +54,19 @@ fn missing_ones_are_an_error_unless_forced() {
 }
 
 #[test]
-fn the_newest_stays() {
+fn the_newest_goes_where_it_is_named() {
     let b = Bench::new();
     let v = b.volume("v.img", "32M");
-    assert_eq!(b.run(&["rmcp", &v, "1"]).code, 1);
-    assert_eq!(b.run(&["rmcp", &v, "1.."]).code, 1);
+    assert!(b.fails(1, &["rmcp", &v, "1.."]).contains("no valid checkpoints found in 1.."));
     assert_eq!(numbers(&b, &v), [1]);
+    b.ok(&["rmcp", &v, "1"]);
+    assert_eq!(numbers(&b, &v), [2], "the files are in the next one");
+    b.ok(&["rmcp", &v, "1..9"]);
+    assert_eq!(numbers(&b, &v), [3]);
+    b.ok(&["rmcp", &v, "..3"]);
+    assert_eq!(numbers(&b, &v), [4]);
+    b.ok(&["mkcp", "-s", &v]);
+    assert_eq!(b.run(&["rmcp", &v, "4"]).code, 1, "a snapshot stays");
 }
 
 #[test]

@@ -1,16 +1,22 @@
 //! From what a user named to the volume: opened here, or held by a daemon.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use silt_format::super_block::{self as sb, SuperBlock};
 
 use crate::mounts::{self, Mount};
+use crate::remote::PATIENCE;
 use crate::{ControlError, Kind, LocalVolume, RemoteVolume, Request, Response, Result, socket};
 
 /// What takes requests.
 pub trait Control {
     /// Runs a request; the answer's parts go to `out` in order.
     fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()>;
+
+    /// From here on answers of a daemon must be complete within `time`, see
+    /// [`RemoteVolume::answer_within`].
+    fn answer_within(&mut self, _time: Option<Duration>) {}
 
     /// Whether a daemon holds the volume.
     fn is_mounted(&self) -> bool;
@@ -24,7 +30,7 @@ pub trait Control {
 /// Finds the volume that `path` names: an image file, a block device, or any path in a mount of
 /// ours.
 pub fn connect(path: &Path) -> Result<Box<dyn Control>> {
-    let mount = mounts::holding(path)?;
+    let mount = mounts::holding(path).map_err(|e| of_missing(path, e))?;
     if let Some(mount) = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2") {
         // A file in a mount may be an image itself.
         if mount.dir == mounts::locate(path)? || !is_image(path) {
@@ -49,14 +55,30 @@ pub fn connect(path: &Path) -> Result<Box<dyn Control>> {
     Ok(Box::new(LocalVolume::new(path)?))
 }
 
+/// Says what to name instead of what is not there.
+fn of_missing(path: &Path, e: ControlError) -> ControlError {
+    if e.kind != Kind::NotFound {
+        return e;
+    }
+    ControlError::new(Kind::NotFound, format!("there is no {}", path.display()))
+        .hint("name an image file, a block device, or a mounted directory; silt mkfs makes a volume")
+}
+
+/// How long one of many daemons that are asked may take.
+const EACH: Duration = Duration::from_secs(2);
+
 /// The daemon that serves a mount.
 pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
-    if let Ok(Some(stream)) = socket::find(&mount.source, mount.uid) {
+    if mount.source.is_absolute()
+        && let Ok(Some(stream)) = socket::find(&mount.source, mount.uid)
+    {
         return RemoteVolume::new(stream);
     }
-    // The image was renamed, or the name is one of another place: ask who is there.
-    for stream in socket::find_all(mount.uid) {
+    // The image was renamed, or its name cannot be that of a source: ask who is there.
+    let until = Instant::now() + PATIENCE;
+    for stream in socket::find_all(mount.uid, until) {
         let mut remote = RemoteVolume::new(stream)?;
+        remote.answer_within(Some(EACH));
         let mut found = false;
         let asked = remote.call(Request::Status, &mut |part| {
             if let Response::Status(status) = part {
@@ -65,6 +87,7 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
             Ok(())
         });
         if asked.is_ok() && found {
+            remote.answer_within(None);
             return Ok(remote);
         }
     }

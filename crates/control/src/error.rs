@@ -53,7 +53,7 @@ pub struct ControlError {
 impl ControlError {
     /// An error without a hint.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        ControlError { kind, message: message.into(), hint: None }
+        ControlError { kind, message: without_number(message.into()), hint: None }
     }
 
     /// Adds what to do next.
@@ -81,11 +81,17 @@ impl ControlError {
 
 /// An error of the operating system without the number behind it.
 pub(crate) fn plain(source: &std::io::Error) -> String {
-    let text = source.to_string();
-    match text.find(" (os error") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
+    without_number(source.to_string())
+}
+
+/// A sentence without the numbers of the operating system's errors in it, which say nothing to people.
+fn without_number(mut text: String) -> String {
+    const NUMBER: &str = " (os error ";
+    while let Some(at) = text.find(NUMBER) {
+        let Some(length) = text[at..].find(')') else { break };
+        text.replace_range(at..=at + length, "");
     }
+    text
 }
 
 fn kind_of_io(source: &std::io::Error) -> Kind {
@@ -141,7 +147,9 @@ impl From<silt_engine::Error> for ControlError {
                     ControlError::new(Kind::NotNilfs, "this is not a NILFS2 volume (there is no super block)")
                         .hint("name an image file or device that holds one; silt mkfs makes one")
                 }
-                _ => ControlError::new(of_format(source), e.to_string()),
+                silt_format::Error::Corrupt { .. } => ControlError::new(Kind::Corrupt, e.to_string())
+                    .hint("if it was cut short or overwritten, copy it again or take a backup"),
+                silt_format::Error::Incompatible(_) => ControlError::new(Kind::Incompatible, e.to_string()),
             },
             E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first"),
             E::NoCheckpoint(n) => ControlError::new(Kind::NotFound, format!("there is no checkpoint {n}"))
@@ -152,7 +160,9 @@ impl From<silt_engine::Error> for ControlError {
             E::Constructing => {
                 ControlError::new(Kind::Busy, "a checkpoint is being written").hint("try again")
             }
-            E::Invalid(_) => ControlError::new(Kind::Invalid, e.to_string()),
+            E::Failed(_) => ControlError::new(Kind::Io, e.to_string()),
+            E::ReadOnlyFeatures(_) => ControlError::new(Kind::Incompatible, e.to_string()),
+            E::Unclean | E::Invalid(_) => ControlError::new(Kind::Invalid, e.to_string()),
         }
     }
 }
@@ -168,6 +178,13 @@ mod tests {
         assert_eq!(serde_json::from_str::<ControlError>(&text).unwrap(), e);
         let e: ControlError = serde_json::from_str(r#"{"kind":"of-the-future","message":"m"}"#).unwrap();
         assert_eq!((e.kind, e.hint), (Kind::Other, None));
+    }
+
+    #[test]
+    fn numbers_of_errors_are_left_out() {
+        let io = std::io::Error::from_raw_os_error(5);
+        let e = ControlError::new(Kind::Io, format!("reading: {io}; again: {io} (os error"));
+        assert_eq!(e.message, "reading: Input/output error; again: Input/output error (os error");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub use execute::execute;
 pub use host::{Caller, Host, MountInfo};
 pub use local::LocalVolume;
 pub use moment::Moment;
-pub use remote::RemoteVolume;
+pub use remote::{PATIENCE, RemoteVolume};
 pub use request::{CheckpointQuery, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
 pub use response::{Checkpoint, DumpItem, MountPoint, Removed, Resized, Response, Segment, Settings, Status};
 pub use serve::serve;

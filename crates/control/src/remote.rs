@@ -1,23 +1,30 @@
 //! A volume that a daemon holds.
 
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use crate::connect::Control;
 use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
 use crate::{ControlError, Kind, Request, Response, Result, socket};
 
+/// How long to wait for an answer that takes a daemon no work, such as a status.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A connection to the daemon of a volume.
 pub struct RemoteVolume {
     stream: UnixStream,
     pid: u32,
+    /// Until when an answer must be complete.
+    until: Option<Instant>,
 }
 
 impl RemoteVolume {
     /// Over a connection that [`socket::find`] made.
     pub fn new(stream: UnixStream) -> Result<Self> {
         let (_, pid) = socket::peer(&stream)?;
-        Ok(RemoteVolume { stream, pid })
+        Ok(RemoteVolume { stream, pid, until: None })
     }
 
     /// The daemon's process.
@@ -34,6 +41,26 @@ impl RemoteVolume {
     }
 }
 
+/// The shortest time that a socket can be told to wait.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Reads until a moment, however small the pieces are that come.
+struct Bounded<'a> {
+    stream: &'a UnixStream,
+    until: Option<Instant>,
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
+            Some(Duration::ZERO) => return Err(io::ErrorKind::TimedOut.into()),
+            left => left.map(|left| left.max(SHORTEST)),
+        };
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(bytes)
+    }
+}
+
 fn gone() -> ControlError {
     ControlError::new(Kind::Unavailable, "the daemon that holds the volume has gone")
         .hint("mount the volume again")
@@ -41,16 +68,25 @@ fn gone() -> ControlError {
 
 impl Control for RemoteVolume {
     fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
-        let lost = |e: std::io::Error| match e.kind() {
-            std::io::ErrorKind::InvalidData => {
+        let pid = self.pid;
+        let lost = |e: io::Error| match e.kind() {
+            io::ErrorKind::InvalidData => {
                 ControlError::new(Kind::Unavailable, "the daemon speaks another version of the protocol")
                     .hint("unmount and mount the volume again with this version")
             }
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                ControlError::new(Kind::Unavailable, format!("the daemon (process {pid}) does not answer"))
+                    .hint("if it never will: silt umount -l DIR, and end it")
+            }
             _ => gone(),
         };
+        // A request is shorter than the socket's buffer unless earlier ones lie in it unread.
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()).max(SHORTEST));
+        self.stream.set_write_timeout(left).map_err(lost)?;
         wire::send(&mut self.stream, &Ask { version: VERSION, request }, MAX_REQUEST).map_err(lost)?;
+        let mut from = Bounded { stream: &self.stream, until: self.until };
         loop {
-            let bytes = wire::receive(&mut self.stream, MAX_PART).map_err(lost)?.ok_or_else(gone)?;
+            let bytes = wire::receive(&mut from, MAX_PART).map_err(lost)?.ok_or_else(gone)?;
             match wire::decode(&bytes).map_err(lost)? {
                 // After an error of `out` the rest of the answer is still in the socket: such a
                 // connection is of no more use, and its owner ends.
@@ -59,6 +95,12 @@ impl Control for RemoteVolume {
                 Part::Failed(error) => return Err(error),
             }
         }
+    }
+
+    /// None (as at first): it takes what it takes. A request that was not answered in time leaves the
+    /// connection of no more use.
+    fn answer_within(&mut self, time: Option<Duration>) {
+        self.until = time.map(|time| Instant::now() + time);
     }
 
     fn is_mounted(&self) -> bool {

@@ -35,7 +35,7 @@ pub enum Request {
     RemoveCheckpoints {
         /// First number.
         start: u64,
-        /// Last number; the newest checkpoint always stays.
+        /// Last number; `u64::MAX`: all but the newest.
         end: u64,
     },
     /// Answers: batches of [`crate::Segment`].

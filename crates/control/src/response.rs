@@ -80,7 +80,7 @@ pub struct Removed {
     pub snapshots: Vec<u64>,
     /// All of them.
     pub snapshots_total: u64,
-    /// Checkpoints that stay because they are mounted or the newest.
+    /// Checkpoints that stay because they are mounted.
     pub busy: Vec<u64>,
 }
 
@@ -99,6 +99,9 @@ pub struct Segment {
     /// Blocks still in use, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_blocks: Option<u64>,
+    /// How full they leave it in percent, as lssu reckons it, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_percent: Option<u64>,
     /// Not to be reclaimed now, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,

@@ -23,9 +23,12 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt}
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{FileType, major, minor};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::remote::PATIENCE;
 use crate::{ControlError, Kind, Result};
 
 const OF_ROOT: &str = "/run/silt";
@@ -193,23 +196,30 @@ pub fn find(volume: &Path, owner: Option<u32>) -> Result<Option<UnixStream>> {
     Ok(None)
 }
 
-/// Connections to all daemons that listen where `owner`'s may: for a mount whose volume can no
-/// longer be found by its name.
-pub fn find_all(owner: Option<u32>) -> Vec<UnixStream> {
+/// Connections to all daemons that listen where `owner`'s may, one after the other, until the moment
+/// given: for a mount whose volume can no longer be found by its name.
+pub fn find_all(owner: Option<u32>, until: Instant) -> impl Iterator<Item = UnixStream> {
     /// More than this nobody mounts at once; a directory full of rubbish is not searched for ever.
     const MOST: usize = 256;
-    let mut all = Vec::new();
-    for (dir, uid) in places(owner) {
-        let Ok(entries) = fs::read_dir(&dir) else { continue };
-        for entry in entries.flatten().take(MOST) {
-            if entry.file_type().is_ok_and(|t| t.is_socket())
-                && let Ok(Some(stream)) = try_connect(&dir, &entry.path(), uid)
-            {
-                all.push(stream);
-            }
-        }
-    }
-    all
+    let entries = places(owner).into_iter().flat_map(|(dir, uid)| {
+        let found = fs::read_dir(&dir).into_iter().flatten().flatten().take(MOST);
+        found.map(move |entry| (dir.clone(), uid, entry)).collect::<Vec<_>>()
+    });
+    let in_time = entries.take_while(move |_| Instant::now() < until);
+    in_time.filter_map(|(dir, uid, entry)| {
+        let is_socket = entry.file_type().is_ok_and(|t| t.is_socket());
+        if is_socket { try_connect(&dir, &entry.path(), uid).ok().flatten() } else { None }
+    })
+}
+
+/// Connects, for [`PATIENCE`] at most: a program that listens and never accepts would hold us up.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, None)?;
+    Ok(UnixStream::from(socket))
 }
 
 fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> {
@@ -217,12 +227,17 @@ fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> 
     if fs::symlink_metadata(path).is_err() || check_dir(dir, uid).is_err() {
         return Ok(None);
     }
-    let stream = match UnixStream::connect(path) {
+    let stream = match connect(path) {
         Ok(stream) => stream,
         // Left over from a daemon that was killed, or gone this moment.
         Err(e) if matches!(e.kind(), E::ConnectionRefused | E::NotFound) => return Ok(None),
         Err(e) if e.kind() == E::PermissionDenied => {
             return Err(for_another());
+        }
+        Err(e) if e.kind() == E::WouldBlock => {
+            let message = "the daemon that holds the volume takes no more connections";
+            return Err(ControlError::new(Kind::Unavailable, message)
+                .hint("if it never will: silt umount -l DIR, and end it"));
         }
         Err(e) => return Err(ControlError::io("cannot reach the daemon that holds the volume", &e)),
     };

@@ -7,7 +7,8 @@ use common::{MemoryHost, OTHER, OWNER, ROOT};
 use std::sync::atomic::Ordering;
 
 use silt_control::{
-    CheckpointQuery, Kind, Moment, MomentMount, Removed, Request, Response, SegmentQuery, Tune, UnmountWhat,
+    CheckpointQuery, Host, Kind, Moment, MomentMount, Removed, Request, Response, SegmentQuery, Tune,
+    UnmountWhat,
 };
 
 fn numbers(host: &MemoryHost, query: CheckpointQuery) -> Vec<u64> {
@@ -116,10 +117,42 @@ fn changes_are_durable_when_they_are_answered() {
     let r = removed(&parts);
     assert_eq!((r.removed, &r.snapshots[..], r.snapshots_total), (4, &[3, 5][..], 2));
     assert_eq!(syncs(), 1);
+    let newest = host.list(all()).last().unwrap().number;
     let parts = host.ask(ROOT, Request::RemoveCheckpoints { start: 0, end: u64::MAX }).unwrap();
-    assert_eq!(removed(&parts).busy.len(), 1, "the newest stays: {parts:?}");
+    assert!(removed(&parts).removed > 0 && removed(&parts).busy.is_empty(), "{parts:?}");
+    assert!(numbers(&host, all()).contains(&newest), "an open range stops before it");
+    let newest = host.list(all()).last().unwrap().number;
+    let request = Request::RemoveCheckpoints { start: newest, end: newest };
+    assert_eq!(removed(&host.ask(ROOT, request).unwrap()).removed, 1);
+    assert_eq!(host.list(all()).last().unwrap().number, newest + 1, "its successor is there");
+    assert!(matches!(host.ask(ROOT, Request::Status).unwrap()[..], [Response::Status(_)]));
     let e = host.ask(ROOT, Request::RemoveCheckpoints { start: 7, end: 6 }).unwrap_err();
     assert_eq!(e.kind, Kind::Invalid);
+}
+
+#[test]
+fn a_snapshot_that_is_looked_at_is_told_as_one_that_stays() {
+    let host = MemoryHost::new();
+    host.make_checkpoints(9);
+    host.ask(ROOT, Request::ChangeMode { checkpoints: vec![3, 5], snapshot: true }).unwrap();
+    for viewed in [3, 7] {
+        host.volume.lock().unwrap().open_view(silt_format::Cno(viewed)).unwrap();
+    }
+    let parts = host.ask(ROOT, Request::RemoveCheckpoints { start: 3, end: 3 }).unwrap();
+    assert_eq!(removed(&parts), &Removed { snapshots: vec![3], snapshots_total: 1, ..Removed::default() });
+    let parts = host.ask(ROOT, Request::RemoveCheckpoints { start: 2, end: 8 }).unwrap();
+    let r = removed(&parts);
+    assert_eq!((r.removed, &r.snapshots[..], &r.busy[..]), (4, &[3, 5][..], &[7][..]));
+}
+
+#[test]
+fn nothing_is_made_of_what_is_read_only() {
+    let host = MemoryHost::new();
+    host.make_checkpoints(2);
+    let options = silt_engine::OpenOptions { read_only: true, ..Default::default() };
+    *host.volume.lock().unwrap() = silt_engine::Volume::open(Host::device(&host), &options).unwrap().0;
+    let e = host.ask(ROOT, Request::MakeCheckpoint { snapshot: false }).unwrap_err();
+    assert_eq!(e.kind, Kind::ReadOnly);
 }
 
 #[test]

@@ -186,3 +186,66 @@ fn a_socket_left_over_is_no_daemon_and_is_replaced() {
     assert!(!path.exists());
     assert!(socket::find(file.path(), None).unwrap().is_none());
 }
+
+/// A program in the place of a daemon.
+fn stand_in(file: &tempfile::NamedTempFile) -> (std::os::unix::net::UnixListener, std::path::PathBuf) {
+    // Where a daemon would listen, but not one of ours.
+    let path = socket::listen(file.path(), false).unwrap().path().to_owned();
+    (std::os::unix::net::UnixListener::bind(&path).unwrap(), path)
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_not_waited_for_for_ever() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (listener, path) = stand_in(&file);
+    // One that says nothing, and one that never comes to an end.
+    for endless in [false, true] {
+        let stream = socket::find(file.path(), None).unwrap().unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        let talker = std::thread::spawn(move || {
+            let part = br#"{"item":{"notice":"wait"}}"#;
+            let mut message = u32::try_from(part.len()).unwrap().to_le_bytes().to_vec();
+            message.extend_from_slice(part);
+            while endless && other.write_all(&message).is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            // Until the client has gone.
+            let _ = std::io::copy(&mut other, &mut std::io::sink());
+        });
+        let mut remote = RemoteVolume::new(stream).unwrap();
+        let begin = Instant::now();
+        remote.answer_within(Some(Duration::from_millis(300)));
+        let e = ask(&mut remote, Request::Status).unwrap_err();
+        assert_eq!(e.kind, Kind::Unavailable);
+        assert!(e.message.contains("does not answer"), "{e}");
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        drop(remote);
+        talker.join().unwrap();
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_daemon_that_takes_no_connections_is_not_waited_for_for_ever() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (_listener, path) = stand_in(&file);
+    // As many as wait to be taken.
+    let waiting: Vec<_> = std::iter::from_fn(|| {
+        let stream = rustix::net::socket_with(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::STREAM,
+            rustix::net::SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        rustix::net::connect(&stream, &address).ok().map(|()| stream)
+    })
+    .collect();
+    assert!(!waiting.is_empty());
+    let begin = Instant::now();
+    let e = socket::find(file.path(), None).unwrap_err();
+    assert_eq!(e.kind, Kind::Unavailable, "{e}");
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    std::fs::remove_file(path).unwrap();
+}

@@ -41,6 +41,10 @@ pub struct MountOptions {
     pub dirty: u64,
     /// Go around the host's page cache.
     pub direct: bool,
+    /// Every change is durable before it is answered.
+    pub sync: bool,
+    /// Every change of a directory is durable before it is answered.
+    pub dirsync: bool,
     pub allow_other: bool,
     pub suid: bool,
     pub dev: bool,
@@ -62,6 +66,8 @@ impl Default for MountOptions {
             cache: 128 << 20,
             dirty: 256 << 20,
             direct: false,
+            sync: false,
+            dirsync: false,
             // As root other users are let in, as with any file system; others cannot.
             allow_other: rustix::process::geteuid().is_root(),
             suid: false,

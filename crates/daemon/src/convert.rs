@@ -77,6 +77,19 @@ pub fn entry(s: &Stat) -> Entry {
     }
 }
 
+/// An entry whose inode cannot be used, with the type bits its directory holds (0: taken for a regular file):
+/// enough to remove it. Everything else is asked for again each time, and is an error.
+pub fn damaged_entry(ino: Ino, kind: u32) -> Entry {
+    let mode = if kind == 0 { libc::S_IFREG } else { kind };
+    Entry {
+        node: node(ino),
+        generation: 0,
+        attr: Attr { ino: ino.0, mode, nlink: 1, blksize: 4096, ..Attr::default() },
+        attr_ttl: Duration::ZERO,
+        entry_ttl: Duration::ZERO,
+    }
+}
+
 /// The caller as `fs` knows it. The kernel has applied the umask and checked permissions.
 pub fn context(c: &silt_fuse::Context) -> Context {
     Context {

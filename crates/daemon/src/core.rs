@@ -6,8 +6,8 @@
 //! are put in the queue and run when there is room.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
@@ -15,6 +15,7 @@ use silt_device::Device;
 use silt_engine::Time;
 use silt_format::Ino;
 use silt_fs::Fs;
+use silt_fuse::Notifier;
 
 use crate::config::MountOptions;
 
@@ -23,6 +24,8 @@ use crate::config::MountOptions;
 pub enum Want {
     /// Everything.
     All,
+    /// Everything, and to hear of what kept this file's content out, as fsync asks.
+    File(Ino),
     /// One file's data, as fdatasync asks.
     Data(Ino),
 }
@@ -39,11 +42,30 @@ pub struct Waiter {
 /// A request that waits for room.
 pub type Paced = Box<dyn FnOnce(&Arc<Core>) + Send>;
 
+/// Requests that wait for room, and the bytes of data they hold.
+#[derive(Default)]
+pub struct PacedQueue {
+    requests: VecDeque<(usize, Paced)>,
+    bytes: u64,
+}
+
+impl PacedQueue {
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    pub fn pop(&mut self) -> Option<Paced> {
+        let (bytes, request) = self.requests.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(bytes as u64);
+        Some(request)
+    }
+}
+
 /// What waits for the log writer.
 #[derive(Default)]
 pub struct Queue {
     pub waiters: Vec<Waiter>,
-    pub paced: VecDeque<Paced>,
+    pub paced: PacedQueue,
     /// Enough has been written for a checkpoint without being asked.
     pub write_back: bool,
     pub stop: bool,
@@ -56,8 +78,13 @@ pub struct Core {
     pub options: MountOptions,
     pub queue: Mutex<Queue>,
     pub wake: Condvar,
+    /// Requests that waited for room have run.
+    pub room: Condvar,
     /// Something changed since the last checkpoint began.
     pub changed: AtomicBool,
+    /// Changes since the last checkpoint began, and those in one that is not complete.
+    pub changes: AtomicU64,
+    pub frozen_changes: AtomicU64,
     /// Errno of a log that cannot be written at present; 0 if all is well.
     pub stalled: AtomicI32,
     /// Block size in bytes.
@@ -66,10 +93,14 @@ pub struct Core {
     pub sync_arrives: AtomicBool,
     /// Damage was met that the super blocks do not tell of yet.
     pub damage: AtomicBool,
+    /// Tells the kernel that what it cached is no longer so.
+    pub notifier: OnceLock<Notifier>,
 }
 
 /// Unwritten data that starts write-back, in bytes.
 pub const WRITE_BACK: u64 = 16 << 20;
+/// Memory of one change besides data: the inodes it leaves waiting, about 700 bytes each.
+const CHANGE: u64 = 2048;
 
 impl Core {
     pub fn new(fs: Fs, options: MountOptions) -> Arc<Self> {
@@ -81,12 +112,62 @@ impl Core {
             options,
             queue: Mutex::new(Queue::default()),
             wake: Condvar::new(),
+            room: Condvar::new(),
             changed: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
+            frozen_changes: AtomicU64::new(0),
             stalled: AtomicI32::new(0),
             block_size,
             sync_arrives: AtomicBool::new(false),
             damage: AtomicBool::new(false),
+            notifier: OnceLock::new(),
         })
+    }
+
+    /// Bytes that wait for a log besides data: inodes that changed.
+    fn waiting_changes(&self) -> u64 {
+        let changes = self.changes.load(Ordering::Relaxed) + self.frozen_changes.load(Ordering::Relaxed);
+        changes * CHANGE
+    }
+
+    /// Whether as much waits for a log as may wait, with `more` bytes on top.
+    pub fn is_full(&self, fs: &Fs, more: u64) -> bool {
+        fs.volume().waiting_blocks() * self.block_size + self.waiting_changes() + more > self.options.dirty
+    }
+
+    /// Counts a change of names or attributes, and asks for write-back if many wait.
+    pub fn count_change(&self) {
+        let waiting = (self.changes.fetch_add(1, Ordering::Relaxed) + 1) * CHANGE;
+        if waiting >= self.options.dirty / 4 {
+            self.write_back();
+        }
+    }
+
+    /// A checkpoint begins: it takes all changes up to now. Called with `fs` locked.
+    pub fn freeze_changes(&self) {
+        let taken = self.changes.swap(0, Ordering::Relaxed);
+        self.frozen_changes.fetch_add(taken, Ordering::Relaxed);
+    }
+
+    /// Keeps a request that holds `bytes` of data until there is room. Where as much waits already as may
+    /// wait in memory, so does the caller: nothing else bounds what the kernel sends.
+    pub fn pace(&self, bytes: usize, request: Paced) {
+        let mut queue = self.queue.lock();
+        queue.write_back = true;
+        self.wake.notify_one();
+        while queue.paced.bytes > self.options.dirty && !queue.stop {
+            self.room.wait(&mut queue);
+        }
+        if queue.stop {
+            drop(queue);
+            // Its answer is EIO.
+            drop(request);
+            return;
+        }
+        queue.paced.bytes += bytes as u64;
+        queue.paced.requests.push_back((bytes, request));
+        queue.write_back = true;
+        self.wake.notify_one();
     }
 
     /// Says that a request changed something: the timer starts.
@@ -102,11 +183,15 @@ impl Core {
     pub fn maybe_write_back(&self, waiting: u64) {
         let threshold = WRITE_BACK.min(self.options.dirty / 4);
         if waiting * self.block_size >= threshold {
-            let mut queue = self.queue.lock();
-            if !queue.write_back {
-                queue.write_back = true;
-                self.wake.notify_one();
-            }
+            self.write_back();
+        }
+    }
+
+    fn write_back(&self) {
+        let mut queue = self.queue.lock();
+        if !queue.write_back {
+            queue.write_back = true;
+            self.wake.notify_one();
         }
     }
 

@@ -122,7 +122,7 @@ impl Host for DaemonHost {
     fn mount_moment(&self, _caller: &Caller, m: &MomentMount) -> Result<PathBuf, ControlError> {
         let c = m.at.resolve(self, m.snapshot_only)?;
         let options = MountOptions {
-            source: self.volume.to_string_lossy().into_owned(),
+            source: MountOptions::source_of(&self.volume),
             read_only: true,
             allow_other: m.allow_other,
             suid: m.suid,
@@ -146,10 +146,13 @@ impl Host for DaemonHost {
             _ => {
                 // What cannot be written must not be lost silently: say so while it is mounted.
                 self.sync()?;
-                let mut gone = self.moments.unmount_all();
+                let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
+                let gone = std::iter::once(self.dir.clone()).chain(moments).collect();
+                // The live tree first, which may be in use: then everything stays that is not in it. The
+                // other moments go when it ends.
+                self.moments.unmount_below(&self.dir).map_err(|e| fuse_error(&e))?;
                 silt_fuse::unmount(&self.dir, Unmount::Strict)
                     .map_err(|e| fuse_error(&crate::Error::Fuse(e)))?;
-                gone.push(self.dir.clone());
                 Ok(gone)
             }
         }

@@ -8,6 +8,7 @@
 //! silt lscp, mkcp, ... --socket--> control threads --lock--^
 //! ```
 
+mod changing;
 mod config;
 mod convert;
 mod core;
@@ -23,6 +24,8 @@ mod xflags;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod fault_tests;
 
 pub use config::{Config, Moment, MountOptions, OnError};
 pub use error::Error;

@@ -84,6 +84,15 @@ impl Moments {
         Some(found.running.unmount(Unmount::Strict).map_err(Error::from))
     }
 
+    /// Unmounts those that are mounted within `dir`, which would be in use by them.
+    pub fn unmount_below(&self, dir: &Path) -> Result<(), Error> {
+        let mounted = self.mounted.lock();
+        for m in mounted.iter().rev().filter(|m| m.dir.starts_with(dir) && !m.running.is_finished()) {
+            m.running.unmount(Unmount::Strict)?;
+        }
+        Ok(())
+    }
+
     /// Unmounts all, out of sight at once where somebody is still in them.
     pub fn unmount_all(&self) -> Vec<PathBuf> {
         let all = std::mem::take(&mut *self.mounted.lock());

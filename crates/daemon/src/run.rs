@@ -30,6 +30,8 @@ use crate::mount::Mount;
 use crate::reading::Readers;
 use crate::writer::Writer;
 
+/// Inodes looked at in one go for those that a crash has left: 16 blocks, which may have to be read.
+const ORPHANS: usize = 512;
 /// Time between checkpoints where neither mount nor volume says otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -151,28 +153,37 @@ fn block_device(
 
 fn fuse_options(source: &Path, o: &MountOptions) -> FuseOptions {
     FuseOptions {
-        source: source.to_string_lossy().into_owned(),
+        source: FuseOptions::source_of(source),
         read_only: o.read_only || o.moment.is_some(),
         allow_other: o.allow_other,
         suid: o.suid,
         dev: o.dev,
         exec: o.exec,
+        sync: o.sync,
+        dirsync: o.dirsync,
         ..FuseOptions::default()
     }
 }
 
-fn mount(config: &Config, device: &FileDevice, core: &Core) -> Result<(Session, Option<LoopHandle>), Error> {
+/// The mount, whether on a block device, and the loop device that is for.
+fn mount(
+    config: &Config,
+    device: &FileDevice,
+    core: &Core,
+) -> Result<(Session, bool, Option<LoopHandle>), Error> {
     let plain = fuse_options(&config.volume, &config.options);
     let (block, handle) = block_device(config, device, core.block_size);
     if let Some(block) = block {
         device.release_claim();
         let options = FuseOptions { block_device: Some(block), ..plain.clone() };
         match Session::mount(&config.dir, &options) {
-            Ok(session) => return Ok((session, handle)),
+            Ok(session) => return Ok((session, true, handle)),
             Err(e) => tracing::info!("not mounted as fuseblk: {e}"),
         }
+        // The mount would have claimed it: now nobody does.
+        device.claim_again()?;
     }
-    Ok((Session::mount(&config.dir, &plain)?, None))
+    Ok((Session::mount(&config.dir, &plain)?, false, None))
 }
 
 fn serve(
@@ -184,7 +195,7 @@ fn serve(
     notes: Vec<String>,
     ready: impl FnOnce(),
 ) -> Result<(), Error> {
-    let (session, loop_handle) = mount(config, device, core)?;
+    let (session, on_block_device, loop_handle) = mount(config, device, core)?;
     let dir = session.mount_point().unwrap_or(&config.dir).to_owned();
     let moments = Arc::new(Moments::default());
     let host = Arc::new(DaemonHost::new(
@@ -194,7 +205,7 @@ fn serve(
         core.clone(),
         moments.clone(),
         notes,
-        loop_handle.is_some() || device.is_block_device(),
+        on_block_device,
     ));
     let listener = silt_control::socket::listen(&config.volume, config.options.allow_other)?;
     let stopper = listener.stopper();
@@ -206,6 +217,7 @@ fn serve(
     };
     let on_destroy = {
         let (closer, moments) = (closer.clone(), moments.clone());
+        // A moment that is still there when the live tree goes, goes with it.
         move || {
             moments.unmount_all();
             // The error, if any, is reported where `run` ends.
@@ -213,9 +225,10 @@ fn serve(
         }
     };
     let mount = Arc::new(Mount::new(core.clone(), tree, Readers::start(&core.device)?, on_destroy));
-    let signals = signals(&dir, core, closer)?;
+    let signals = signals(&dir, core, closer, &moments)?;
     let orphans = orphans(core)?;
     let running = session.spawn(mount, 1)?;
+    let _ = core.notifier.set(running.notifier());
     // The first answer shows that the mount works; with it comes whether sync(2) arrives.
     probe(&dir);
     ready();
@@ -242,21 +255,27 @@ fn signals(
     dir: &Path,
     core: &Arc<Core>,
     closer: &Arc<Closer>,
+    moments: &Arc<Moments>,
 ) -> Result<signal_hook::iterator::Handle, Error> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
-    let (dir, core, closer) = (dir.to_owned(), core.clone(), closer.clone());
+    let (dir, core, closer, moments) = (dir.to_owned(), core.clone(), closer.clone(), moments.clone());
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             tracing::info!("signal {signal}: unmounting");
             let _ = core.sync_and_wait(crate::core::Want::All);
+            // Before the live tree, which they may lie in.
+            moments.unmount_all();
             if silt_fuse::unmount(&dir, Unmount::Strict).is_err() {
                 let _ = silt_fuse::unmount(&dir, Unmount::Lazy);
                 // Programs that are still in it would hold us up for ever: the volume is closed
                 // now, and they see errors from here on.
-                let _ = closer.close();
-                std::process::exit(0);
+                let closed = closer.close();
+                if let Err(why) = &closed {
+                    tracing::error!("what was written last may be lost: {why}");
+                }
+                std::process::exit(i32::from(closed.is_err()));
             }
         }
     })?;
@@ -274,7 +293,7 @@ fn orphans(core: &Arc<Core>) -> Result<JoinHandle<()>, Error> {
             if core.queue.lock().stop {
                 return;
             }
-            match core.fs.lock().collect_orphans(4096) {
+            match core.fs.lock().collect_orphans(ORPHANS) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(e) => {
@@ -306,6 +325,7 @@ impl Closer {
             let mut queue = self.core.queue.lock();
             queue.stop = true;
             self.core.wake.notify_all();
+            self.core.room.notify_all();
         }
         if let Some(writer) = self.writer.lock().take() {
             let _ = writer.join();

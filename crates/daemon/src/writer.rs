@@ -7,14 +7,20 @@
 //! ```
 //!
 //! Invariants: an answer of success is given only after every log that holds the caller's changes
-//! was written and a flush after it returned. A log that cannot be written is kept and tried again
-//! (each second, and whenever somebody asks); until then callers get the error.
+//! was written and a flush after it returned; the engine hears of a log only then, too, so that a
+//! construction stays open until it is durable. Logs since the last good flush are kept: where a flush
+//! fails, none of them counts as written.
+//!
+//! What becomes of a log that cannot be written: no space below: it is kept and tried again in its place
+//! (each second, and whenever somebody asks). EIO, or a flush that fails: the whole construction goes
+//! elsewhere. Where the device takes nothing anywhere, it is kept as well. Until it is written callers get
+//! the error.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use silt_engine::{Error as EngineError, LogWrite, Step, WriteOrder};
+use silt_engine::{Error as EngineError, LogWrite, Redo, Step, WriteOrder};
 use silt_format::Ino;
 
 use crate::config::OnError;
@@ -24,6 +30,11 @@ use crate::core::{Core, Waiter, Want, now_secs};
 const BUDGET: usize = 512;
 /// Pause before a log that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often a log is tried in one place, and the pause between.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often one construction is moved before callers get the error.
+const MOVES: u32 = 16;
 
 /// State of the thread.
 pub struct Writer {
@@ -31,11 +42,36 @@ pub struct Writer {
     interval: Duration,
     /// When the oldest change that no checkpoint holds was noticed.
     dirty_since: Option<Instant>,
+    /// The last round failed.
+    failing: bool,
     /// A log that could not be written.
     unwritten: Option<LogWrite>,
+    /// Logs since the last good flush: of constructions that are complete, and of the one under way.
+    earlier: Vec<LogWrite>,
+    logs: Vec<LogWrite>,
+    /// Logs of the construction under way that the engine has not been told of.
+    untold: u32,
     /// Something was written that no flush has covered.
     unflushed: bool,
+    /// A flush failed: the logs since the last good one may not be on the device.
+    suspect: bool,
     order: WriteOrder,
+}
+
+/// What there is to do.
+struct Task {
+    waiters: Vec<Waiter>,
+    /// A checkpoint is due whoever asked for what.
+    all: bool,
+    stop: bool,
+}
+
+/// Why a log is not on the device.
+enum Trouble {
+    /// The construction goes elsewhere: its next steps write all of it anew.
+    Moved,
+    /// An errno; everything is kept.
+    Stays(i32),
 }
 
 /// Errno for an error of the engine.
@@ -54,8 +90,13 @@ impl Writer {
             core,
             interval,
             dirty_since: None,
+            failing: false,
             unwritten: None,
+            earlier: Vec::new(),
+            logs: Vec::new(),
+            untold: 0,
             unflushed: false,
+            suspect: false,
             order: WriteOrder::default(),
         }
     }
@@ -63,8 +104,9 @@ impl Writer {
     /// Works until told to stop; what waits then is written first.
     pub fn run(mut self) {
         loop {
-            let (batch, stop) = self.next();
-            self.round(batch);
+            let task = self.next();
+            let stop = task.stop;
+            self.round(task);
             self.let_paced_run();
             if stop {
                 return;
@@ -73,45 +115,42 @@ impl Writer {
     }
 
     /// Waits for something to do.
-    fn next(&mut self) -> (Vec<Waiter>, bool) {
+    fn next(&mut self) -> Task {
         let core = self.core.clone();
         let mut queue = core.queue.lock();
+        let retry = Instant::now() + RETRY;
         loop {
-            if queue.stop {
-                queue.write_back = false;
-                return (std::mem::take(&mut queue.waiters), true);
-            }
-            if !queue.waiters.is_empty() || queue.write_back {
-                queue.write_back = false;
-                return (std::mem::take(&mut queue.waiters), false);
-            }
             if self.dirty_since.is_none() && core.changed.load(Ordering::Relaxed) {
                 self.dirty_since = Some(Instant::now());
             }
-            let due = match (self.unwritten.is_some(), self.dirty_since) {
-                (true, _) => Some(Instant::now() + RETRY),
+            let due = match (self.failing, self.dirty_since) {
+                (true, _) => Some(retry),
                 (false, Some(since)) => Some(since + self.interval),
                 (false, None) => None,
             };
+            // Also while somebody asks for a file's data all the time.
+            let late = due.is_some_and(|due| due <= Instant::now());
+            if queue.stop || late || queue.write_back || !queue.waiters.is_empty() {
+                let all = queue.stop || late || std::mem::take(&mut queue.write_back);
+                queue.write_back = false;
+                return Task { waiters: std::mem::take(&mut queue.waiters), all, stop: queue.stop };
+            }
             match due {
                 None => core.wake.wait(&mut queue),
-                Some(due) => {
-                    if core.wake.wait_until(&mut queue, due).timed_out() {
-                        return (std::mem::take(&mut queue.waiters), false);
-                    }
-                }
+                Some(due) => drop(core.wake.wait_until(&mut queue, due)),
             }
         }
     }
 
-    /// Makes one checkpoint, or data-sync logs where those are enough, and answers the batch.
-    fn round(&mut self, batch: Vec<Waiter>) {
-        let result = self.write(&batch);
+    /// Makes one checkpoint, or data-sync logs where those are enough, and answers who asked.
+    fn round(&mut self, task: Task) {
+        let result = self.write(&task);
         let code = result.as_ref().err().copied();
+        self.failing = code.is_some();
         self.core.stalled.store(code.unwrap_or(0), Ordering::Relaxed);
-        for waiter in batch {
+        for waiter in task.waiters {
             let own = match waiter.want {
-                Want::Data(ino) => {
+                Want::Data(ino) | Want::File(ino) => {
                     let error = self.core.fs.lock().volume_mut().take_inode_error(ino);
                     error.map(|e| {
                         tracing::error!("inode {ino}: {e}");
@@ -127,14 +166,14 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, batch: &[Waiter]) -> Result<(), i32> {
+    fn write(&mut self, task: &Task) -> Result<(), i32> {
         // A construction that could not be finished comes first: nothing else can begin.
-        self.finish()?;
+        self.finish(true)?;
         let mut data = Vec::new();
-        let mut all = batch.is_empty();
+        let mut all = task.all;
         {
             let fs = self.core.fs.lock();
-            for waiter in batch {
+            for waiter in &task.waiters {
                 match waiter.want {
                     Want::Data(ino) if !fs.volume().is_inode_dirty(ino) => {}
                     Want::Data(ino)
@@ -151,7 +190,16 @@ impl Writer {
         } else {
             self.data_sync(data)?
         }
-        self.flush()?;
+        match self.flush(None) {
+            Ok(()) => {}
+            Err(Trouble::Stays(e)) => return Err(e),
+            Err(Trouble::Moved) => self.finish(true)?,
+        }
+        // Where logs were moved, only this makes them reachable.
+        self.core.fs.lock().volume_mut().settle(now_secs()).map_err(|e| {
+            tracing::error!("{e}");
+            errno(&e)
+        })?;
         self.update_super_block();
         if self.core.damage.swap(false, Ordering::Relaxed) {
             self.tell_damage();
@@ -171,42 +219,113 @@ impl Writer {
         }
     }
 
-    /// Makes everything written durable.
-    fn flush(&mut self) -> Result<(), i32> {
+    /// Makes everything written durable. `next`: the log that waits for it, if there is one.
+    fn flush(&mut self, next: Option<&LogWrite>) -> Result<(), Trouble> {
         if self.unflushed && self.core.options.barrier {
-            self.core.device.flush().map_err(|e| {
-                tracing::error!("{e}");
-                // What was written since the last flush may be lost: nothing after it is safe.
-                self.core.fs.lock().volume_mut().fail(format!("flushing the device failed: {e}"));
-                libc::EIO
-            })?;
+            if self.suspect {
+                self.write_again()?;
+            }
+            if let Err(e) = self.core.device.flush() {
+                self.suspect = true;
+                let blamed = self.logs.last().or(next).cloned();
+                return Err(self.trouble(blamed.as_ref(), &e.into()));
+            }
         }
         self.unflushed = false;
+        self.suspect = false;
+        self.earlier.clear();
+        self.logs.clear();
         self.order.flushed();
         Ok(())
+    }
+
+    /// Writes the logs since the last good flush once more: what a failed flush could not write is nowhere
+    /// any more.
+    fn write_again(&mut self) -> Result<(), Trouble> {
+        let complete = self.earlier.len();
+        let logs: Vec<LogWrite> = self.earlier.iter().chain(&self.logs).cloned().collect();
+        let mut order = WriteOrder::default();
+        for (i, log) in logs.iter().enumerate() {
+            let written = (|| {
+                if order.wants_flush(log) {
+                    self.core.device.flush()?;
+                    order.flushed();
+                }
+                log.write(&*self.core.device)
+            })();
+            if let Err(e) = written {
+                return Err(self.trouble(Some(log).filter(|_| i >= complete), &e));
+            }
+            order.written(log);
+        }
+        Ok(())
+    }
+
+    /// Decides what becomes of the construction under way after a failure at `log` of it.
+    fn trouble(&mut self, log: Option<&LogWrite>, e: &EngineError) -> Trouble {
+        if self.core.stall().is_none() {
+            tracing::error!("a log cannot be written: {e}");
+        }
+        let code = errno(e);
+        let Some(log) = log.filter(|_| code != libc::ENOSPC) else { return Trouble::Stays(code) };
+        let mut fs = self.core.fs.lock();
+        let volume = fs.volume_mut();
+        if !volume.is_constructing() {
+            return Trouble::Stays(code);
+        }
+        match volume.log_failed(log, now_secs()) {
+            Ok(Redo::Elsewhere) => {
+                drop(fs);
+                self.logs.clear();
+                self.untold = 0;
+                // What is left behind need not be flushed. A flush that fails for its sake is found out by
+                // the next one.
+                if self.earlier.is_empty() {
+                    self.order = WriteOrder::default();
+                    self.suspect = false;
+                }
+                Trouble::Moved
+            }
+            Ok(Redo::SameLog) => {
+                if self.core.options.on_error == OnError::RemountReadOnly {
+                    volume.fail(format!("the device failed, and errors=remount-ro was asked for: {e}"));
+                }
+                Trouble::Stays(code)
+            }
+            Err(e) => {
+                tracing::error!("{e}");
+                Trouble::Stays(errno(&e))
+            }
+        }
     }
 
     fn checkpoint(&mut self) -> Result<(), i32> {
         {
             let mut fs = self.core.fs.lock();
             self.core.changed.store(false, Ordering::Relaxed);
+            self.core.freeze_changes();
             self.dirty_since = None;
             match fs.volume_mut().begin_checkpoint(now_secs()) {
                 Ok(true) => {}
-                Ok(false) | Err(EngineError::ReadOnly) => return Ok(()),
+                Ok(false) | Err(EngineError::ReadOnly) => {
+                    self.core.frozen_changes.store(0, Ordering::Relaxed);
+                    return Ok(());
+                }
                 Err(e) => return Err(errno(&e)),
             }
         }
-        self.finish()
+        self.finish(true)
     }
 
     fn data_sync(&mut self, mut inos: Vec<Ino>) -> Result<(), i32> {
         inos.sort_unstable();
         inos.dedup();
+        let last = inos.last().copied();
         for ino in inos {
             let begun = self.core.fs.lock().volume_mut().begin_data_sync(ino, now_secs());
             match begun {
-                Ok(true) => self.finish()?,
+                // They share one flush, which the last one waits for.
+                Ok(true) => self.finish(Some(ino) == last)?,
                 Ok(false) => {}
                 // Meanwhile it grew, or is gone: only a checkpoint holds that.
                 Err(_) => return self.checkpoint(),
@@ -215,55 +334,93 @@ impl Writer {
         Ok(())
     }
 
-    /// Runs the construction under way to its end.
-    fn finish(&mut self) -> Result<(), i32> {
-        if let Some(log) = self.unwritten.take() {
-            self.write_log(log)?;
-        }
+    /// Runs the construction under way to its end, and its logs onto the medium if it shall be `durable`.
+    fn finish(&mut self, durable: bool) -> Result<(), i32> {
+        let mut moves = 0;
         loop {
-            let step = {
-                let mut fs = self.core.fs.lock();
-                if !fs.volume().is_constructing() {
-                    return Ok(());
+            let done = match self.unwritten.take() {
+                Some(log) => self.write_log(log),
+                None => {
+                    let step = {
+                        let mut fs = self.core.fs.lock();
+                        if !fs.volume().is_constructing() {
+                            return Ok(());
+                        }
+                        if fs.volume().failure().is_some() {
+                            return Err(libc::EIO);
+                        }
+                        fs.volume_mut().step(BUDGET)
+                    };
+                    match step {
+                        Ok(Step::Write(mut log)) => {
+                            log.seal();
+                            self.write_log(log)
+                        }
+                        Ok(Step::Working) => Ok(()),
+                        Ok(Step::Waiting) => {
+                            let flushed = if durable { self.flush(None) } else { Ok(()) };
+                            flushed.map(|()| self.tell())
+                        }
+                        Ok(Step::Done(_)) => {
+                            self.earlier.append(&mut self.logs);
+                            self.core.frozen_changes.store(0, Ordering::Relaxed);
+                            return Ok(());
+                        }
+                        Err(e) => {
+                            tracing::error!("{e}");
+                            return Err(errno(&e));
+                        }
+                    }
                 }
-                if fs.volume().failure().is_some() {
-                    return Err(libc::EIO);
-                }
-                fs.volume_mut().step(BUDGET)
             };
-            match step {
-                Ok(Step::Write(mut log)) => {
-                    log.seal();
-                    self.write_log(log)?;
-                }
-                Ok(Step::Working | Step::Waiting) => {}
-                Ok(Step::Done(_)) => return Ok(()),
-                Err(e) => {
-                    tracing::error!("{e}");
-                    return Err(errno(&e));
-                }
+            match done {
+                Ok(()) => {}
+                Err(Trouble::Moved) if moves < MOVES => moves += 1,
+                Err(Trouble::Moved) => return Err(libc::EIO),
+                Err(Trouble::Stays(e)) => return Err(e),
             }
         }
     }
 
-    fn write_log(&mut self, log: LogWrite) -> Result<(), i32> {
-        if self.order.wants_flush(&log)
-            && let Err(e) = self.flush()
-        {
-            self.unwritten = Some(log);
-            return Err(e);
+    /// Tells the engine of every log that is written.
+    fn tell(&mut self) {
+        let mut fs = self.core.fs.lock();
+        for _ in 0..std::mem::take(&mut self.untold) {
+            fs.volume_mut().log_written();
         }
-        self.unflushed = true;
-        if let Err(e) = log.write(&*self.core.device) {
-            if self.core.stall().is_none() {
-                tracing::error!("a log cannot be written, trying again: {e}");
+    }
+
+    fn write_log(&mut self, log: LogWrite) -> Result<(), Trouble> {
+        let written = if self.order.wants_flush(&log) { self.flush(Some(&log)) } else { Ok(()) };
+        let written = written.and_then(|()| {
+            self.unflushed = true;
+            self.try_to_write(&log).map_err(|e| self.trouble(Some(&log), &e))
+        });
+        match written {
+            Ok(()) => {
+                self.order.written(&log);
+                self.untold += 1;
+                self.logs.push(log);
+                Ok(())
             }
-            self.unwritten = Some(log);
-            return Err(errno(&e));
+            Err(trouble) => {
+                if matches!(trouble, Trouble::Stays(_)) {
+                    self.unwritten = Some(log);
+                }
+                Err(trouble)
+            }
         }
-        self.order.written(&log);
-        self.core.fs.lock().volume_mut().log_written();
-        Ok(())
+    }
+
+    /// Writes a log, more than once if need be: some errors pass.
+    fn try_to_write(&self, log: &LogWrite) -> Result<(), EngineError> {
+        for _ in 1..TRIES {
+            match log.write(&*self.core.device) {
+                Err(e) if errno(&e) != libc::ENOSPC => std::thread::sleep(PAUSE),
+                other => return other,
+            }
+        }
+        log.write(&*self.core.device)
     }
 
     /// Brings a super block up to date where that is due. A failure costs time at the next mount
@@ -277,9 +434,8 @@ impl Writer {
 
     /// Lets writes that waited for room run while there is some.
     fn let_paced_run(&self) {
-        let limit = self.core.options.dirty / self.core.block_size;
         loop {
-            let full = self.core.fs.lock().volume().waiting_blocks() >= limit;
+            let full = self.core.is_full(&self.core.fs.lock(), 0);
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
             // While the device takes nothing they run too: they are told so.
@@ -289,9 +445,76 @@ impl Writer {
                 }
                 return;
             }
-            let Some(paced) = queue.paced.pop_front() else { return };
+            let Some(paced) = queue.paced.pop() else { return };
+            self.core.room.notify_all();
             drop(queue);
             paced(&self.core);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::config::MountOptions;
+    use silt_device::MemoryDevice;
+    use silt_engine::mkfs::{Parameters, Plan};
+    use silt_engine::{OpenOptions, Volume};
+    use silt_fs::Fs;
+
+    fn writer() -> Writer {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let parameters = Parameters {
+            block_size: 4096,
+            blocks_per_segment: 64,
+            reserved_percent: 5,
+            label: Vec::new(),
+            uuid: [1; 16],
+            crc_seed: 7,
+            now: 1000,
+            block_count: true,
+            owner: (0, 0),
+        };
+        Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
+        let (volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        let fs = Fs::new(volume, &silt_fs::Options::default());
+        Writer::new(Core::new(fs, MountOptions::default()), Duration::from_secs(5))
+    }
+
+    fn ask(w: &Writer) {
+        w.core.sync(Want::Data(Ino(11)), Box::new(|_| {}));
+    }
+
+    /// Programs that ask for their files' data all the time do not put off the checkpoint that everything
+    /// else waits for.
+    #[test]
+    fn a_checkpoint_is_due_whoever_asks_for_what() {
+        let mut w = writer();
+        ask(&w);
+        assert!(!w.next().all, "their data alone");
+        w.dirty_since = Instant::now().checked_sub(Duration::from_secs(6));
+        ask(&w);
+        let task = w.next();
+        assert!(task.all && task.waiters.len() == 1);
+        w.dirty_since = None;
+        ask(&w);
+        w.core.queue.lock().write_back = true;
+        assert!(w.next().all, "much waits");
+    }
+
+    /// After a failure it is tried again each second, and not all the time.
+    #[test]
+    fn a_failing_writer_rests() {
+        let mut w = writer();
+        w.dirty_since = Instant::now().checked_sub(Duration::from_secs(6));
+        w.failing = true;
+        let begin = Instant::now();
+        assert!(w.next().all);
+        assert!(begin.elapsed() >= RETRY);
+        ask(&w);
+        assert_eq!(w.next().waiters.len(), 1);
+        assert!(begin.elapsed() < 2 * RETRY, "who asks is served at once");
     }
 }

@@ -100,6 +100,15 @@ impl FileDevice {
         *self.claim.lock() = None;
     }
 
+    /// Claims a block device again after [`FileDevice::release_claim`], where nobody else took over.
+    /// Nothing to do on an image. Errors: [`Error::Busy`] when somebody did.
+    pub fn claim_again(&self) -> Result<()> {
+        if self.kind == Kind::Block {
+            *self.claim.lock() = crate::open::claim(&self.path, &self.main)?;
+        }
+        Ok(())
+    }
+
     /// Makes an image `size` bytes long, the new part a hole. Errors: a block device, a `size`
     /// below the present one, a limit of the file system below.
     pub fn grow(&self, size: u64) -> Result<()> {

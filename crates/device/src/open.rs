@@ -184,6 +184,11 @@ fn lock(path: &Path, main: &OwnedFd, access: Access, options: &OpenOptions) -> R
     }
 }
 
+/// Claims the block device that `main` is open on, for writing.
+pub(crate) fn claim(path: &Path, main: &OwnedFd) -> Result<Option<OwnedFd>> {
+    claim_block(path, main, Access::ReadWrite, &OpenOptions::default())
+}
+
 /// Claims a block device: for writing until the claim is dropped, for reading only to see whether
 /// somebody else has, where a read-only mount is no obstacle.
 fn claim_block(

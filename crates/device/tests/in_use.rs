@@ -175,7 +175,11 @@ fn block_devices() {
     assert!(back[100 + MIB as usize..] == data[100 + MIB as usize..]);
 
     writer.release_claim();
-    assert!(open(&l.device, Access::ReadWrite, &o).is_ok());
+    let other = open(&l.device, Access::ReadWrite, &o).unwrap();
+    assert!(matches!(writer.claim_again(), Err(Error::Busy { .. })));
+    drop(other);
+    writer.claim_again().unwrap();
+    assert!(!busy(open(&l.device, Access::ReadWrite, &o)).is_empty());
 }
 
 #[test]

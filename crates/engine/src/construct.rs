@@ -8,8 +8,8 @@
 //! A step does a bounded amount of work under the volume's lock; the logs it hands out are
 //! checksummed and written outside of it. Freezing makes the checkpoint one moment: requests that
 //! come later change the next one. Invariants: once begun, a construction is never rolled back (a
-//! log that cannot be written is written again); blocks of a log under way are found in memory
-//! until [`Volume::log_written`] has been told of every log.
+//! log that cannot be written is written again, there or elsewhere: [`crate::redo`]); blocks of a log
+//! under way are found in memory until [`Volume::log_written`] has been told of every log.
 
 use std::collections::VecDeque;
 
@@ -18,12 +18,13 @@ use silt_format::btree::Node;
 use silt_format::inode::RawInode;
 use silt_format::summary::{self, BlockInfo};
 use silt_format::super_root::SuperRoot;
-use silt_format::{Cno, Ino, VBlockNr, checkpoint as cp};
+use silt_format::{Cno, Ino, SegNr, VBlockNr, checkpoint as cp};
 
 use crate::block::{self, Block};
 use crate::inode::{Frozen, Inode};
 use crate::log::{Content, Fit, Head, Item, LogWrite, OpenLog};
 use crate::meta::{Map, MetaFile};
+use crate::redo::{Before, Begun, Redo};
 use crate::store::Key;
 use crate::supers::LastLog;
 use crate::virt::Change;
@@ -34,7 +35,7 @@ use crate::{Error, Result};
 const LOG_BLOCKS: u64 = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Checkpoint,
     DataSync,
 }
@@ -49,20 +50,30 @@ enum Stage {
 
 /// A construction under way.
 pub struct Construction {
-    kind: Kind,
+    pub(crate) kind: Kind,
     create: u64,
     files: VecDeque<u64>,
-    all: Vec<u64>,
+    pub(crate) all: Vec<u64>,
     stage: Stage,
-    open: Option<OpenLog>,
-    ready: VecDeque<LogWrite>,
-    outstanding: u64,
-    logs: u64,
-    blocks: u64,
+    pub(crate) open: Option<OpenLog>,
+    pub(crate) ready: VecDeque<LogWrite>,
+    pub(crate) outstanding: u64,
+    pub(crate) logs: u64,
+    pub(crate) blocks: u64,
     tree_changed: bool,
     inodes_count: u64,
-    composed: bool,
+    pub(crate) composed: bool,
     last: Option<LastLog>,
+    /// Where the log stood when it began.
+    pub(crate) begun: Begun,
+    /// Segments it has taken since.
+    pub(crate) allocated: Vec<SegNr>,
+    /// Blocks of files in logs that are closed, in order.
+    pub(crate) items: Vec<Item>,
+    /// The metadata before it was composed.
+    pub(crate) before: Option<Before>,
+    /// What composing launched.
+    pub(crate) launched: Vec<Key>,
 }
 
 /// What to do next for a construction.
@@ -92,6 +103,7 @@ impl Volume {
         if !self.has_changes() {
             return Ok(false);
         }
+        let begun = self.begun()?;
         let files: VecDeque<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
         for nr in &files {
             if let Some(i) = self.inodes.get_mut(nr) {
@@ -102,7 +114,7 @@ impl Volume {
         }
         self.frozen_blocks += std::mem::take(&mut self.dirty_blocks);
         self.meta_dirty = false;
-        self.start(Kind::Checkpoint, files, now);
+        self.start(Kind::Checkpoint, files, begun, now);
         Ok(true)
     }
 
@@ -113,6 +125,7 @@ impl Volume {
         if !self.data_sync_suffices(ino) || self.discontinued {
             return Err(Error::Invalid(format!("inode {ino} needs a checkpoint")));
         }
+        let begun = self.begun()?;
         let Some(i) = self.inodes.get_mut(&ino.0) else { return Ok(false) };
         if i.current.blocks.is_empty() {
             return Ok(false);
@@ -124,7 +137,7 @@ impl Volume {
         // Its map changes now and its times wait: the next checkpoint must hold the inode.
         i.dirty = true;
         self.dirty.insert(ino.0);
-        self.start(Kind::DataSync, VecDeque::from([ino.0]), now);
+        self.start(Kind::DataSync, VecDeque::from([ino.0]), begun, now);
         Ok(true)
     }
 
@@ -133,12 +146,12 @@ impl Volume {
             return Err(Error::ReadOnly);
         }
         if let Some(why) = &self.failed {
-            return Err(Error::Invalid(why.clone()));
+            return Err(Error::Failed(why.clone()));
         }
         if self.construction.is_some() { Err(Error::Constructing) } else { Ok(()) }
     }
 
-    fn start(&mut self, kind: Kind, files: VecDeque<u64>, now: u64) {
+    fn start(&mut self, kind: Kind, files: VecDeque<u64>, begun: Begun, now: u64) {
         self.construction = Some(Construction {
             kind,
             // Log times must not run backwards, whatever the clock does (spec 19, 33).
@@ -155,6 +168,11 @@ impl Volume {
             inodes_count: self.inodes_count,
             composed: false,
             last: None,
+            begun,
+            allocated: Vec::new(),
+            items: Vec::new(),
+            before: None,
+            launched: Vec::new(),
         });
     }
 
@@ -184,6 +202,7 @@ impl Volume {
         if let Some(k) = &mut self.construction {
             k.outstanding = k.outstanding.saturating_sub(1);
         }
+        self.moves = 0;
     }
 
     fn advance(&mut self, k: &mut Construction, budget: usize) -> Result<Step> {
@@ -238,7 +257,7 @@ impl Volume {
         result
     }
 
-    fn change(&mut self) -> Change<'_> {
+    pub(crate) fn change(&mut self) -> Change<'_> {
         Change { store: &mut self.store, dat: &mut self.dat, cno: self.cno, dead: false, delta: 0 }
     }
 
@@ -328,7 +347,7 @@ impl Volume {
         result
     }
 
-    fn count_tree(&mut self, delta: i64) {
+    pub(crate) fn count_tree(&mut self, delta: i64) {
         self.tree_blocks = self.tree_blocks.saturating_add_signed(delta);
     }
 
@@ -371,7 +390,7 @@ impl Volume {
         let (ino, new) = (inode.ino, !inode.on_disk);
         if new {
             self.ifile.palloc.set(&mut self.ifile.file, &self.store, &self.dat, ino.0)?;
-            self.new_numbers.remove(&ino.0);
+            self.new_numbers.remove(ino.0..ino.0 + 1);
             inode.on_disk = true;
         }
         let map = &inode.map;
@@ -397,7 +416,7 @@ impl Volume {
     /// Frees a deleted inode's number (spec 8.3).
     fn free_number(&mut self, inode: &mut Inode) -> Result<()> {
         if !inode.on_disk {
-            self.new_numbers.remove(&inode.ino.0);
+            self.new_numbers.remove(inode.ino.0..inode.ino.0 + 1);
             return Ok(());
         }
         self.ifile.change(&self.store, &self.dat, inode.ino, |entry| {
@@ -415,15 +434,17 @@ impl Volume {
     }
 
     /// Opens a log where the last one ended, in the next segment if too little is left.
-    fn open_log(&mut self, limit: u64) -> Result<OpenLog> {
+    fn open_log(&mut self, k: &mut Construction, limit: u64) -> Result<OpenLog> {
         let g = self.store.geometry;
         let mut c = self.cursor;
         if c.next == c.segment {
             c.next = self.sufile.allocate(&mut self.store, &self.dat)?;
+            k.allocated.push(c.next);
         }
         if c.room(&g) < 2 {
             c.segment = c.next;
             c.next = self.sufile.allocate(&mut self.store, &self.dat)?;
+            k.allocated.push(c.next);
             c.offset = 0;
             c.seq = c.seq.wrapping_add(1);
         }
@@ -433,12 +454,18 @@ impl Volume {
     }
 
     /// Adds a block of a file to the open log, closing it first if it is full.
-    fn add(&mut self, k: &mut Construction, ino: Ino, info: BlockInfo, content: Content) -> Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        k: &mut Construction,
+        ino: Ino,
+        info: BlockInfo,
+        content: Content,
+    ) -> Result<()> {
         let fi_cno = self.cno;
         for _ in 0..2 {
             let mut log = match k.open.take() {
                 Some(log) => log,
-                None => self.open_log(LOG_BLOCKS)?,
+                None => self.open_log(k, LOG_BLOCKS)?,
             };
             if log.fit.take(ino, fi_cno, &info, 0) {
                 log.items.push(Item { ino, fi_cno, info, content });
@@ -476,6 +503,7 @@ impl Volume {
         k.logs += 1;
         k.blocks += total;
         self.cursor.offset = log.cursor.offset + total;
+        k.items.extend(log.items);
         Ok(())
     }
 
@@ -493,6 +521,7 @@ impl Volume {
     /// Composes ifile, cpfile, sufile, DAT and super root behind what the open log holds.
     fn compose(&mut self, k: &mut Construction) -> Result<()> {
         let cno = self.cno;
+        k.before = Some(self.before(k));
         if self.ifile.file.is_dirty() {
             k.tree_changed = true;
         }
@@ -508,7 +537,7 @@ impl Volume {
         self.propagate_dead(&mut fresh, true)?;
         let mut first = match k.open.take() {
             Some(log) => log,
-            None => self.open_log(u64::MAX)?,
+            None => self.open_log(k, u64::MAX)?,
         };
         // What was limited for the sake of early writing may use the whole segment now.
         first.fit.widen(first.cursor.room(&self.store.geometry));
@@ -735,7 +764,7 @@ impl Volume {
             self.cursor.offset += total;
             k.last = Some(LastLog { pseg: log.cursor.at(&g).0, seq: log.cursor.seq, cno: cno.0 });
         }
-        self.launch_metadata(fresh, &dat_places);
+        self.launch_metadata(fresh, &dat_places, &mut k.launched);
         k.composed = true;
         Ok(())
     }
@@ -756,7 +785,16 @@ impl Volume {
     }
 
     /// Changed metadata is on its way: from now on it is found under its number or place.
-    fn launch_metadata(&mut self, fresh: &Fresh, dat_places: &[(u64, silt_format::BlockNr)]) {
+    fn launch_metadata(
+        &mut self,
+        fresh: &Fresh,
+        dat_places: &[(u64, silt_format::BlockNr)],
+        launched: &mut Vec<Key>,
+    ) {
+        let mut launch = |key: Key, b: Block| {
+            launched.push(key);
+            self.store.launch(key, b);
+        };
         let files = [
             (&mut self.ifile.file, &fresh.ifile),
             (&mut self.cpfile.file, &fresh.cpfile),
@@ -765,21 +803,21 @@ impl Volume {
         for (file, fresh) in files {
             for (offset, b) in std::mem::take(&mut file.data) {
                 if let Some(v) = fresh.get(&offset) {
-                    self.store.launch(Key::Virtual(v.0), b);
+                    launch(Key::Virtual(v.0), b);
                 }
             }
             for (ptr, b) in file.map.nodes.drain() {
-                self.store.launch(Key::Virtual(ptr), b);
+                launch(Key::Virtual(ptr), b);
             }
         }
         let dat: &mut MetaFile = &mut self.dat.file;
         for (offset, at) in dat_places {
             if let Some(b) = dat.data.remove(offset) {
-                self.store.launch(Key::Physical(at.0), b);
+                launch(Key::Physical(at.0), b);
             }
         }
         for (ptr, b) in dat.map.nodes.drain() {
-            self.store.launch(Key::Physical(ptr), b);
+            launch(Key::Physical(ptr), b);
         }
     }
 
@@ -815,18 +853,32 @@ impl Volume {
     }
 
     /// Runs a construction that is under way to its end.
-    pub fn finish_construction(&mut self, _now: u64) -> Result<()> {
+    ///
+    /// Where a log cannot be written it goes elsewhere. After an error that did not end writing, the
+    /// next call goes on with the same log.
+    pub fn finish_construction(&mut self, now: u64) -> Result<()> {
         while self.construction.is_some() {
-            match self.step(usize::MAX)? {
+            let step = match self.unwritten.take() {
+                Some(log) => Step::Write(log),
+                None => self.step(usize::MAX)?,
+            };
+            match step {
                 Step::Write(mut log) => {
                     log.seal();
-                    if self.order.wants_flush(&log) {
-                        self.store.device.flush()?;
-                        self.order.flushed();
+                    match self.write_log(&log) {
+                        Ok(()) => self.log_written(),
+                        Err(Error::Device(e)) if !e.is_no_space() => match self.log_failed(&log, now)? {
+                            Redo::Elsewhere => {}
+                            Redo::SameLog => {
+                                self.unwritten = Some(log);
+                                return Err(Error::Device(e));
+                            }
+                        },
+                        Err(e) => {
+                            self.unwritten = Some(log);
+                            return Err(e);
+                        }
                     }
-                    log.write(&*self.store.device)?;
-                    self.order.written(&log);
-                    self.log_written();
                 }
                 Step::Working => {}
                 Step::Waiting => {
@@ -835,6 +887,20 @@ impl Volume {
                 Step::Done(_) => break,
             }
         }
+        self.settle(now)
+    }
+
+    fn write_log(&mut self, log: &LogWrite) -> Result<()> {
+        if self.order.wants_flush(log) {
+            if let Err(e) = self.store.device.flush() {
+                // What was written since the last flush may be lost: nothing after it is safe.
+                self.fail(format!("flushing the device failed: {e}"));
+                return Err(e.into());
+            }
+            self.order.flushed();
+        }
+        log.write(&*self.store.device)?;
+        self.order.written(log);
         Ok(())
     }
 }
@@ -847,7 +913,7 @@ struct Fresh {
     sufile: HashMap<u64, VBlockNr>,
 }
 
-fn freeze(i: &mut Inode) {
+pub(crate) fn freeze(i: &mut Inode) {
     let over = std::mem::take(&mut i.current);
     i.frozen = Some(Frozen {
         attr: i.attr.clone(),

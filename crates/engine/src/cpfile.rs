@@ -14,6 +14,7 @@ use crate::virt::Change;
 use crate::{At, Error, Result};
 
 /// The cpfile of a volume.
+#[derive(Clone)]
 pub struct CpFile {
     pub file: MetaFile,
     header: CpHeader,

@@ -22,6 +22,7 @@ use crate::{Error, Result};
 const TEMPORARY: u64 = 1 << 63;
 
 /// The DAT of a volume.
+#[derive(Clone)]
 pub struct Dat {
     pub file: MetaFile,
     pub palloc: Palloc,
@@ -102,7 +103,7 @@ impl Dat {
             self.groups = self.palloc.used_groups(&self.file, store, &Physical)?;
         }
         let find = |dat: &Self, from: u64, groups: u64| {
-            dat.palloc.find_free(&dat.file, store, &Physical, from, groups, |nr| nr != 0)
+            dat.palloc.find_free(&dat.file, store, &Physical, from, groups, |nr| (nr == 0).then_some(1))
         };
         let mut found = find(self, self.hint, self.groups)?;
         if found.is_none() {
@@ -113,12 +114,13 @@ impl Dat {
             found = find(self, (self.groups - 1) * self.palloc.layout.entries_per_group(), self.groups)?;
         }
         let nr = found.ok_or_else(|| Error::Invalid("the DAT is full".into()))?;
-        self.hint = nr + 1;
-        self.palloc.set(&mut self.file, store, &Physical, nr)?;
+        // Its entry can be changed before it counts as taken.
         self.entry_mut(store, VBlockNr(nr), |e| {
             *e = DatEntry::allocated(e.rsv.get());
             Ok(())
         })?;
+        self.palloc.set(&mut self.file, store, &Physical, nr)?;
+        self.hint = nr + 1;
         store.forget(Key::Virtual(nr));
         Ok(VBlockNr(nr))
     }
@@ -157,6 +159,14 @@ impl Dat {
         self.entry_mut(store, v, |e| {
             e.blocknr = at.0.into();
             e.start = c.0.into();
+            Ok(())
+        })
+    }
+
+    /// Takes the place of `v` back: as if it had never been written.
+    pub fn unassign(&mut self, store: &Store, v: VBlockNr) -> Result<()> {
+        self.entry_mut(store, v, |e| {
+            *e = DatEntry::allocated(e.rsv.get());
             Ok(())
         })
     }

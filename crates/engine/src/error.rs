@@ -35,6 +35,15 @@ pub enum Error {
     /// A checkpoint is being written; try again after it.
     #[error("a checkpoint is being written")]
     Constructing,
+    /// Writing to the volume has ended; the words say why.
+    #[error("{0}")]
+    Failed(String),
+    /// The volume has features that only allow reading, of which the bits are given (spec 2.4).
+    #[error("the volume has features that only allow reading ({0:#x}); mount it with -o ro")]
+    ReadOnlyFeatures(u64),
+    /// The volume was not cleanly unmounted, and opening it for writing was to leave out recovery.
+    #[error("the volume was not cleanly unmounted: norecovery needs ro as well")]
+    Unclean,
     /// A request that cannot be met, in words.
     #[error("{0}")]
     Invalid(String),

@@ -45,7 +45,7 @@ impl Volume {
         }
     }
 
-    fn load(&mut self, ino: Ino) -> Result<()> {
+    pub(crate) fn load(&mut self, ino: Ino) -> Result<()> {
         if self.inodes.contains_key(&ino.0) {
             return Ok(());
         }
@@ -131,10 +131,12 @@ impl Volume {
         self.writable()?;
         attr.generation = self.next_generation();
         let taken = &self.new_numbers;
-        let nr = self.ifile.find_free(&self.store, &self.dat, self.next_ino, |nr| !taken.contains(&nr))?;
+        let nr = self
+            .ifile
+            .find_free(&self.store, &self.dat, self.next_ino, |nr| taken.get(&nr).map(|r| r.end))?;
         self.next_ino = nr + 1;
         let ino = Ino(nr);
-        self.new_numbers.insert(nr);
+        self.new_numbers.insert(nr..nr + 1);
         self.trim_inodes();
         self.inodes.insert(nr, Box::new(Inode::create(ino, attr)));
         self.dirty.insert(nr);
@@ -166,7 +168,7 @@ impl Volume {
         if forget {
             self.inodes.remove(&ino.0);
             self.dirty.remove(&ino.0);
-            self.new_numbers.remove(&ino.0);
+            self.new_numbers.remove(ino.0..ino.0 + 1);
             self.next_ino = self.next_ino.min(ino.0);
         }
         Ok(())
@@ -334,11 +336,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts a recovered block into a file, also where nothing may be written.
+    /// Puts a recovered block into a file.
     pub(crate) fn recover_block(&mut self, ino: Ino, key: u64, block: Block) -> Result<()> {
         self.load(ino)?;
         let i = self.loaded(Tree::Live, ino)?;
-        let fresh = !self.is_mapped(i, key)?;
+        // Of a damaged map the checkpoint will tell.
+        let fresh = !self.is_mapped(i, key).unwrap_or(true);
         let Some(i) = self.inodes.get_mut(&ino.0) else { return Err(Error::NoInode(ino.0)) };
         i.dirty = true;
         self.dirty.insert(ino.0);

@@ -61,17 +61,17 @@ impl IFile {
         }
     }
 
-    /// The next free number from `from` on that `usable` allows.
+    /// The next free number from `from` on that `skip` does not pass over ([`Palloc::find_free`]).
     pub fn find_free(
         &self,
         store: &Store,
         dat: &Dat,
         from: u64,
-        usable: impl Fn(u64) -> bool,
+        skip: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64> {
         let from = from.max(store.geometry.first_ino);
         self.palloc
-            .find_free(&self.file, store, dat, from, self.palloc.layout.ngroups(), usable)?
+            .find_free(&self.file, store, dat, from, self.palloc.layout.ngroups(), skip)?
             .ok_or(Error::NoSpace)
     }
 }

@@ -114,6 +114,7 @@ pub fn read_data<R: Resolve>(store: &Store, resolve: &R, ptr: u64) -> Result<Blo
 }
 
 /// One metadata file.
+#[derive(Clone)]
 pub struct MetaFile {
     pub ino: Ino,
     pub map: Map,

@@ -82,8 +82,8 @@ impl Palloc {
         })
     }
 
-    /// First free entry at or after `from` for which `usable` holds, looking in groups below
-    /// `end_group` only.
+    /// First free entry at or after `from`, looking in groups below `end_group` only. `skip` is asked
+    /// about each: `None` takes it, else the search goes on at the number it says, which is greater.
     pub fn find_free<R: Resolve>(
         &self,
         file: &MetaFile,
@@ -91,13 +91,13 @@ impl Palloc {
         r: &R,
         from: u64,
         end_group: u64,
-        usable: impl Fn(u64) -> bool,
+        skip: impl Fn(u64) -> Option<u64>,
     ) -> Result<Option<u64>> {
         let per_group = self.layout.entries_per_group();
         let bits = per_group as usize;
         let mut group = self.layout.group(from);
         let mut bit = self.layout.bit(from);
-        while group < end_group.min(self.layout.ngroups()) {
+        'groups: while group < end_group.min(self.layout.ngroups()) {
             if self.group_free(file, store, r, group)? > 0 {
                 let bitmap = file.block(store, r, self.layout.bitmap_block(group))?;
                 while bit < bits {
@@ -107,10 +107,12 @@ impl Palloc {
                     };
                     let Some(found) = found else { break };
                     let nr = group * per_group + found as u64;
-                    if usable(nr) {
-                        return Ok(Some(nr));
+                    let Some(further) = skip(nr) else { return Ok(Some(nr)) };
+                    bit = self.layout.bit(further);
+                    if self.layout.group(further) != group {
+                        group = self.layout.group(further);
+                        continue 'groups;
                     }
-                    bit = found + 1;
                 }
             }
             group += 1;
@@ -123,6 +125,8 @@ impl Palloc {
     pub fn set<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<()> {
         let bit = self.layout.bit(nr);
         let group = self.layout.group(nr);
+        // Both blocks are there before either changes.
+        self.change_group_free(file, store, r, group, 0)?;
         let b = file.block_mut(store, r, self.layout.bitmap_block(group), |_| {})?;
         match b.get_mut(bit / 8) {
             Some(byte) if *byte >> (bit % 8) & 1 == 0 => *byte |= 1 << (bit % 8),
@@ -138,6 +142,7 @@ impl Palloc {
         if !self.is_allocated(file, store, r, nr)? {
             return Ok(false);
         }
+        self.change_group_free(file, store, r, group, 0)?;
         let b = file.block_mut(store, r, self.layout.bitmap_block(group), |_| {})?;
         if let Some(byte) = b.get_mut(bit / 8) {
             *byte &= !(1 << (bit % 8));

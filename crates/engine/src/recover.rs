@@ -2,9 +2,8 @@
 //!
 //! Recovery may be cut off at any point: until a super block points at the checkpoint it makes,
 //! the next mount finds the old super root and the same tail again, untouched, because no segment
-//! of the tail is handed out before that.
-
-use std::collections::BTreeMap;
+//! of the tail is handed out before that. Checkpoints made on the way lie off the old chain: nobody
+//! finds them before the super blocks point at the last one.
 
 use silt_format::summary::{self, BlockInfo};
 use silt_format::{BlockNr, Ino, SegNr};
@@ -12,10 +11,10 @@ use silt_format::{BlockNr, Ino, SegNr};
 use crate::files::Tree;
 use crate::log::Cursor;
 use crate::search::{self, Tail};
-use crate::volume::Volume;
+use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
 
-/// Distance in sequence numbers from any log a crash may have left behind. Logs that reached the
+/// Least distance in sequence numbers from any log a crash may have left behind. Logs that reached the
 /// disk out of order lie at most as many segments ahead as a device can hold back.
 const SEQ_JUMP: u64 = 1 << 16;
 
@@ -28,12 +27,14 @@ pub(crate) struct Recovery {
 }
 
 impl Volume {
-    /// Applies complete data-sync logs behind the super root to files in memory and returns the
-    /// number of blocks. Inodes that cannot be opened are passed over.
-    pub(crate) fn roll_forward(&mut self, tail: &Tail) -> Result<u64> {
+    /// Applies complete data-sync logs behind the super root, in their order, and returns the number
+    /// of blocks. Inodes that cannot be opened are passed over. Memory: what one data-sync says of its
+    /// blocks, and the data that `options` allow. For writing the tail must have been left before.
+    pub(crate) fn roll_forward(&mut self, tail: &Tail, options: &OpenOptions) -> Result<u64> {
         let g = self.store.geometry;
         let device = self.store.device.clone();
-        let mut newest: BTreeMap<(u64, u64), BlockNr> = BTreeMap::new();
+        let most = options.cache_bytes / u64::from(g.block_size);
+        let mut applied = 0;
         let mut collected: Option<Vec<(Ino, u64, BlockNr)>> = None;
         let mut pos = BlockNr(tail.start);
         let mut seq = tail.start_seq;
@@ -66,8 +67,12 @@ impl Volume {
                     }
                 }
                 if h.has(summary::LOGEND) {
-                    newest.extend(list.drain(..).map(|(ino, key, at)| ((ino.0, key), at)));
-                    collected = None;
+                    for (ino, key, at) in collected.take().unwrap_or_default() {
+                        applied += u64::from(self.recover(ino, key, at)?);
+                        if self.dirty_blocks > most {
+                            self.checkpoint(options.now)?;
+                        }
+                    }
                 }
             }
             if pos.0 == tail.end {
@@ -84,17 +89,34 @@ impl Volume {
                 pos = g.segment_start(segment);
             }
         }
-        let mut applied = 0;
-        for ((ino, key), at) in newest {
-            let known = self.inode(Tree::Live, Ino(ino)).is_ok_and(|i| i.attr.is_regular());
-            if !known || key > g.max_key() {
-                continue;
-            }
-            let block = self.store.read(at)?;
-            self.recover_block(Ino(ino), key, block)?;
-            applied += 1;
-        }
         Ok(applied)
+    }
+
+    /// Puts one synced block into its file; tells whether there is such a file. Read-only, the map in
+    /// memory says where the block lies; for writing, its bytes wait for a checkpoint.
+    fn recover(&mut self, ino: Ino, key: u64, at: BlockNr) -> Result<bool> {
+        let known = self.inode(Tree::Live, ino).is_ok_and(|i| i.attr.is_regular());
+        if !known || key > self.store.geometry.max_key() {
+            return Ok(false);
+        }
+        if !self.read_only {
+            let block = self.store.read(at)?;
+            self.recover_block(ino, key, block)?;
+            return Ok(true);
+        }
+        let Some(mut inode) = self.inodes.remove(&ino.0) else { return Ok(false) };
+        let mut change = self.change();
+        let v = change.replace(&mut inode.map, key);
+        let delta = change.delta;
+        self.count_tree(delta);
+        // Its map must stay in memory.
+        inode.dirty = true;
+        self.inodes.insert(ino.0, inode);
+        match v {
+            Ok(v) => self.dat.assign(&self.store, v, at, self.cno).map(|()| true),
+            Err(Error::Format { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Leaves the segment of the newest super root for a fresh one: whatever logs lie behind it,
@@ -116,7 +138,9 @@ impl Volume {
             Err(Error::NoSpace) if tail.is_none() && !scrapped.is_empty() => scrapped.remove(0),
             Err(e) => return Err(e),
         };
-        self.cursor = Cursor { segment: fresh, next: fresh, offset: 0, seq: last_seq.wrapping_add(SEQ_JUMP) };
+        // Another recovery, cut off, may have begun in the same segment: not with the same number.
+        let jump = SEQ_JUMP + u64::from(self.next_generation()) % SEQ_JUMP;
+        self.cursor = Cursor { segment: fresh, next: fresh, offset: 0, seq: last_seq.wrapping_add(jump) };
         self.discontinued = true;
         self.meta_dirty = true;
         self.recovery = Some(Recovery { start: tail.map(|t| t.start), scrapped });

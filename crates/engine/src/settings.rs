@@ -51,12 +51,14 @@ impl Volume {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
+        let before = self.supers.clone();
         tune.apply(&mut self.supers.first.1);
         if let Some((_, second)) = &mut self.supers.second {
             tune.apply(second);
         }
         let writes = self.supers.both_as_they_are();
-        self.write_supers(&writes)
+        // What one copy may hold by now, the next write of it takes back.
+        self.write_supers(&writes).inspect_err(|_| self.supers = before)
     }
 
     /// Makes the volume `wanted` bytes large, or as large as its device has become, and returns
@@ -89,8 +91,9 @@ impl Volume {
         for s in g.nsegments..nsegments.min(g.nsegments + 2 * u64::from(g.block_size)) {
             self.sufile.clear_slot(&self.store, &self.dat, SegNr(s))?;
         }
+        let before = self.supers.clone();
         self.supers.move_secondary(size);
-        self.write_size(now, size, nsegments, STATE_RESIZE)?;
+        self.write_size(now, size, nsegments, STATE_RESIZE).inspect_err(|_| self.supers = before)?;
         self.store.geometry.nsegments = nsegments;
         self.sufile.grow(&self.store, &self.dat, gained)?;
         self.meta_dirty = true;
@@ -107,8 +110,9 @@ impl Volume {
             b.nsegments = nsegments.into();
             b.state = ((b.state.get() & !STATE_RESIZE) | resizing).into();
         });
+        self.write_supers(&writes)?;
         self.super_seq = self.last.seq;
-        self.write_supers(&writes)
+        Ok(())
     }
 
     /// Counts the clean segments again after a resize that was cut off.

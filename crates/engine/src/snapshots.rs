@@ -88,11 +88,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Deletes the plain checkpoints of a range; the newest one always stays, and so does what is
-    /// viewed. Returns how many went and which snapshots are in the way.
+    /// Deletes the plain checkpoints of a range; what is viewed stays. Returns how many went and
+    /// which snapshots are in the way. The newest one may go, too: that is durable with the next
+    /// checkpoint and not before, so there always is one (spec 10.5).
     pub fn delete_checkpoints(&mut self, range: Range<u64>) -> Result<(u64, Vec<u64>)> {
         self.may_change()?;
-        let end = range.end.min(self.last.cno);
+        let end = range.end.min(self.cno.0);
         let mut start = range.start.max(1);
         let mut viewed: Vec<u64> = self.views.keys().copied().filter(|c| (start..end).contains(c)).collect();
         viewed.sort_unstable();

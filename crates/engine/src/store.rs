@@ -90,6 +90,11 @@ impl Store {
         self.in_flight.insert(key, block);
     }
 
+    /// Takes a launched block back.
+    pub fn recall(&mut self, key: Key) {
+        self.in_flight.remove(&key);
+    }
+
     /// Everything launched is on the device: it may be evicted from now on.
     pub fn landed(&mut self) {
         for (key, block) in self.in_flight.drain() {

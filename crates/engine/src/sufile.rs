@@ -2,6 +2,9 @@
 //!
 //! Invariant: `ncleansegs` equals the clean entries among the volume's segments, holes included.
 
+use std::ops::Range;
+
+use rangemap::RangeSet;
 use silt_format::inode::RawInode;
 use silt_format::segment_usage::{self as su, SuEntry, SuHeader};
 use silt_format::{Geometry, Ino, SegNr};
@@ -12,9 +15,13 @@ use crate::store::Store;
 use crate::{At, Error, Result};
 
 /// The sufile of a volume; its header is kept parsed and stored with every change.
+#[derive(Clone)]
 pub struct SuFile {
     pub file: MetaFile,
     header: SuHeader,
+    /// Segments known not to be clean: the search for a clean one goes over them at once. As many
+    /// ranges as clean segments lie between them.
+    busy: RangeSet<u64>,
 }
 
 impl SuFile {
@@ -33,7 +40,7 @@ impl SuFile {
                 format!("{} clean and {} dirty of {n} segments", header.ncleansegs, header.ndirtysegs),
             ));
         }
-        Ok(SuFile { file, header })
+        Ok(SuFile { file, header, busy: RangeSet::new() })
     }
 
     /// Clean segments.
@@ -78,6 +85,9 @@ impl SuFile {
         };
         self.header.ncleansegs = count(self.clean(), before.is_clean(), after.is_clean()).into();
         self.header.ndirtysegs = count(self.dirty(), before.is_dirty(), after.is_dirty()).into();
+        if after.is_clean() {
+            self.busy.remove(segment.0..segment.0 + 1);
+        }
         self.store_header(store, dat)?;
         Ok(before)
     }
@@ -92,19 +102,54 @@ impl SuFile {
         let n = store.geometry.nsegments;
         let start = self.header.last_alloc.get().wrapping_add(1);
         let start = if start >= n { 0 } else { start };
-        for segment in (start..n).chain(0..start).map(SegNr) {
-            if self.entry(store, dat, segment)?.is_clean() {
-                self.header.last_alloc = segment.0.into();
-                self.change(store, dat, segment, |e| {
-                    *e = SuEntry::CLEAN;
-                    e.flags = su::DIRTY.into();
-                })?;
-                let blocks = store.geometry.segment_start(segment).0..store.geometry.segment_end(segment).0;
-                store.forget_physical(blocks);
-                return Ok(segment);
+        let found = match self.find_clean(store, dat, start..n)? {
+            Some(segment) => Some(segment),
+            None => self.find_clean(store, dat, 0..start)?,
+        };
+        let segment = found.ok_or(Error::NoSpace)?;
+        self.change(store, dat, segment, |e| {
+            *e = SuEntry::CLEAN;
+            e.flags = su::DIRTY.into();
+        })?;
+        self.busy.insert(segment.0..segment.0 + 1);
+        self.header.last_alloc = segment.0.into();
+        self.store_header(store, dat)?;
+        let blocks = store.geometry.segment_start(segment).0..store.geometry.segment_end(segment).0;
+        store.forget_physical(blocks);
+        Ok(segment)
+    }
+
+    /// The first clean segment of a range. What is passed over is remembered: each segment is looked
+    /// at once for each time it is taken.
+    fn find_clean(&mut self, store: &Store, dat: &Dat, range: Range<u64>) -> Result<Option<SegNr>> {
+        let g = &store.geometry;
+        let mut at = range.start;
+        while at < range.end {
+            if let Some(busy) = self.busy.get(&at) {
+                at = busy.end;
+                continue;
+            }
+            // To the end of this block's entries, with one look-up of the block.
+            let (block, _) = su::place(g, SegNr(at));
+            let stop = range.end.min((block + 1) * su::per_block(g) - su::first_offset(g));
+            let Some(b) = self.file.block(store, dat, block)? else { return Ok(Some(SegNr(at))) };
+            let first = at;
+            while at < stop {
+                let e =
+                    SuEntry::read(&b, su::place(g, SegNr(at)).1).at(|| format!("sufile block {block}"))?;
+                if e.is_clean() {
+                    break;
+                }
+                at += 1;
+            }
+            if first < at {
+                self.busy.insert(first..at);
+            }
+            if at < stop {
+                return Ok(Some(SegNr(at)));
             }
         }
-        Err(Error::NoSpace)
+        Ok(None)
     }
 
     /// Makes a segment's entry part of the next log and marks it in use.
@@ -130,6 +175,15 @@ impl SuFile {
         self.change(store, dat, segment, |e| {
             *e = SuEntry::CLEAN;
             e.flags = su::DIRTY.into();
+        })
+        .map(|_| ())
+    }
+
+    /// Marks a segment that holds nothing as one never to be used (spec 11.2, 12.10).
+    pub fn set_error(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        self.change(store, dat, segment, |e| {
+            *e = SuEntry::CLEAN;
+            e.flags = su::ERROR.into();
         })
         .map(|_| ())
     }

@@ -2,8 +2,11 @@
 //!
 //! `first` is the copy that was written last (or preferred at open), `second` the other. Updates
 //! while mounted go to the older one, so one valid copy exists at every moment.
+//!
+//! A write is made under the volume's lock and may be done outside of it. One that another has
+//! overtaken meanwhile is left out: its bytes hold settings of the past.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use silt_device::Device;
 use silt_format::super_block::{self as sb, Copies, Copy, SuperBlock};
@@ -30,6 +33,8 @@ pub struct Supers {
     /// Which copy could not be used at open, for a message.
     pub torn: Option<Copy>,
     secondary_offset: u64,
+    /// How many writes of each copy were made so far. Held while one is done.
+    made: Arc<Mutex<[u64; 2]>>,
 }
 
 /// Reads both copies and chooses (spec 2.5).
@@ -59,7 +64,7 @@ pub fn read(device: &dyn Device) -> Result<Supers> {
         sb::choose(primary, secondary, size).map_err(Error::Unusable)?;
     let torn = if secondary_usable { torn } else { torn.filter(|t| *t == Copy::Primary) };
     let state_at_open = first.1.state.get();
-    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset };
+    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset, made: Arc::default() };
     if supers.second.is_none() && secondary_usable {
         // The place is there: the next write of both copies mends it.
         let other = if supers.first.0 == Copy::Primary { Copy::Secondary } else { Copy::Primary };
@@ -70,17 +75,34 @@ pub fn read(device: &dyn Device) -> Result<Supers> {
     Ok(supers)
 }
 
+fn index(copy: Copy) -> usize {
+    match copy {
+        Copy::Primary => 0,
+        Copy::Secondary => 1,
+    }
+}
+
 /// One write of a super block.
 #[derive(Debug, Clone)]
 pub struct SuperWrite {
     /// Byte offset.
-    pub offset: u64,
-    pub bytes: Box<[u8; sb::SIZE]>,
+    offset: u64,
+    bytes: Box<[u8; sb::SIZE]>,
+    copy: Copy,
+    /// Its number among the writes of this copy.
+    number: u64,
+    made: Arc<Mutex<[u64; 2]>>,
 }
 
 impl SuperWrite {
-    /// Writes it durably, after everything before it is durable.
+    /// Writes it durably, after everything before it is durable. Does nothing if a later write of
+    /// the same copy was made meanwhile: that one says all that this one does. Waits while another
+    /// is being done.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made[index(self.copy)] != self.number {
+            return Ok(());
+        }
         device.write_durably(self.offset, &self.bytes[..])?;
         Ok(())
     }
@@ -105,26 +127,28 @@ impl Supers {
         self.secondary_offset = sb::secondary_offset(device_size);
     }
 
-    fn emit(&self, copy: Copy, block: &SuperBlock) -> SuperWrite {
-        SuperWrite { offset: self.offset(copy), bytes: Box::new(block.clone().to_disk()) }
+    /// A write of a copy with these contents.
+    pub fn emit(&self, copy: Copy, block: &SuperBlock) -> SuperWrite {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = &mut made[index(copy)];
+        *number += 1;
+        SuperWrite {
+            offset: self.offset(copy),
+            bytes: Box::new(block.clone().to_disk()),
+            copy,
+            number: *number,
+            made: self.made.clone(),
+        }
     }
 
     /// Changes the preferred copy with `f`, makes the other equal, and writes both.
     pub fn write_both(&mut self, now: u64, f: impl FnOnce(&mut SuperBlock)) -> Vec<SuperWrite> {
         f(&mut self.first.1);
         self.first.1.wtime = now.into();
-        let mut writes = vec![self.emit(self.first.0, &self.first.1)];
-        if let Some((copy, block)) = &mut self.second {
+        if let Some((_, block)) = &mut self.second {
             *block = self.first.1.clone();
-            writes.push(SuperWrite {
-                offset: match copy {
-                    Copy::Primary => sb::PRIMARY_OFFSET,
-                    Copy::Secondary => self.secondary_offset,
-                },
-                bytes: Box::new(block.clone().to_disk()),
-            });
         }
-        writes
+        self.both_as_they_are()
     }
 
     /// Both copies with what they hold, each pointing at its own log.

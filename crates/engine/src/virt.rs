@@ -111,7 +111,7 @@ impl Change<'_> {
     pub fn unmap_all(&mut self, map: &mut Map) -> Result<()> {
         let before = self.delta;
         bmap::destroy(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, |n, ptr| {
-            let Change { store, dat, cno, dead, delta } = &mut *n.change;
+            let Change { store, dat, cno, dead, delta, .. } = &mut *n.change;
             *delta -= 1;
             dat.end(store, VBlockNr(ptr), *cno, *dead)
         })?;

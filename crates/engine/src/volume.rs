@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
+use rangemap::RangeSet;
 use silt_device::Device;
 use silt_format::super_block::{self as sb, STATE_ERROR, STATE_VALID};
 use silt_format::{Cno, Geometry, Ino};
@@ -18,8 +19,9 @@ use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
 use crate::inode::Inode;
-use crate::log::{Cursor, WriteOrder};
+use crate::log::{Cursor, LogWrite, WriteOrder};
 use crate::recover::Recovery;
+use crate::redo::BadPlace;
 use crate::search;
 use crate::store::Store;
 use crate::sufile::SuFile;
@@ -35,13 +37,14 @@ pub struct OpenOptions {
     /// Show the newest checkpoint, ignoring synced data behind it. Only with `read_only`, or on
     /// a cleanly unmounted volume.
     pub norecovery: bool,
-    /// Bytes of clean metadata kept in memory.
+    /// Bytes of clean metadata kept in memory; and of synced data that recovery holds at once, which
+    /// beyond that becomes checkpoints on the way (read-only, it holds none).
     pub cache_bytes: u64,
     /// Inodes kept in memory beyond those in use.
     pub cached_inodes: usize,
     /// Seconds since 1970.
     pub now: u64,
-    /// For inode generations.
+    /// For inode generations, and to tell one recovery from another.
     pub seed: u64,
 }
 
@@ -119,7 +122,7 @@ pub struct Volume {
     /// Inodes whose `current` side holds changes.
     pub(crate) dirty: BTreeSet<u64>,
     /// Numbers handed out that the ifile does not show as taken yet.
-    pub(crate) new_numbers: HashSet<u64>,
+    pub(crate) new_numbers: RangeSet<u64>,
     pub(crate) next_ino: u64,
     pub(crate) inodes_count: u64,
     /// Blocks of the tree's files and the ifile.
@@ -145,12 +148,21 @@ pub struct Volume {
     pub(crate) recovery: Option<Recovery>,
     /// Order of the logs that [`Volume::checkpoint`] writes itself.
     pub(crate) order: WriteOrder,
+    /// A log that [`Volume::finish_construction`] could not write.
+    pub(crate) unwritten: Option<LogWrite>,
+    /// Places tried in a row that took nothing.
+    pub(crate) moves: u32,
+    /// Logs were moved off the chain: [`Volume::settle`] is due.
+    pub(crate) moved: bool,
+    /// Places that took no log, to be tried again once the log is settled elsewhere.
+    pub(crate) bad_places: Vec<BadPlace>,
     generation: u64,
 }
 
 impl Volume {
-    /// Opens a volume. Recovery of synced data happens here in memory; opened for writing, the
-    /// caller must then run [`Volume::take_over`] before anything else.
+    /// Opens a volume. Synced data is recovered here, in memory or, opened for writing and where there
+    /// is much of it, into clean segments; the caller must then run [`Volume::take_over`] before
+    /// anything else.
     pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(Volume, OpenReport)> {
         let mut supers = supers::read(&*device)?;
         let geometry = supers.geometry(&device)?;
@@ -165,16 +177,12 @@ impl Volume {
             ..OpenReport::default()
         };
         if ro_features != 0 && !options.read_only {
-            return Err(Error::Invalid(format!(
-                "the volume has features that only allow reading ({ro_features:#x}); mount it with -o ro"
-            )));
+            return Err(Error::ReadOnlyFeatures(ro_features));
         }
         let found = search::search(&*device, &geometry, &mut supers)?;
         report.was_unclean = supers.state_at_open & STATE_VALID == 0;
         if options.norecovery && report.was_unclean && !options.read_only {
-            return Err(Error::Invalid(
-                "the volume was not cleanly unmounted: norecovery needs ro as well".into(),
-            ));
+            return Err(Error::Unclean);
         }
         let store = Store::new(device, geometry, options.cache_bytes);
         let dat = Dat::new(&geometry, found.root.dat);
@@ -197,7 +205,7 @@ impl Volume {
             nongc_ctime: found.root.nongc_ctime,
             inodes: HashMap::new(),
             dirty: BTreeSet::new(),
-            new_numbers: HashSet::new(),
+            new_numbers: RangeSet::new(),
             next_ino: geometry.first_ino,
             inodes_count: entry.inodes_count.get(),
             tree_blocks: entry.blocks_count.get(),
@@ -215,6 +223,10 @@ impl Volume {
             trim_at: options.cached_inodes.max(16),
             recovery: None,
             order: WriteOrder::default(),
+            unwritten: None,
+            moves: 0,
+            moved: false,
+            bad_places: Vec::new(),
             generation: options.seed,
             store,
             dat,
@@ -224,11 +236,11 @@ impl Volume {
             supers,
         };
         if report.was_unclean && !options.norecovery {
-            if let Some(tail) = &found.tail {
-                report.rolled_forward = volume.roll_forward(tail)?;
-            }
             if !options.read_only {
                 volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+            }
+            if let Some(tail) = &found.tail {
+                report.rolled_forward = volume.roll_forward(tail, options)?;
             }
         }
         volume.finish_resize()?;
@@ -259,7 +271,9 @@ impl Volume {
         self.write_supers(&writes)?;
         self.super_seq = self.supers.first.1.last_seq.get();
         self.super_written = now;
-        self.forget_tail()
+        self.moved = false;
+        self.forget_tail()?;
+        self.settle(now)
     }
 
     /// Writes what waits and marks the volume cleanly unmounted. Nothing may be pinned.
@@ -269,6 +283,10 @@ impl Volume {
         }
         self.finish_construction(now)?;
         self.checkpoint(now)?;
+        if self.has_changes() {
+            // Places found bad meanwhile.
+            self.checkpoint(now)?;
+        }
         let (last, free) = (self.last, self.free_blocks());
         let state = self.supers.state_at_open;
         let writes = self.supers.write_both(now, |b| {
@@ -295,7 +313,7 @@ impl Volume {
             // The other copy keeps pointing at its own, earlier log.
             block.state = (block.state.get() | STATE_ERROR).into();
             writes.truncate(1);
-            writes.push(SuperWrite { offset: self.supers.offset(copy), bytes: Box::new(block.to_disk()) });
+            writes.push(self.supers.emit(copy, &block));
             self.supers.second = Some((copy, block));
         }
         self.write_supers(&writes)
@@ -306,7 +324,7 @@ impl Volume {
     /// the older copy has grown to 64 MiB. Write it outside the lock, log first (its durable
     /// write flushes).
     pub fn due_super_write(&mut self, now: u64) -> Option<SuperWrite> {
-        if self.read_only || self.super_seq == self.last.seq {
+        if self.read_only || self.moved || self.super_seq == self.last.seq {
             return None;
         }
         let segment_bytes =

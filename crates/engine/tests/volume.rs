@@ -362,6 +362,76 @@ fn settings_change_in_both_copies() {
     judge(&device);
 }
 
+/// A write of a super block that the log writer holds when settings change must not bring the old
+/// ones back.
+#[test]
+fn settings_are_not_undone_by_a_write_on_its_way() {
+    let size = 8 << 20;
+    let device = fresh(4096, 16, size);
+    let mut v = open(&device);
+    let ino = v.create_inode(attr()).unwrap();
+    let mut now = 3000;
+    let on_its_way = loop {
+        now += 20;
+        for key in 0..10 {
+            v.write_block(ino, key, vec![1; 4096].into()).unwrap();
+        }
+        v.checkpoint(now).unwrap();
+        if let Some(write) = v.due_super_write(now) {
+            break write;
+        }
+    };
+    v.tune(&silt_engine::Tune { label: Some(b"new".to_vec()), ..Default::default() }).unwrap();
+    on_its_way.write(&*device).unwrap();
+    let cursors: Vec<u64> = [1024, silt_format::super_block::secondary_offset(size)]
+        .into_iter()
+        .map(|offset| {
+            let mut bytes = [0; 1024];
+            device.read_at(offset, &mut bytes).unwrap();
+            let s = silt_format::super_block::SuperBlock::parse(&bytes).unwrap();
+            assert_eq!(s.label(), b"new", "at {offset}");
+            s.last_cno.get()
+        })
+        .collect();
+    assert!(cursors.contains(&v.last_log().cno), "{cursors:?}: what was on its way is there, too");
+}
+
+#[test]
+fn a_failed_change_of_settings_leaves_them_as_they_were() {
+    let device = fresh(4096, 16, 8 << 20);
+    let device = Arc::new(silt_device::Fault::new(device.fork()));
+    let options = OpenOptions { now: 2000, ..OpenOptions::default() };
+    let (mut v, _) = Volume::open(device.clone() as Arc<dyn Device>, &options).unwrap();
+    v.take_over(2000).unwrap();
+    let tune = silt_engine::Tune { label: Some(b"new".to_vec()), ..Default::default() };
+    device.fail_writes(0..2048, silt_device::Times::Next(1));
+    assert!(v.tune(&tune).is_err());
+    assert_eq!(v.super_block().label(), b"test");
+    v.tune(&tune).unwrap();
+    assert_eq!(v.super_block().label(), b"new");
+}
+
+/// Numbers given out and not yet in a checkpoint are passed over at once.
+#[test]
+fn the_next_inode_number_is_found_at_once_among_many_pending_ones() {
+    let device = fresh(4096, 2048, 1 << 30);
+    let mut v = open(&device);
+    let all: Vec<Ino> = (0..40_000).map(|_| v.create_inode(attr()).unwrap()).collect();
+    let started = std::time::Instant::now();
+    for n in 0..40_000 {
+        v.delete_inode(all[n % 2]).unwrap();
+        assert_eq!(v.create_inode(attr()).unwrap(), all[n % 2]);
+        // A number behind all that are pending.
+        let last = v.create_inode(attr()).unwrap();
+        assert!(last > all[39_999]);
+        v.delete_inode(last).unwrap();
+    }
+    // It took minutes when each pending number was looked at.
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    v.close(3000).unwrap();
+    judge(&device);
+}
+
 #[test]
 fn either_super_block_may_be_torn() {
     let size = 8 << 20;

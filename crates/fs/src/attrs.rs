@@ -164,6 +164,15 @@ impl Fs {
         Ok(self.getattr(tree, ino)?.flags)
     }
 
+    /// Whether changes of a live inode are to be durable before they are answered: the flag `SYNC`, and for
+    /// directories `DIRSYNC`, too.
+    pub fn is_sync(&mut self, ino: Ino) -> bool {
+        self.volume.inode(Tree::Live, ino).is_ok_and(|i| {
+            let asks = if i.attr.is_dir() { flags::SYNC | flags::DIRSYNC } else { flags::SYNC };
+            i.attr.flags & asks != 0
+        })
+    }
+
     /// Sets inode flags (`FS_IOC_SETFLAGS`): what users may set and the type can carry, the rest
     /// stays. Regular files and directories only. EPERM: not the owner, or without privilege
     /// where immutable or append-only would change.

@@ -265,6 +265,28 @@ impl Fs {
         Ok(true)
     }
 
+    /// Whether a live directory may be removed: nothing but "." and ".." is in what can be read of it.
+    pub(crate) fn dir_is_removable(&mut self, dir: Ino) -> Result<bool> {
+        match self.dir_is_empty(dir) {
+            Err(FsError::Io { .. }) => {}
+            Ok(false) if self.dir_is_damaged(Tree::Live, dir)? => {}
+            other => return other,
+        }
+        let end = self.chunk_count(Tree::Live, dir)?;
+        let mut chunks = Chunks::new(Tree::Live, dir, 0, end);
+        while let Some((_, block)) = chunks.next(&mut self.volume) {
+            let Ok(block) = block else { continue };
+            // Names in a chunk that is damaged cannot be removed one by one.
+            if dir::check(&block).is_err() {
+                continue;
+            }
+            if dir::entries(&block).flatten().any(|e| e.ino.0 != 0 && !is_dots(e.name)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Adds an entry for a name that is not there, growing the directory if need be. The caller
     /// has seen to it that there is space for two blocks.
     pub(crate) fn dir_insert(&mut self, dir: Ino, name: &[u8], ino: Ino, file_type: u8) -> Result<()> {

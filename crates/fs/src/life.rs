@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use silt_engine::{Error, Tree};
+use silt_engine::Tree;
 
 use crate::error::{Of, Result};
 use crate::{Fs, Ino};
@@ -96,7 +96,6 @@ impl Fs {
             ControlFlow::Continue(())
         });
         self.orphans = next;
-        walked.of(Ino(6))?;
         for ino in found {
             if self.nodes.contains_key(&ino.0) {
                 continue;
@@ -104,10 +103,12 @@ impl Fs {
             // What is in memory may be newer: linked since, or deleted already.
             match self.volume.inode(Tree::Live, ino) {
                 Ok(i) if i.attr.links == 0 => self.reap(ino)?,
-                Err(Error::Format { .. }) => self.reap(ino)?,
+                // One that is damaged was hardly left by a crash: an entry may name it, and would name
+                // somebody else's file once the number is handed out again.
                 _ => {}
             }
         }
+        walked.of(Ino::IFILE)?;
         Ok(self.orphans.is_some())
     }
 }

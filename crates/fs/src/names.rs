@@ -31,10 +31,10 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 impl Fs {
-    /// Finds a name, "." and ".." included. EIO: its inode is damaged or missing.
+    /// Finds a name, "." and ".." included; "." is the inode itself, whatever its type. EIO: its inode is damaged or missing.
     pub fn lookup(&mut self, tree: Tree, parent: Ino, name: &[u8]) -> Result<Stat> {
         if name == b"." {
-            self.dir_attr(tree, parent)?;
+            // Of whatever it is: file handles are looked up so.
             return self.getattr(tree, parent);
         }
         let ino = match name {
@@ -60,6 +60,15 @@ impl Fs {
             }
             other => other,
         }
+    }
+
+    /// What a directory says of a name other than "." and "..": the inode it leads to, and type bits of a
+    /// mode (0 where unknown). Answers also where that inode cannot be used.
+    pub fn entry(&mut self, tree: Tree, parent: Ino, name: &[u8]) -> Result<(Ino, u32)> {
+        self.dir_attr(tree, parent)?;
+        check_name(name)?;
+        let found = self.dir_find(tree, parent, name)?.ok_or(FsError::NotFound)?;
+        Ok((found.ino, file_type::to_mode(found.file_type)))
     }
 
     /// Finds an object by path from the root; empty components and "." stay where they are,
@@ -310,7 +319,7 @@ impl Fs {
             Err(FsError::Io { .. }) => {
                 self.dir_remove(parent, name, &found)?;
                 self.touch_dir(ctx, parent, 0)?;
-                self.drop_damaged(found.ino);
+                self.drop_damaged(found.ino, 1);
                 return Ok(found.ino);
             }
             Err(e) => return Err(e),
@@ -329,16 +338,21 @@ impl Fs {
         if a.links == 0 { self.reap(ino) } else { Ok(()) }
     }
 
-    /// An entry of an inode that cannot be loaded is gone: frees its number if that was all.
-    fn drop_damaged(&mut self, ino: Ino) {
+    /// An entry of an inode that cannot be loaded is gone: frees its number if those were all of its
+    /// links, `most` of them. Its blocks stay taken: a map that cannot be right may name those of others.
+    fn drop_damaged(&mut self, ino: Ino, most: u16) {
+        self.dirs.drop((Tree::Live, ino.0));
+        self.atimes.remove(&ino.0);
+        self.reserved.release_all(ino.0);
         let links = self.volume.raw_inode(ino).map(|raw| raw.links_count.get());
-        if matches!(links, Ok(0 | 1)) {
+        if links.is_ok_and(|n| n <= most) {
             // The name is gone, which was asked for; a number that stays taken harms nobody.
             let _ = self.volume.delete_inode(ino);
         }
     }
 
-    /// Removes an empty directory; the inode it had.
+    /// Removes an empty directory; the inode it had. What of it cannot be read counts as empty, and one
+    /// whose inode is damaged goes, too: otherwise nothing could ever remove it.
     pub fn rmdir(&mut self, ctx: &Context, parent: Ino, name: &[u8]) -> Result<Ino> {
         match name {
             b"." => return Err(FsError::Invalid),
@@ -346,14 +360,25 @@ impl Fs {
             _ => {}
         }
         let (above, found) = self.removable(parent, name)?;
-        let attr = self.may_remove(&above, found.ino)?;
-        if !attr.is_dir() {
+        let attr = match self.may_remove(&above, found.ino) {
+            Ok(attr) => Some(attr),
+            Err(FsError::Io { .. }) if found.file_type == file_type::DIR => None,
+            Err(FsError::Io { .. }) => return Err(FsError::NotDir),
+            Err(e) => return Err(e),
+        };
+        if attr.as_ref().is_some_and(|a| !a.is_dir()) {
             return Err(FsError::NotDir);
         }
         if found.ino == Ino::ROOT || found.ino == parent {
             return Err(FsError::Busy);
         }
-        if !self.dir_is_empty(found.ino)? {
+        if attr.is_none() {
+            self.dir_remove(parent, name, &found)?;
+            self.touch_dir(ctx, parent, -1)?;
+            self.drop_damaged(found.ino, 2);
+            return Ok(found.ino);
+        }
+        if !self.dir_is_removable(found.ino)? {
             return Err(FsError::NotEmpty);
         }
         self.dir_remove(parent, name, &found)?;

@@ -64,7 +64,10 @@ pub use errno::Errno;
 pub use error::{Error, Result};
 pub use filesystem::Filesystem;
 pub use init::{Config, KernelInfo, MAX_WRITE};
-pub use mount::{BlockDevice, MountEntry, MountOptions, Unmount, abort_connection, find_mount, unmount};
+pub use mount::{
+    BlockDevice, MountEntry, MountOptions, Unmount, abort_connection, find_mount, locate_mount, mounts,
+    unmount,
+};
 pub use notify::Notifier;
 pub use ops::{Context, SetAttr, SetTime};
 pub use reply::{

@@ -8,7 +8,7 @@
 //! * [`model`]: the tree in memory; [`caps`] says what the other side can do.
 //! * [`target`]: what a file system under test implements; `syscalls` (feature `path`) does so for any directory.
 //! * [`manifest`]: what a whole tree looks like, comparable between all who can read it; [`hash`] is how content
-//!   is compared. [`golden`] reads the manifests of the golden volumes.
+//!   is compared.
 //!
 //! Nothing here knows the file system that it tests. The same seed gives the same history for ever.
 
@@ -16,7 +16,6 @@ pub mod caps;
 pub mod content;
 pub mod errno;
 pub mod generator;
-pub mod golden;
 pub mod hash;
 pub mod manifest;
 pub mod model;

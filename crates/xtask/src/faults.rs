@@ -9,6 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::scratch::Scratch;
+
 /// One wrong change.
 struct Fault {
     name: &'static str,
@@ -110,8 +112,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Plants each fault in turn; those that nobody complains of are an error.
 pub fn faults(root: &Path, histories: u64, from: usize) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("silt-faults-").tempdir()?;
-    let project = scratch.path().join("project");
+    let scratch = Scratch::new("faults")?;
+    let project = scratch.join("project");
     std::fs::create_dir(&project)?;
     for part in ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates"] {
         copy(&root.join(part), &project.join(part))?;

@@ -14,13 +14,14 @@ use silt_verify::golden;
 
 use crate::guest::Options;
 use crate::rig::Rig;
+use crate::scratch::Scratch;
 use crate::turn::{KernelTurn, Trees, kernel_turns};
 
 /// Seconds since 1970, later than the volumes were made.
 const NOW: u64 = 1_800_000_000;
 
 /// Copies what a device in memory holds to a sparse image.
-fn store(from: &MemoryDevice, image: &std::path::Path) -> Result<Arc<dyn Device>> {
+pub(crate) fn store(from: &MemoryDevice, image: &std::path::Path) -> Result<Arc<dyn Device>> {
     let device = silt_device::create_image(image, from.len(), true)?;
     let mut result = Ok(());
     from.for_each_chunk(|offset, bytes| {
@@ -32,16 +33,26 @@ fn store(from: &MemoryDevice, image: &std::path::Path) -> Result<Arc<dyn Device>
     Ok(Arc::new(device))
 }
 
+/// What came of it, unless there was no room for it.
+fn room<T>(result: silt_fs::Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(e) if e.errno() == rustix::io::Errno::NOSPC.raw_os_error() => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// New files, changed files and removed names, in several checkpoints.
 fn change(target: &mut FsTarget) -> Result<()> {
     let ctx = Context { privileged: true, ..Context::default() };
     let fs = &mut target.fs;
     // A full volume has no room for more than removals.
-    if let Ok(dir) = fs.mkdir(&ctx, Ino::ROOT, b"by silt", 0o755) {
+    if let Some(dir) = room(fs.mkdir(&ctx, Ino::ROOT, b"by silt", 0o755))? {
         for n in 0..40u64 {
-            let Ok(file) = fs.create(&ctx, dir.ino, format!("file {n}").as_bytes(), 0o100_640) else { break };
+            let name = format!("file {n}");
+            let Some(file) = room(fs.create(&ctx, dir.ino, name.as_bytes(), 0o100_640))? else { break };
             let data: Vec<u8> = (0..n * 700).map(|i| (i % 251) as u8).collect();
-            let _ = fs.write(&ctx, file.ino, n * 300, &data, WriteFlags::default());
+            room(fs.write(&ctx, file.ino, n * 300, &data, WriteFlags::default()))?;
             if n % 10 == 0 {
                 fs.sync_all(NOW + 100 + n)?;
             }
@@ -57,7 +68,7 @@ fn change(target: &mut FsTarget) -> Result<()> {
     for (i, (ino, name)) in names.iter().enumerate() {
         match i % 3 {
             0 => drop(fs.unlink(&ctx, Ino::ROOT, name)?),
-            1 => drop(fs.write(&ctx, *ino, 1500, &[0x5A; 3000], WriteFlags::default())),
+            1 => drop(room(fs.write(&ctx, *ino, 1500, &[0x5A; 3000], WriteFlags::default()))?),
             _ => {}
         }
     }
@@ -67,10 +78,10 @@ fn change(target: &mut FsTarget) -> Result<()> {
 
 /// Plays all volumes; one guest looks at them in the end.
 pub fn golden(rig: &Rig) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("silt-golden-").tempdir()?;
+    let scratch = Scratch::new("golden")?;
     let mut turns = Vec::new();
     for name in golden::NAMES {
-        let image = scratch.path().join(format!("{name}.img"));
+        let image = scratch.join(&format!("{name}.img"));
         let device = store(&golden::open(name), &image)?;
         let mut target = FsTarget::open(device.clone(), silt_fs::Options::default(), NOW)?;
         let snapshots: BTreeMap<u32, u64> =

@@ -14,16 +14,17 @@ use silt_fs::{Context, Fs, Ino, WriteFlags};
 use silt_model::rng::Rng;
 
 use crate::rig::Rig;
+use crate::scratch::Scratch;
 
 const SIZES: [u32; 7] = [1024, 2048, 4096, 8192, 16384, 32768, 65536];
 
 /// Writes a volume of every block size and has GRUB read it.
 pub fn grub(rig: &Rig) -> Result<()> {
     for block_size in SIZES {
-        let scratch = tempfile::Builder::new().prefix("silt-grub-").tempdir()?;
-        let image = scratch.path().join("v.img");
+        let scratch = Scratch::new("grub")?;
+        let image = scratch.join("v.img");
         let (expected, removed) = write(&image, block_size)?;
-        let dir = scratch.path().join("mnt");
+        let dir = scratch.join("mnt");
         std::fs::create_dir(&dir)?;
         let mounted = Mounted::new(rig, &image, &dir)?;
         for (path, content) in &expected {

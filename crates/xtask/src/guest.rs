@@ -3,9 +3,8 @@
 mod log;
 
 use std::fs::File;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::agent;
 use crate::exchange::{DEVICES, Job, Task};
 use crate::rig::Rig;
+use crate::scratch::{Group, Scratch};
 pub use log::GuestLog;
 
 /// How a guest is run.
@@ -52,21 +52,6 @@ pub fn agent_binary() -> Result<PathBuf> {
 /// The modules that every job needs.
 pub fn modules(rig: &Rig) -> Vec<(PathBuf, String)> {
     vec![rig.module("fs/nilfs2/nilfs2.ko", "")]
-}
-
-/// A process group that does not outlive its handle.
-struct Group(Child);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if let Ok(None) = self.0.try_wait()
-            && let Some(pid) = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw)
-        {
-            // It may just have ended by itself.
-            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
-            let _ = self.0.wait();
-        }
-    }
 }
 
 /// Where the guest's memory lies: shared memory if there is room, else the exchange directory.
@@ -112,12 +97,11 @@ pub fn boot(rig: &Rig, exchange: &Path, job: &Job, options: &Options) -> Result<
         .env("TMPDIR", memory_dir(exchange, options.memory))
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
-        .stderr(output)
-        .process_group(0);
-    let mut group = Group(command.spawn().with_context(|| format!("starting {}", rig.linux().display()))?);
+        .stderr(output);
+    let mut group = Group::spawn(&mut command)?;
     let started = Instant::now();
     let late = loop {
-        if group.0.try_wait()?.is_some() {
+        if group.try_wait()?.is_some() {
             break false;
         }
         if started.elapsed() > options.timeout {
@@ -145,7 +129,7 @@ pub fn shell(
     out: &Path,
     options: &Options,
 ) -> Result<(GuestLog, i32)> {
-    let exchange = tempfile::tempdir()?;
+    let exchange = Scratch::new("guest")?;
     let task = Task::Shell { script: script.to_owned(), out: std::path::absolute(out)? };
     let (modules, environment) = (modules(rig), rig.environment());
     let job = Job { images: images.to_vec(), modules, environment, task };

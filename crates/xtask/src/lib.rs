@@ -2,16 +2,24 @@
 //! runs inside, `turn` is the kernel's half of a round trip.
 
 pub mod agent;
+pub mod bench;
+pub mod datasync;
 pub mod exchange;
 pub mod faults;
 pub mod golden;
 pub mod grub;
 pub mod guest;
 pub mod kill;
+pub mod mounted;
 pub mod prove;
 pub mod rig;
 pub mod roundtrip;
+pub mod scratch;
+pub mod shapes;
 pub mod suites;
 pub mod superblock;
+pub mod through;
+pub mod tree;
 pub mod turn;
 pub mod whole;
+pub mod witness;

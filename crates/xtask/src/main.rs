@@ -12,7 +12,9 @@ use silt_model::syscalls::{Look, NoMoments, PathTarget, probe, tree_manifest};
 use xtask::guest::{self, Options};
 use xtask::prove::{Plan, prove, shrink_first_turn};
 use xtask::rig::{self, Rig};
-use xtask::{faults, golden, grub, roundtrip, suites, whole};
+use xtask::suites::{BLOCK_SIZES, Programs, fsx, pjdfstest};
+use xtask::tree::Files;
+use xtask::{bench, datasync, faults, golden, grub, kill, roundtrip, scratch, shapes, tree, whole};
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -28,19 +30,51 @@ enum Verb {
         /// Histories of the round trip.
         #[arg(long, default_value_t = 200)]
         histories: u64,
-        /// Operations of each run of fsx.
-        #[arg(long, default_value_t = 20_000)]
-        fsx: u64,
-    },
-    /// pjdfstest, fsx and killed daemons through mounts of ./target/release/silt; root only.
-    Suites {
-        /// Operations of each run of fsx.
+        /// Guests of the round trip at once.
+        #[arg(long, default_value_t = GUESTS)]
+        guests: usize,
+        /// Operations of fsx on each block size.
         #[arg(long, default_value_t = 20_000)]
         fsx: u64,
         /// How often the daemon is killed.
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 12)]
+        kills: u64,
+        /// How many files are unpacked into a mount.
+        #[arg(long, default_value_t = 6000)]
+        files: usize,
+        /// Unpack the whole sources of Linux instead.
+        #[arg(long)]
+        linux: bool,
+    },
+    /// pjdfstest, fsx and killed daemons through mounts; root only.
+    Suites {
+        /// Operations of fsx on each block size.
+        #[arg(long, default_value_t = 20_000)]
+        fsx: u64,
+        /// How often the daemon is killed.
+        #[arg(long, default_value_t = 12)]
         kills: u64,
     },
+    /// Kills daemons beside the suites and looks for what was promised; root only.
+    Kills {
+        /// How often.
+        #[arg(long, default_value_t = 12)]
+        kills: u64,
+    },
+    /// A large tree unpacked into a mount and copied there, equal after a remount and in the kernel; root only.
+    Tree {
+        /// How many files.
+        #[arg(long, default_value_t = 6000)]
+        files: usize,
+        /// The whole sources of Linux instead.
+        #[arg(long)]
+        linux: bool,
+        /// The package linux-source-6.1, if it is not to be downloaded.
+        #[arg(long, requires = "linux")]
+        package: Option<PathBuf>,
+    },
+    /// The kernel recovers the synced data of daemons that were killed and of power cuts; root only.
+    DataSync,
     /// Gets the Debian packages that tests need.
     Rig,
     /// Runs a shell script under the real kernel, with images as /dev/ubda, /dev/ubdb, ...
@@ -99,14 +133,26 @@ enum Verb {
         #[arg(long, default_value_t = 200)]
         histories: u64,
         /// Guests at once.
-        #[arg(long, default_value_t = 2)]
+        #[arg(long, default_value_t = GUESTS)]
         guests: usize,
+        /// In one history of so many Silt's turns go through a mount, as root; 0 for none.
+        #[arg(long, default_value_t = whole::THROUGH)]
+        through: u64,
         /// Keep the volumes in this directory.
         #[arg(long)]
         keep: Option<PathBuf>,
     },
     /// Silt writes on in volumes that the kernel wrote, and the kernel reads them again.
     Golden,
+    /// The kernel takes apart block maps of every shape that Silt leaves behind.
+    Shapes,
+    /// Compares file systems side by side; root only. `cargo xtask bench --help` says more.
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Passed on.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Has GRUB's reader read volumes of every block size; root only.
     Grub,
     /// Plants faults in the writer, one at a time: the round trip must see each.
@@ -171,7 +217,10 @@ enum AgentVerb {
 }
 
 fn main() -> ExitCode {
-    match act(Arguments::parse().verb) {
+    let verb = Arguments::parse().verb;
+    // The first process of a guest has no one to signal it.
+    let ready = if matches!(verb, Verb::Agent(_)) { Ok(()) } else { scratch::clean_up_on_signals() };
+    match ready.and_then(|()| act(verb)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -182,14 +231,24 @@ fn main() -> ExitCode {
 
 fn act(verb: Verb) -> Result<ExitCode> {
     match verb {
-        Verb::Test { histories, fsx } => whole::test(&root(), whole::Plan { histories, fsx_ops: fsx })?,
-        Verb::Suites { fsx, kills } => {
-            suites::suites(
-                &root(),
-                &root().join("target/release/silt"),
-                suites::Plan { fsx_ops: fsx, kills },
-            )?;
+        Verb::Test { histories, guests, fsx, kills, files, linux } => {
+            let plan =
+                whole::Plan { histories, guests, fsx_ops: fsx, kills, files: which(files, linux, None) };
+            whole::test(&root(), &silt()?, &plan)?;
         }
+        Verb::Suites { fsx: ops, kills } => {
+            let (silt, programs) = (built()?, Programs::get(&root())?);
+            for block_size in BLOCK_SIZES {
+                pjdfstest(&silt, &programs, block_size)?;
+                fsx(&silt, &programs, block_size, ops)?;
+            }
+            kill::kill(&silt, &programs, kills)?;
+        }
+        Verb::Kills { kills } => kill::kill(&built()?, &Programs::get(&root())?, kills)?,
+        Verb::Tree { files, linux, package } => {
+            tree::tree(&Rig::find()?, &built()?, &which(files, linux, package))?;
+        }
+        Verb::DataSync => datasync::data_sync(&Rig::find()?, &built()?)?,
         Verb::Rig => rig::fetch()?,
         Verb::Guest { images, script, out, memory, timeout } => {
             let options = Options { memory, timeout: std::time::Duration::from_secs(timeout) };
@@ -208,11 +267,19 @@ fn act(verb: Verb) -> Result<ExitCode> {
             let seeds = seed..seed + histories;
             prove(&Rig::find()?, &Plan { seeds, ops, turns, guests, cut, thorough, clean: !no_clean, keep })?;
         }
-        Verb::RoundTrip { seed, histories, guests, keep } => {
-            let plan = roundtrip::Plan { seeds: seed..seed + histories, ops: (300, 200, 200), guests, keep };
+        Verb::RoundTrip { seed, histories, guests, through, keep } => {
+            let seeds = seed..seed + histories;
+            let through = if through > 0 && rustix::process::geteuid().is_root() {
+                Some((built()?, through))
+            } else {
+                None
+            };
+            let plan = roundtrip::Plan { seeds, ops: (300, 200, 200), guests, through, keep };
             roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
         Verb::Golden => golden::golden(&Rig::find()?)?,
+        Verb::Shapes => shapes::shapes(&Rig::find()?)?,
+        Verb::Bench { arguments } => bench::bench(&root(), &arguments)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,
         Verb::Faults { histories, from } => faults::faults(&root(), histories, from)?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,
@@ -229,6 +296,24 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Agent(AgentVerb::Probe { dir }) => println!("{:#?}", probe(&dir)?),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Guests at once where nothing else is said.
+const GUESTS: usize = 4;
+
+fn which(files: usize, linux: bool, package: Option<PathBuf>) -> Files {
+    if linux { Files::Linux(package) } else { Files::Some(files) }
+}
+
+/// The `silt` command that is built beside this program.
+fn silt() -> Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("silt"))
+}
+
+/// The same, built from the sources as they are.
+fn built() -> Result<PathBuf> {
+    whole::build(&root())?;
+    silt()
 }
 
 /// The root of the project.

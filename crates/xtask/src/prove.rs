@@ -16,6 +16,7 @@ use silt_model::run::{durable_end, plan, shrink};
 
 use crate::guest::Options;
 use crate::rig::Rig;
+use crate::scratch::Scratch;
 use crate::turn::{KernelTurn, Trees, TurnReport, kernel_turns};
 
 /// How a volume is made.
@@ -120,7 +121,7 @@ pub struct Plan {
 
 /// Runs it, prints the figures, and fails if there is anything to complain about.
 pub fn prove(rig: &Rig, work: &Plan) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("silt-prove-").tempdir()?;
+    let scratch = Scratch::new("prove")?;
     let dir = work.keep.clone().unwrap_or_else(|| scratch.path().to_owned());
     std::fs::create_dir_all(&dir)?;
     let started = Instant::now();
@@ -174,8 +175,8 @@ pub fn prove(rig: &Rig, work: &Plan) -> Result<()> {
 pub fn shrink_first_turn(rig: &Rig, seed: u64, ops: usize) -> Result<()> {
     let geometry = geometry(seed);
     let caps = Capabilities { remount: false, ..Capabilities::kernel(geometry.block_size) };
-    let scratch = tempfile::Builder::new().prefix("silt-shrink-").tempdir()?;
-    let image = scratch.path().join("image");
+    let scratch = Scratch::new("shrink")?;
+    let image = scratch.join("image");
     let fresh = || Model::new(caps.clone()).with_nilfs_file();
     let mut generator = Generator::new(mix(seed.wrapping_mul(1000)), Profile::of_seed(seed));
     let whole: Vec<Op> = plan(&mut fresh(), &mut generator, ops).into_iter().map(|(op, _)| op).collect();

@@ -105,6 +105,28 @@ fn succeeds(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The file of a package that is looked into, not installed: downloaded to `rig/packages` unless it is there.
+pub fn package(name: &str) -> Result<PathBuf> {
+    let directory = project().join("rig/packages");
+    std::fs::create_dir_all(&directory)?;
+    let have = || -> Result<Option<PathBuf>> {
+        let begins = format!("{name}_");
+        let entries = std::fs::read_dir(&directory)?.collect::<std::io::Result<Vec<_>>>()?;
+        Ok(entries.iter().find(|e| e.file_name().to_string_lossy().starts_with(&begins)).map(|e| e.path()))
+    };
+    if let Some(path) = have()? {
+        return Ok(path);
+    }
+    let mut download = Command::new("apt-get");
+    download.arg("download").arg(name).current_dir(&directory);
+    if succeeds(&mut download).is_err() {
+        // The lists may be old or not there yet; only the superuser can renew them.
+        succeeds(Command::new("apt-get").arg("update"))?;
+        succeeds(&mut download)?;
+    }
+    have()?.with_context(|| format!("apt-get downloaded no {name}"))
+}
+
 /// Gets the packages that are missing: installs them if this is the superuser, else unpacks them.
 pub fn fetch() -> Result<()> {
     let roots = roots();
@@ -133,7 +155,11 @@ pub fn fetch() -> Result<()> {
         std::fs::create_dir_all(unpacked())?;
         succeeds(Command::new("apt-get").arg("download").args(&missing).current_dir(&directory))?;
         for entry in std::fs::read_dir(&directory)? {
-            succeeds(Command::new("dpkg").arg("-x").arg(entry?.path()).arg(unpacked()))?;
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if missing.iter().any(|package| name.starts_with(&format!("{package}_"))) {
+                succeeds(Command::new("dpkg").arg("-x").arg(&path).arg(unpacked()))?;
+            }
         }
     }
     Rig::find().map(|_| println!("everything is there"))

@@ -6,11 +6,13 @@
 //! ```
 //! Every history has a seed that decides the form of the volume, the operations and whether it grows.
 //! What each side reads back, the other must read equally: the live tree and every snapshot, in every column.
-//! A model foretells both; the checker judges what Silt wrote.
+//! A model foretells both; the checker judges what Silt wrote. Silt works in this process, and in some histories
+//! through the daemon and a mount.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -21,6 +23,7 @@ use silt_model::caps::Capabilities;
 use silt_model::generator::{Generator, Profile};
 use silt_model::manifest::Columns;
 use silt_model::model::Model;
+use silt_model::op::Op;
 use silt_model::rng::mix;
 use silt_model::run::{compare, plan, run};
 use silt_model::target::{Target, Tree};
@@ -28,6 +31,8 @@ use silt_model::target::{Target, Tree};
 use crate::guest::Options;
 use crate::prove::{Geometry, geometry};
 use crate::rig::Rig;
+use crate::scratch::Scratch;
+use crate::through;
 use crate::turn::{KernelTurn, Trees, TurnReport, kernel_turns};
 
 /// Seconds since 1970 at which Silt's clock begins in a turn.
@@ -40,8 +45,10 @@ pub struct Plan {
     pub seeds: std::ops::Range<u64>,
     /// Operations of Silt's first turn, the kernel's, and Silt's second.
     pub ops: (usize, usize, usize),
-    /// Guests at once.
+    /// Guests at once. They wait a good part of their time: more than processors is best.
     pub guests: usize,
+    /// The `silt` command and in how many histories one has Silt's turns played through a mount; `None` for none.
+    pub through: Option<(PathBuf, u64)>,
     /// Where the volumes are kept; removed afterwards where none is named.
     pub keep: Option<PathBuf>,
 }
@@ -56,6 +63,8 @@ struct History {
     read: Trees,
     snapshots: BTreeMap<u32, u64>,
     complaints: Vec<String>,
+    /// The `silt` command, if Silt's turns go through a mount.
+    through: Option<PathBuf>,
 }
 
 fn open(image: &Path) -> Result<Arc<FileDevice>> {
@@ -80,7 +89,7 @@ fn mkfs(image: &Path, seed: u64, g: Geometry) -> Result<()> {
 }
 
 impl History {
-    fn new(dir: &Path, seed: u64) -> Result<Self> {
+    fn new(dir: &Path, seed: u64, through: Option<&(PathBuf, u64)>) -> Result<Self> {
         let geometry = geometry(seed);
         let image = dir.join(format!("{seed}.img"));
         mkfs(&image, seed, geometry)?;
@@ -92,6 +101,10 @@ impl History {
             read: Trees::default(),
             snapshots: BTreeMap::new(),
             complaints: Vec::new(),
+            // Not all with the same profile, form or growth.
+            through: through
+                .filter(|(_, every)| seed % every == seed / every % every)
+                .map(|(silt, _)| silt.clone()),
         })
     }
 
@@ -100,29 +113,17 @@ impl History {
         if turn > 0 && self.seed.is_multiple_of(5) {
             self.grow()?;
         }
-        let mut target = self.target(START + turn * 10_000)?;
-        if let Some(report) = kernel {
-            let read = trees(&mut target, &self.snapshots)?;
-            let found = match &report.trees {
-                Some(theirs) => theirs.differences(&read, Columns::ALL),
-                None => vec!["the kernel read nothing".to_owned()],
-            };
-            self.say("read by Silt after the kernel (kernel / Silt)", found);
-            self.say("the kernel changed the tree (model / Silt)", compare(&self.model, &mut target));
-        }
-        let caps = Capabilities { remount: false, ..target.capabilities() };
-        self.model.hand_over(caps);
-        target.set_snapshots(self.snapshots.clone(), self.model.snapshots_made());
-        target.every = u32::try_from(self.seed % 4)? * 7;
-        let seed = mix(self.seed.wrapping_mul(1000).wrapping_add(500 + turn));
-        let mut generator = Generator::new(seed, Profile::of_seed(self.seed));
-        if let Err(failure) = run(&mut self.model, &mut target, &mut generator, ops) {
-            self.complaints.push(format!("Silt's turn {turn}: {failure}"));
-        }
-        self.say("after Silt's turn (model / Silt)", compare(&self.model, &mut target));
-        self.snapshots = target.snapshots().clone();
-        target.close_volume()?;
-        drop(target);
+        let last = match self.through.clone() {
+            None => {
+                let mut target = self.target(START + turn * 10_000)?;
+                target.every = u32::try_from(self.seed % 4)? * 7;
+                self.play(&mut target, turn, ops, kernel)?;
+                self.snapshots = target.snapshots().clone();
+                target.close_volume()?;
+                None
+            }
+            Some(silt) => Some(self.mounted(&silt, turn, ops, kernel)?),
+        };
         let device = open(&self.image)?;
         let report = silt_verify::check(&*device, &silt_verify::Options::default());
         self.say("the checker", report.errors().map(|f| format!("{f:?}")).collect());
@@ -131,7 +132,60 @@ impl History {
         let mut target = self.target(START + turn * 10_000 + 9_000)?;
         self.read = trees(&mut target, &self.snapshots)?;
         target.close_volume()?;
+        if let Some(last) = last {
+            // What waits for a log is counted by estimate, and the host's kernel keeps what it heard last.
+            let columns = Columns { blocks: false, ..Columns::ALL };
+            self.say("unmounting changed the tree (mounted / after)", last.differences(&self.read, columns));
+        }
         Ok(())
+    }
+
+    /// What Silt does in its turn, whoever serves it.
+    fn play<T: Target>(
+        &mut self,
+        target: &mut T,
+        turn: u64,
+        ops: usize,
+        kernel: Option<&TurnReport>,
+    ) -> Result<()> {
+        if let Some(report) = kernel {
+            let read = trees(target, &self.snapshots)?;
+            let found = match &report.trees {
+                Some(theirs) => theirs.differences(&read, Columns::ALL),
+                None => vec!["the kernel read nothing".to_owned()],
+            };
+            self.say("read by Silt after the kernel (kernel / Silt)", found);
+            self.say("the kernel changed the tree (model / Silt)", compare(&self.model, target));
+        }
+        let caps = Capabilities { remount: false, ..target.capabilities() };
+        self.model.hand_over(caps);
+        let seed = mix(self.seed.wrapping_mul(1000).wrapping_add(500 + turn));
+        let mut generator = Generator::new(seed, Profile::of_seed(self.seed));
+        if let Err(failure) = run(&mut self.model, target, &mut generator, ops) {
+            self.complaints.push(format!("Silt's turn {turn}: {failure}"));
+        }
+        self.say("after Silt's turn (model / Silt)", compare(&self.model, target));
+        Ok(())
+    }
+
+    /// The same through the daemon; what was read last through the mount.
+    fn mounted(&mut self, silt: &Path, turn: u64, ops: usize, kernel: Option<&TurnReport>) -> Result<Trees> {
+        let scratch = Scratch::new("through")?;
+        let caps = through::capabilities(silt, self.geometry.block_size)?;
+        let made = self.model.snapshots_made();
+        let (mounted, mut target) =
+            through::open(silt, &self.image, scratch.path(), caps, self.snapshots.clone(), made)?;
+        self.play(&mut target, turn, ops, kernel)?;
+        self.snapshots = target.moments().snapshots.clone();
+        // Block counts of what waits are estimates.
+        if let Err(e) = target.apply(&Op::Checkpoint) {
+            self.complaints.push(format!("Silt's turn {turn}: no checkpoint at its end: error {}", e.0));
+        }
+        let read = trees(&mut target, &self.snapshots)?;
+        let commands = target.into_moments();
+        self.complaints.extend(commands.complaints);
+        mounted.unmount()?;
+        Ok(read)
     }
 
     fn grow(&mut self) -> Result<()> {
@@ -191,7 +245,7 @@ impl History {
 }
 
 /// Everything Silt reads, in every column.
-fn trees(target: &mut FsTarget, snapshots: &BTreeMap<u32, u64>) -> Result<Trees> {
+fn trees<T: Target>(target: &mut T, snapshots: &BTreeMap<u32, u64>) -> Result<Trees> {
     let mut read = |tree| target.manifest(tree, Columns::ALL).map_err(|e| anyhow!("{tree:?}: {e}"));
     let mut trees = Trees { live: read(Tree::Live)?, snapshots: BTreeMap::new() };
     for id in snapshots.keys() {
@@ -200,64 +254,93 @@ fn trees(target: &mut FsTarget, snapshots: &BTreeMap<u32, u64>) -> Result<Trees>
     Ok(trees)
 }
 
-/// Histories in one go, so that the volumes on disk stay few.
-const BATCH: u64 = 64;
+/// Histories of one guest, at most; they share its two boots.
+const GROUP: u64 = 12;
+
+/// How it stands.
+#[derive(Default)]
+struct Score {
+    done: u64,
+    bad: u64,
+}
 
 /// Plays everything, prints the figures, and fails if anybody complains.
 pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
     let started = Instant::now();
-    let mut bad = 0;
-    let mut done = 0;
-    let mut from = work.seeds.start;
-    while from < work.seeds.end {
-        let to = work.seeds.end.min(from + BATCH);
-        bad += batch(rig, work, from..to)?;
-        done += to - from;
-        let seconds = started.elapsed().as_secs_f64();
-        println!("{done} histories in {seconds:.0} s, {bad} with complaints");
-        from = to;
+    let count = work.seeds.end.saturating_sub(work.seeds.start);
+    let workers = work.guests.max(1);
+    // Small enough that no worker stands idle for long at the end.
+    let size = count.div_ceil(workers as u64 * 2).clamp(1, GROUP);
+    let next = Mutex::new(work.seeds.clone().step_by(usize::try_from(size)?));
+    let score = Mutex::new(Score::default());
+    let failed = AtomicBool::new(false);
+    let one = || -> Result<()> {
+        while !failed.load(Ordering::Relaxed) {
+            let from = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(from) = from else { break };
+            let seeds = from..work.seeds.end.min(from + size);
+            let told = seeds.clone();
+            let played = group(rig, work, seeds).with_context(|| format!("histories {told:?}"));
+            let bad = played.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            let mut score = score.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = score.done;
+            (score.done, score.bad) = (before + told.end - told.start, score.bad + bad);
+            if score.done / 64 > before / 64 || score.done == count {
+                let seconds = started.elapsed().as_secs_f64();
+                println!("{} histories in {seconds:.0} s, {} with complaints", score.done, score.bad);
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(one)).collect();
+        let ends: Vec<_> = workers.into_iter().map(|w| w.join()).collect();
+        ends.into_iter().try_for_each(|end| end.unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
+    })?;
+    let Score { done, bad } = *score.lock().unwrap_or_else(PoisonError::into_inner);
+    match bad {
+        0 if done == count => Ok(()),
+        0 => bail!("{done} of {count} histories were played"),
+        _ => bail!("{bad} of {done} histories were not as they should be"),
     }
-    if bad > 0 { bail!("{bad} of {done} histories were not as they should be") } else { Ok(()) }
 }
 
-fn batch(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<usize> {
-    let scratch = tempfile::Builder::new().prefix("silt-round-trip-").tempdir()?;
+/// Plays some histories from beginning to end with one guest at a time; how many were not as they should be.
+fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<u64> {
+    let scratch = Scratch::new("round-trip")?;
     let dir = work.keep.clone().unwrap_or_else(|| scratch.path().to_owned());
     std::fs::create_dir_all(&dir)?;
-    let mut histories = seeds.map(|seed| History::new(&dir, seed)).collect::<Result<Vec<_>>>()?;
-    each(&mut histories, |h| h.silt(0, work.ops.0, None))?;
+    let new = |seed| History::new(&dir, seed, work.through.as_ref());
+    let mut histories = seeds.map(new).collect::<Result<Vec<_>>>()?;
+    each(&mut histories, |h| h.silt(0, work.ops.0, None));
     let turns: Vec<_> = histories.iter_mut().map(|h| h.kernel(work.ops.1)).collect();
-    let reports = kernel_turns(rig, &turns, work.guests, &Options::default()).context("the kernel's turn")?;
+    let reports = kernel_turns(rig, &turns, 1, &Options::default()).context("the kernel's turn")?;
     for (h, report) in histories.iter_mut().zip(&reports) {
         h.complaints.extend(report.complaints.iter().map(|c| format!("the kernel: {c}")));
         h.snapshots = report.snapshots.clone();
     }
     let with: BTreeMap<u64, TurnReport> = histories.iter().map(|h| h.seed).zip(reports).collect();
-    each(&mut histories, |h| h.silt(1, work.ops.2, with.get(&h.seed)))?;
+    each(&mut histories, |h| h.silt(1, work.ops.2, with.get(&h.seed)));
     let turns: Vec<_> = histories.iter_mut().map(|h| h.kernel(0)).collect();
-    let reports =
-        kernel_turns(rig, &turns, work.guests, &Options::default()).context("the kernel's last look")?;
+    let reports = kernel_turns(rig, &turns, 1, &Options::default()).context("the kernel's last look")?;
     let mut bad = 0;
     for (h, report) in histories.iter_mut().zip(reports) {
         h.complaints.extend(report.complaints.iter().map(|c| format!("the kernel, last: {c}")));
         if !h.complaints.is_empty() {
             bad += 1;
-            println!("seed {} ({:?}):", h.seed, h.geometry);
-            h.complaints.iter().for_each(|c| println!("  {c}"));
-        }
-        if work.keep.is_none() {
-            let _ = std::fs::remove_file(&h.image);
+            let how = if h.through.is_some() { ", Silt through a mount" } else { "" };
+            let lines: String = h.complaints.iter().map(|c| format!("  {c}\n")).collect();
+            print!("seed {} ({:?}{how}):\n{lines}", h.seed, h.geometry);
         }
     }
     Ok(bad)
 }
 
 /// Runs Silt's part of every history; what stops one is its complaint.
-fn each(histories: &mut [History], f: impl Fn(&mut History) -> Result<()>) -> Result<()> {
+fn each(histories: &mut [History], f: impl Fn(&mut History) -> Result<()>) {
     for h in histories {
         if let Err(e) = f(h) {
             h.complaints.push(format!("{e:#}"));
         }
     }
-    Ok(())
 }

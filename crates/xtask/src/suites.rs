@@ -1,34 +1,50 @@
 //! Suites of others, through a real mount: `pjdfstest` and `fsx`, both from crates.io.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-/// How long to run.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    /// Operations of each of fsx's runs.
-    pub fsx_ops: u64,
-    /// How often the daemon is killed.
-    pub kills: u64,
-}
+use crate::mounted::{Mounted, judge, mkfs, run};
+use crate::scratch::{self, Scratch};
 
 /// The versions that are run.
-const PJDFSTEST: &str = "0.2.2";
-const FSX: &str = "0.3.2";
+const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
+const FSX: (&str, &str) = ("fsx", "0.3.2");
+/// Tests of pjdfstest that pass; fewer means that some were left out.
+const PJDFSTEST_PASSED: u64 = 382;
 
-/// Installs a program from crates.io below `rig/cargo`, once, and returns its path.
-fn program(root: &Path, name: &str, version: &str) -> Result<PathBuf> {
-    let dir = root.join("rig/cargo");
+/// Volumes with such blocks are tried.
+pub const BLOCK_SIZES: [&str; 2] = ["4096", "1024"];
+
+/// Where the programs are.
+pub struct Programs {
+    pjdfstest: PathBuf,
+    fsx: PathBuf,
+}
+
+impl Programs {
+    /// Installs them below `rig/cargo` of the project, once for each version.
+    pub fn get(root: &Path) -> Result<Self> {
+        Ok(Self { pjdfstest: program(root, PJDFSTEST)?, fsx: program(root, FSX)? })
+    }
+}
+
+fn program(root: &Path, (name, version): (&str, &str)) -> Result<PathBuf> {
+    let dir = root.join("rig/cargo").join(format!("{name}-{version}"));
     let path = dir.join("bin").join(name);
     if !path.exists() {
-        let status = Command::new("cargo")
-            // Not optimised: the file system below does the work.
+        let mut install = Command::new("cargo");
+        install
+            // The file system below does the work: hardly optimised is enough, and soon built.
             .args(["install", "--debug", "--quiet", "--locked", "--root"])
             .arg(&dir)
-            .args(["--version", version, name])
-            .status()?;
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .args(["--version", version, name]);
+        let status = scratch::status(&mut install)?;
         if !status.success() {
             bail!("cargo install {name} ended with {status}");
         }
@@ -36,110 +52,140 @@ fn program(root: &Path, name: &str, version: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A volume mounted for the time of a suite.
-struct Mounted<'a> {
-    silt: &'a Path,
-    dir: PathBuf,
-    image: PathBuf,
-    _scratch: tempfile::TempDir,
+/// A new volume, mounted.
+fn volume(silt: &Path, scratch: &Scratch, size: &str, block_size: &str) -> Result<(PathBuf, Mounted)> {
+    let image = scratch.join("v.img");
+    mkfs(silt, &image, size, &["-b", block_size])?;
+    let mounted = Mounted::new(silt, &image, &scratch.join("mnt"), &[])?;
+    Ok((image, mounted))
 }
 
-impl<'a> Mounted<'a> {
-    fn new(silt: &'a Path, size: &str, block_size: &str) -> Result<Self> {
-        let scratch = tempfile::Builder::new().prefix("silt-suite-").tempdir()?;
-        let image = scratch.path().join("v.img");
-        let dir = scratch.path().join("mnt");
-        std::fs::create_dir(&dir)?;
-        run(Command::new(silt).args(["mkfs", "-q", "--size", size, "-b", block_size]).arg(&image))?;
-        run(Command::new(silt).arg("mount").arg(&image).arg(&dir))?;
-        Ok(Mounted { silt, dir, image, _scratch: scratch })
-    }
-
-    /// Unmounts and has the volume judged.
-    fn close(self) -> Result<()> {
-        run(Command::new(self.silt).arg("umount").arg(&self.dir))?;
-        judge(&self.image)
-    }
-}
-
-/// Fails unless the checker finds the volume sound.
-pub(crate) fn judge(image: &Path) -> Result<()> {
-    let options = silt_device::OpenOptions::default();
-    let device = silt_device::open(image, silt_device::Access::ReadOnly, &options)?;
-    let report = silt_verify::check(&device, &silt_verify::Options::default());
-    if report.is_clean() {
-        Ok(())
-    } else {
-        bail!("the volume is not sound afterwards:\n{}", report.error_text())
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        // Only matters after a failure; a volume that is unmounted already says so, unheard.
-        let _ = Command::new(self.silt).arg("umount").arg(&self.dir).stderr(Stdio::null()).status();
-    }
-}
-
-/// Runs a command; its failure is an error with what it said.
-pub(crate) fn run(command: &mut Command) -> Result<Output> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    if !output.status.success() {
-        bail!(
-            "{command:?} ended with {}:\n{}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(output)
-}
-
-/// Runs both on block sizes 1024 and 4096, then kills daemons. Needs root and /dev/fuse.
-pub fn suites(root: &Path, silt: &Path, plan: Plan) -> Result<()> {
-    for block_size in ["4096", "1024"] {
-        pjdfstest(root, silt, block_size)?;
-        fsx(root, silt, block_size, plan)?;
-    }
-    crate::kill::kill(silt, plan.kills)
-}
-
-fn pjdfstest(root: &Path, silt: &Path, block_size: &str) -> Result<()> {
-    let program = program(root, "pjdfstest", PJDFSTEST)?;
-    let mounted = Mounted::new(silt, "512M", block_size)?;
-    let inside = mounted.dir.join("pjdfstest");
-    std::fs::create_dir(&inside)?;
-    std::fs::set_permissions(&inside, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
-    let settings = mounted.image.with_file_name("pjdfstest.toml");
+/// Runs pjdfstest in the new directory `inside`; its settings go to `scratch`.
+pub(crate) fn pjdfstest_command(programs: &Programs, inside: &Path, scratch: &Path) -> Result<Command> {
+    std::fs::create_dir(inside)?;
+    std::fs::set_permissions(inside, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    let settings = scratch.join("pjdfstest.toml");
     std::fs::write(
         &settings,
         "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\n\
          [settings]\nnaptime = 0.01\nallow_remount = false\n\
          [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]\n",
     )?;
-    let output = Command::new(&program).arg("-c").arg(&settings).arg("-p").arg(&inside).output()?;
+    let mut command = Command::new(&programs.pjdfstest);
+    command.arg("-c").arg(&settings).arg("-p").arg(inside);
+    Ok(command)
+}
+
+/// Runs all of pjdfstest on a volume with such blocks.
+pub fn pjdfstest(silt: &Path, programs: &Programs, block_size: &str) -> Result<()> {
+    let scratch = Scratch::new("suite")?;
+    let (image, mounted) = volume(silt, &scratch, "512M", block_size)?;
+    let inside = mounted.dir().join("pjdfstest");
+    let output = scratch::output(&mut pjdfstest_command(programs, &inside, scratch.path())?)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let summary = text.lines().rev().find(|l| l.starts_with("Summary:")).unwrap_or("no summary");
     println!("pjdfstest, blocks of {block_size}: {summary}");
-    if !output.status.success() || !summary.contains(" 0 failed") {
+    if !output.status.success() || count(summary, "failed") != Some(0) {
         let failed: Vec<_> = text.lines().filter(|l| l.contains("FAILED") || l.contains("failed")).collect();
         bail!("pjdfstest failed:\n{}", failed.join("\n"));
     }
-    mounted.close()
+    if count(summary, "passed") < Some(PJDFSTEST_PASSED) {
+        bail!("fewer tests of pjdfstest passed than the {PJDFSTEST_PASSED} that should");
+    }
+    mounted.unmount()?;
+    judge(&image)
 }
 
-fn fsx(root: &Path, silt: &Path, block_size: &str, plan: Plan) -> Result<()> {
-    let program = program(root, "fsx", FSX)?;
-    let mounted = Mounted::new(silt, "4G", block_size)?;
-    let settings = mounted.image.with_file_name("fsx.toml");
+/// The number before a word of pjdfstest's summary.
+fn count(summary: &str, word: &str) -> Option<u64> {
+    let words: Vec<&str> = summary.split([' ', ',']).filter(|w| !w.is_empty()).collect();
+    words.windows(2).find(|pair| pair[1] == word).and_then(|pair| pair[0].parse().ok())
+}
+
+/// A run of fsx.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FsxRun {
+    pub ops: u64,
+    pub seed: u64,
+    /// Whether each write through a mapping is followed by msync. Where not, the kernel decides when pages are
+    /// written.
+    pub msync: bool,
+}
+
+/// Runs fsx on `file`; its settings, and what it leaves when it fails, go to `scratch`.
+pub(crate) fn fsx_command(programs: &Programs, file: &Path, scratch: &Path, run: &FsxRun) -> Result<Command> {
+    let settings = scratch.join("fsx.toml");
     std::fs::write(
         &settings,
-        "flen = 262144\n[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\nmapwrite = 10\npunch_hole = 5\n\
-         truncate = 10\nfsync = 0.05\nfdatasync = 0.05\ncopy_file_range = 2\nsendfile = 1\nposix_fallocate = 1\n",
+        format!(
+            "flen = 262144\nnomsyncafterwrite = {}\n[weights]\nclose_open = 1\ninvalidate = 1\nmapread = 10\n\
+             mapwrite = 10\npunch_hole = 5\ntruncate = 10\nfsync = 0.05\nfdatasync = 0.05\ncopy_file_range = 2\n\
+             sendfile = 1\nposix_fallocate = 1\n",
+            !run.msync
+        ),
     )?;
-    let (ops, file) = (plan.fsx_ops.to_string(), mounted.dir.join("file"));
-    let mut command = Command::new(&program);
-    run(command.arg("-f").arg(&settings).args(["-N", &ops, "-S", "42"]).arg(&file))?;
-    println!("fsx, blocks of {block_size}: {ops} operations");
-    mounted.close()
+    let mut command = Command::new(&programs.fsx);
+    command.arg("-f").arg(&settings).arg("-P").arg(scratch);
+    command.args(["-N", &run.ops.to_string(), "-S", &run.seed.to_string()]).arg(file);
+    Ok(command)
+}
+
+/// Most operations of one process. fsx never unmaps what it read through a mapping: the more of these there are, the
+/// longer each cut of the file takes, and after 65,530 of them there can be no more.
+const FSX_LEG: u64 = 10_000;
+/// Processes at once: each waits for the disk a good part of its time.
+const FSX_AT_ONCE: usize = 3;
+
+/// Runs fsx for `ops` operations, in legs of at most [`FSX_LEG`]; each has a file, a volume and a seed of its own.
+pub fn fsx(silt: &Path, programs: &Programs, block_size: &str, ops: u64) -> Result<()> {
+    let started = Instant::now();
+    let legs = Mutex::new(0..ops.div_ceil(FSX_LEG));
+    let next = || legs.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || -> Result<()> {
+        while let Some(leg) = next() {
+            let ops = FSX_LEG.min(ops - leg * FSX_LEG);
+            let seed = 42 + leg;
+            let run = FsxRun { ops, seed, msync: leg.is_multiple_of(2) };
+            fsx_leg(silt, programs, block_size, &run)
+                .with_context(|| format!("fsx, seed {seed}"))
+                .inspect_err(|_| {
+                    // The others need not go on.
+                    *legs.lock().unwrap_or_else(PoisonError::into_inner) = 0..0;
+                })?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..FSX_AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        ends.into_iter().try_for_each(|end| end.unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
+    })?;
+    let legs = ops.div_ceil(FSX_LEG);
+    let seconds = started.elapsed().as_secs_f64();
+    println!("fsx, blocks of {block_size}: {ops} operations by {legs} processes in {seconds:.0} s");
+    Ok(())
+}
+
+fn fsx_leg(silt: &Path, programs: &Programs, block_size: &str, leg: &FsxRun) -> Result<()> {
+    let scratch = Scratch::new("suite")?;
+    // A volume keeps all that was ever written.
+    let (image, mounted) = volume(silt, &scratch, "16G", block_size)?;
+    let output = run(&mut fsx_command(programs, &mounted.dir().join("file"), scratch.path(), leg)?)?;
+    if !String::from_utf8_lossy(&output.stdout).contains("All operations completed") {
+        bail!("fsx does not say that it came to its end");
+    }
+    mounted.unmount()?;
+    judge(&image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_are_read() {
+        let summary = "Summary: 0 failed, 16 skipped, 382 passed, 0 expected failures, 398 total";
+        assert_eq!((count(summary, "failed"), count(summary, "passed")), (Some(0), Some(382)));
+        assert_eq!(count("no summary", "failed"), None);
+    }
 }

@@ -18,6 +18,7 @@ use silt_model::target::{Outcome, parse_outcome};
 use crate::exchange::{DEVICES, Job, Moment, Task, VolumeDir, VolumeJob, VolumeResult};
 use crate::guest::{self, GuestLog, Options};
 use crate::rig::Rig;
+use crate::scratch::Scratch;
 use crate::superblock;
 
 /// A live tree and its snapshots, by their number in the model.
@@ -124,6 +125,8 @@ pub struct TurnReport {
     pub seconds: BTreeMap<String, f64>,
     /// Segments in use before and after cleaning.
     pub segments: Option<(usize, usize)>,
+    /// Blocks of synced data that the kernel put in place when it mounted the volume.
+    pub salvaged: u64,
 }
 
 /// At most this many complaints of a kind are told for a volume.
@@ -176,7 +179,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn one_guest(rig: &Rig, turns: &[&KernelTurn], options: &Options) -> Result<Vec<TurnReport>> {
-    let exchange = tempfile::Builder::new().prefix("silt-guest-").tempdir()?;
+    let exchange = Scratch::new("guest")?;
     let mut jobs = Vec::with_capacity(turns.len());
     for (index, turn) in turns.iter().enumerate() {
         let dir = VolumeDir::new(exchange.path(), index);
@@ -244,6 +247,7 @@ fn report(turn: &KernelTurn, dir: &VolumeDir, log: &GuestLog, index: usize) -> R
     };
     let text = dir.read(&dir.file("result.json"))?;
     let result: VolumeResult = serde_json::from_str(&text).context("the result is not understood")?;
+    let failed = result.error.is_some();
     say("the turn was not finished", result.error.into_iter().collect());
     say("in the guest", result.complaints);
     let of_log = log.complaints().into_iter();
@@ -255,18 +259,24 @@ fn report(turn: &KernelTurn, dir: &VolumeDir, log: &GuestLog, index: usize) -> R
     let before = read_trees(dir, Moment::Before, &turn.snapshots)?;
     let after = read_trees(dir, Moment::After, &result.snapshots)?;
     let cleaned = read_trees(dir, Moment::Cleaned, &result.snapshots)?;
+    if before.is_none() && !failed {
+        say("before its turn", vec!["the kernel read nothing".to_owned()]);
+    }
     if let Some(before) = &before {
         for (expected, columns) in &turn.before {
             say("before its turn (expected / kernel)", expected.differences(before, *columns));
         }
     }
-    if !turn.ops.is_empty() && dir.file("replies").exists() {
+    if !turn.ops.is_empty() && (!failed || dir.file("replies").exists()) {
         say("in its turn", replies(turn, &dir.read(&dir.file("replies"))?));
     }
     if let (Some(after), Some(cleaned)) = (&after, &cleaned) {
         say("after cleaning (before / after)", after.differences(cleaned, Columns::ALL));
     }
     let last = after.or(cleaned);
+    if last.is_none() && !failed && !turn.read_only && !turn.cut {
+        say("after its turn", vec!["the kernel read nothing".to_owned()]);
+    }
     if let (Some(expected), Some(last)) = (&turn.after, &last) {
         say("after its turn (model / kernel)", expected.differences(last, Columns::MODEL));
     }
@@ -284,6 +294,7 @@ fn report(turn: &KernelTurn, dir: &VolumeDir, log: &GuestLog, index: usize) -> R
         snapshots: result.snapshots,
         seconds: result.seconds,
         segments: result.segments,
+        salvaged: log.salvaged(index),
     })
 }
 

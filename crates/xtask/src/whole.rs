@@ -2,63 +2,127 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::rig::{self, Rig};
-use crate::{roundtrip, suites};
+use crate::suites::Programs;
+use crate::tree::Files;
+use crate::{datasync, golden, grub, kill, roundtrip, scratch, shapes, suites, tree};
 
+/// Runs cargo in the project.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    let status = Command::new("cargo").args(arguments).current_dir(root).status()?;
+    let status = scratch::status(Command::new("cargo").args(arguments).current_dir(root))?;
     if status.success() { Ok(()) } else { bail!("cargo {} ended with {status}", arguments.join(" ")) }
 }
 
+/// Builds everything for release: with the features of the whole, so that it is built once.
+pub fn build(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--quiet", "--release", "--workspace"])
+}
+
 /// What takes long, and how long it is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// Histories of the round trip.
     pub histories: u64,
-    /// Operations of each run of fsx.
+    /// Guests of the round trip at once.
+    pub guests: usize,
+    /// Operations of fsx on each block size.
     pub fsx_ops: u64,
+    /// How often the daemon is killed.
+    pub kills: u64,
+    /// What is unpacked into a mount.
+    pub files: Files,
+}
+
+/// The seconds of each step, in the order in which they ended.
+#[derive(Default)]
+struct Clock(Mutex<Vec<(String, f64)>>);
+
+impl Clock {
+    fn step(&self, name: &str, f: impl FnOnce() -> Result<()>) -> Result<()> {
+        let started = Instant::now();
+        println!("== {name}");
+        let result = f().with_context(|| name.to_owned());
+        let seconds = started.elapsed().as_secs_f64();
+        println!("== {name}: {seconds:.0} s");
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), seconds));
+        result
+    }
+
+    fn table(&self) {
+        for (name, seconds) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            println!("{seconds:7.1} s  {name}");
+        }
+    }
 }
 
 /// Runs everything; the first failure ends it.
-pub fn test(root: &Path, plan: Plan) -> Result<()> {
+pub fn test(root: &Path, silt: &Path, plan: &Plan) -> Result<()> {
     let whole = Instant::now();
-    let root_user = rustix::process::geteuid().is_root();
-    if root_user {
-        step("packages", rig::fetch)?;
-    }
-    step("style", || cargo(root, &["fmt", "--all", "--check"]))?;
-    step("lints", || {
+    let clock = Clock::default();
+    let result = steps(root, silt, plan, &clock);
+    println!("== times");
+    clock.table();
+    let left_out = result?;
+    let but = if left_out { " but what needs root and /dev/fuse, which was LEFT OUT," } else { "" };
+    println!("everything{but} passed in {:.0} s", whole.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Whether something had to be left out.
+fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
+    clock.step("packages", rig::fetch)?;
+    clock.step("style", || cargo(root, &["fmt", "--all", "--check"]))?;
+    clock.step("lints", || {
         cargo(
             root,
             &["clippy", "--release", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
         )
     })?;
-    step("build", || cargo(root, &["build", "--quiet", "--release", "--workspace"]))?;
+    clock.step("build", || build(root))?;
     // With the profile of the build before: what is built once is built once.
-    step("tests", || cargo(root, &["test", "--release", "--workspace"]))?;
-    let silt = root.join("target/release/silt");
-    if root_user && Path::new("/dev/fuse").exists() {
-        let plan = suites::Plan { fsx_ops: plan.fsx_ops, kills: 20 };
-        step("suites", || suites::suites(root, &silt, plan))?;
-        step("a second reader", || crate::grub::grub(&Rig::find()?))?;
-    } else {
-        println!("suites: left out (they need root and /dev/fuse)");
-    }
-    step("the kernel's own volumes", || crate::golden::golden(&Rig::find()?))?;
-    let histories = roundtrip::Plan { seeds: 0..plan.histories, ops: (300, 200, 200), guests: 2, keep: None };
-    step("round trip", || roundtrip::round_trip(&Rig::find()?, &histories))?;
-    println!("everything passed in {:.0} s", whole.elapsed().as_secs_f64());
-    Ok(())
+    clock.step("tests", || cargo(root, &["test", "--release", "--workspace"]))?;
+    let rig = Rig::find()?;
+    let mounts = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    let through = mounts.then(|| (silt.to_owned(), THROUGH));
+    let seeds = 0..plan.histories;
+    let histories = roundtrip::Plan { seeds, ops: (300, 200, 200), guests: plan.guests, through, keep: None };
+    // Suites wait for the disk and guests for their clocks: side by side they fill the time.
+    let suites = || -> Result<()> {
+        if !mounts {
+            return Ok(());
+        }
+        let programs = Programs::get(root)?;
+        for block_size in suites::BLOCK_SIZES {
+            clock.step(&format!("pjdfstest, blocks of {block_size}"), || {
+                suites::pjdfstest(silt, &programs, block_size)
+            })?;
+            clock.step(&format!("fsx, blocks of {block_size}"), || {
+                suites::fsx(silt, &programs, block_size, plan.fsx_ops)
+            })?;
+        }
+        clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
+        clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
+        clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
+        clock.step("a second reader", || grub::grub(&rig))
+    };
+    let kernel = || -> Result<()> {
+        clock.step("the kernel's own volumes", || golden::golden(&rig))?;
+        clock.step("block maps of every shape", || shapes::shapes(&rig))?;
+        clock.step("round trip", || roundtrip::round_trip(&rig, &histories))
+    };
+    std::thread::scope(|scope| {
+        let suites = scope.spawn(suites);
+        let kernel = kernel();
+        let suites = suites.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
+        suites.and(kernel)
+    })?;
+    Ok(!mounts)
 }
 
-fn step(name: &str, f: impl FnOnce() -> Result<()>) -> Result<()> {
-    let started = Instant::now();
-    println!("== {name}");
-    f()?;
-    println!("== {name}: {:.0} s", started.elapsed().as_secs_f64());
-    Ok(())
-}
+/// In one history of so many Silt's turns go through a mount.
+pub const THROUGH: u64 = 10;

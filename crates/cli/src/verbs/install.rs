@@ -162,7 +162,7 @@ impl Installer<'_> {
         ];
         for (shell, path) in places {
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "silt", &mut script);
+            clap_complete::generate(shell, &mut visible(), "silt", &mut script);
             self.write(&share.join(path), &script, 0o644)?;
         }
         Ok(())
@@ -212,6 +212,17 @@ fn verbatim(page: &mut Vec<u8>, title: &str, text: &str) {
     page.extend_from_slice(format!(".SH \"{title}\"\n.nf\n{}\n.fi\n", lines.join("\n")).as_bytes());
 }
 
+/// The command without what only programs call: completions would offer it.
+fn visible() -> Command {
+    let all = Cli::command();
+    let verbs = all.get_subcommands().filter(|c| !c.is_hide_set()).cloned();
+    Command::new("silt")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .about(all.get_about().cloned().unwrap_or_default())
+        .subcommands(verbs)
+}
+
 /// The program's command and its verbs', each with the name of its page.
 fn commands() -> Vec<(String, Command)> {
     let mut root = Cli::command();
@@ -233,6 +244,17 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn completions_offer_what_people_call() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut visible(), "silt", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            assert!(script.contains("dumpseg") && script.contains("umount"), "{shell}");
+            assert!(!script.contains("mount-helper"), "{shell}");
+        }
     }
 
     #[test]

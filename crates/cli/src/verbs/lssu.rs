@@ -104,17 +104,7 @@ fn row(s: &Segment) -> String {
     let Some(live) = s.live_blocks else {
         return format!("{:>20}  {time}  {stat}{:>12}", s.number, s.blocks);
     };
-    let percent = match u64::from(s.blocks) {
-        // As lssu has it: what is held counts as full.
-        0 => {
-            if s.active {
-                100
-            } else {
-                0
-            }
-        }
-        blocks => live.saturating_mul(100).div_ceil(blocks),
-    };
+    let percent = s.live_percent.unwrap_or(0);
     let protected = flag(s.protected.unwrap_or(false), 'p');
     format!("{:>17}  {time} {stat}{protected}{:>12}{live:>11} ({percent:>3}%)", s.number, s.blocks)
 }

@@ -11,8 +11,8 @@ use crate::target;
 
 /// Remove plain checkpoints
 ///
-/// Snapshots stay: make them plain checkpoints first (silt chcp cp). The newest checkpoint always
-/// stays.
+/// Snapshots stay: make them plain checkpoints first (silt chcp cp). The newest checkpoint goes
+/// where it is named; A.. stops before it. The files stay as they are: a newer checkpoint holds them.
 #[derive(clap::Args)]
 #[command(override_usage = "silt rmcp [OPTIONS] [VOLUME] RANGE...")]
 pub struct Args {
@@ -130,7 +130,7 @@ fn judge(range: &Range, removed: &Removed) -> bool {
     }
     if range.single {
         for n in &removed.busy {
-            let e = ControlError::new(Kind::Busy, format!("{n}: it is mounted, or the newest checkpoint"));
+            let e = ControlError::new(Kind::Busy, format!("{n}: it is mounted"));
             complain(&e);
         }
     }

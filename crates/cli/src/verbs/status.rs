@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use silt_control::{Control, MountPoint, Request, Response, Status, connect, mounted_volumes, of_mount};
+use silt_control::{
+    Control, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes, of_mount,
+};
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output};
@@ -29,34 +31,47 @@ pub fn run(args: &Args) -> Result<()> {
         }
         return out.finish();
     }
+    all(args.json)
+}
+
+/// All volumes mounted. One that does not answer hides no other.
+fn all(json: bool) -> Result<()> {
     let mounts = mounted_volumes()?;
-    if args.json {
-        let mut list = JsonList::new(Output::new());
-        for mount in &mounts {
-            ask(&mut of_mount(mount)?)?.iter().try_for_each(|status| list.item(status))?;
-        }
-        return list.finish();
-    }
-    let mut out = Output::new();
-    if mounts.is_empty() {
-        out.line("no volume is mounted")?;
-    }
-    for (n, mount) in mounts.iter().enumerate() {
-        if n > 0 {
-            out.line("")?;
-        }
+    let mut found = Vec::new();
+    let mut some_failed = false;
+    for mount in &mounts {
         match of_mount(mount).map_err(Failure::from).and_then(|mut daemon| ask(&mut daemon)) {
-            Ok(status) => status.iter().flat_map(lines).try_for_each(|line| out.line(line))?,
-            // One that does not answer hides no other.
-            Err(Failure::Error(e)) => out.line(format!("{}: {e}", mount.dir.display()))?,
+            Ok(status) => found.extend(status),
+            Err(Failure::Error(e)) => {
+                target::refused(mount.dir.display(), &e);
+                some_failed = true;
+            }
             Err(other) => return Err(other),
         }
     }
-    out.finish()
+    if json {
+        let mut list = JsonList::new(Output::new());
+        found.iter().try_for_each(|status| list.item(status))?;
+        list.finish()?;
+    } else {
+        let mut out = Output::new();
+        if mounts.is_empty() {
+            out.line("no volume is mounted")?;
+        }
+        for (n, status) in found.iter().enumerate() {
+            if n > 0 {
+                out.line("")?;
+            }
+            lines(status).iter().try_for_each(|line| out.line(line))?;
+        }
+        out.finish()?;
+    }
+    if some_failed { Err(Failure::Told) } else { Ok(()) }
 }
 
 fn ask(control: &mut dyn Control) -> Result<Option<Status>> {
     let mut answer = None;
+    control.answer_within(Some(PATIENCE));
     target::call(control, Request::Status, |part| {
         if let Response::Status(status) = part {
             answer = Some(*status);

@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use silt_control::mounts::{self, Mount};
-use silt_control::{ControlError, Kind, RemoteVolume, Request, Response, UnmountWhat, connect};
+use silt_control::{
+    Control, ControlError, Kind, PATIENCE, RemoteVolume, Request, Response, UnmountWhat, connect,
+};
 use silt_fuse::Unmount;
 
 use crate::failure::{Failure, Result};
+use crate::output::printable;
 use crate::target;
 
 /// Unmount a directory; returns when everything is written and the volume is closed
@@ -118,26 +121,46 @@ fn busy_hint(e: ControlError) -> ControlError {
 
 /// Has the daemon unmount, and waits for its end where it is to end.
 fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Result<()> {
-    let mut live = None;
+    let mut places = Vec::new();
+    // One that is busy shall not be taken for one that hangs.
+    remote.answer_within(Some(3 * PATIENCE));
     target::call(&mut remote, Request::Status, |part| {
         if let Response::Status(status) = part {
-            live = status.mounts.first().map(|m| m.dir.clone());
+            places = status.mounts.into_iter().map(|m| m.dir).collect();
         }
         Ok(())
     })?;
-    let ends = mount.is_none_or(|m| live.as_ref() == Some(&m.dir));
+    remote.answer_within(None);
+    // A bind mount is known to the kernel alone, and may be the last place where it is to be seen.
+    let bound = mount.is_some_and(|m| !places.contains(&m.dir));
+    let ends = bound || mount.is_none_or(|m| places.first() == Some(&m.dir));
     let process = if ends { remote.process().ok() } else { None };
-    let asked = target::call(&mut remote, Request::Unmount(what), |_| Ok(()));
-    match asked {
-        Ok(()) => {}
-        // It may have ended before it could answer.
-        Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
-        Err(Failure::Error(e)) => return Err(busy_hint(e).into()),
-        Err(other) => return Err(other),
+    if let (true, Some(mount)) = (bound, mount) {
+        by_hand(&mount.dir, Unmount::Strict)?;
+    } else {
+        match target::call(&mut remote, Request::Unmount(what), |_| Ok(())) {
+            Ok(()) => {}
+            // It may have ended before it could answer.
+            Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
+            Err(Failure::Error(e)) => return Err(busy_hint(e).into()),
+            Err(other) => return Err(other),
+        }
     }
-    match process {
-        Some(process) => wait(&process),
-        None => Ok(()),
+    let Some(process) = process else { return Ok(()) };
+    // As long as it is to be seen somewhere it goes on, perhaps for ever.
+    let Some(mount) = mount else { return wait(&process) };
+    let left = mounts::ours()?;
+    match left.iter().find(|m| m.device == mount.device) {
+        // It was a second place of a moment, and the live tree stays.
+        None if bound && left.iter().any(|m| places.first() == Some(&m.dir)) => Ok(()),
+        None => wait(&process),
+        Some(other) => {
+            target::eprintln_quiet(&printable(&format!(
+                "note: it is still to be seen on {}, and goes on until that is unmounted too",
+                other.dir.display()
+            )));
+            Ok(())
+        }
     }
 }
 

@@ -164,6 +164,11 @@ impl<'a> Mounted<'a> {
         (Mounted { bench, dir: bench.path(dir) }, out)
     }
 
+    /// Where something is mounted already.
+    pub fn at(bench: &'a Bench, dir: &str) -> Self {
+        Mounted { bench, dir: bench.path(dir) }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -141,6 +141,10 @@ fn collect(v: &Volume, start: u64, end: u64, most: usize) -> silt_engine::Result
 
 /// Makes a checkpoint, or where nothing waits takes the newest, and keeps it if asked.
 pub fn make(host: &dyn Host, snapshot: bool, out: Out<'_>) -> Result<()> {
+    // One on which writing failed says why when it is synced.
+    if with(host, |v| v.is_read_only() && v.failure().is_none())? {
+        return Err(silt_engine::Error::ReadOnly.into());
+    }
     let number = host.sync()?;
     if snapshot {
         change(host, |v| v.make_snapshot(Cno(number)))?;
@@ -192,25 +196,30 @@ pub(super) fn check_list(numbers: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Removes the plain checkpoints of a range, a batch of numbers at a time.
+/// Removes the plain checkpoints of a range, a batch of numbers at a time. As rmcp of nilfs-utils has
+/// it, the newest one goes where a range names it and stays where the range is open.
 pub fn remove(host: &dyn Host, start: u64, end: u64, out: Out<'_>) -> Result<()> {
     if start > end {
         return Err(ControlError::new(Kind::Invalid, format!("invalid checkpoint range: {start}..{end}")));
     }
     let mut done = Removed::default();
     let mut from = start.max(1);
-    loop {
+    // Nor those that are made meanwhile.
+    let newest = with(host, |v| v.last_log().cno)?;
+    let end = if end == u64::MAX { newest.saturating_sub(1) } else { end.min(newest) };
+    while from <= end {
         let batch = with(host, |v| collect(v, from, end.saturating_add(1), BATCH))??;
         let Some(last) = batch.last().map(|c| c.number) else { break };
-        let (removed, snapshots) = change(host, |v| v.delete_checkpoints(from..last.saturating_add(1)))?;
+        let (removed, _) = change(host, |v| v.delete_checkpoints(from..last.saturating_add(1)))?;
         done.removed = done.removed.saturating_add(removed);
+        // What is still there is a snapshot, mounted or not, or it is mounted.
+        let left = with(host, |v| collect(v, from, last.saturating_add(1), BATCH))??;
+        let (snapshots, busy): (Vec<Checkpoint>, Vec<Checkpoint>) = left.iter().partition(|c| c.snapshot);
         done.snapshots_total = done.snapshots_total.saturating_add(snapshots.len() as u64);
         let room = MAX_LIST.saturating_sub(done.snapshots.len());
-        done.snapshots.extend(snapshots.iter().take(room));
-        // What is still there and no snapshot is mounted, or the newest.
-        let busy = with(host, |v| collect(v, from, last.saturating_add(1), BATCH))??;
+        done.snapshots.extend(snapshots.iter().map(|c| c.number).take(room));
         let room = MAX_LIST.saturating_sub(done.busy.len());
-        done.busy.extend(busy.iter().filter(|c| !c.snapshot).map(|c| c.number).take(room));
+        done.busy.extend(busy.iter().map(|c| c.number).take(room));
         match last.checked_add(1) {
             Some(next) if next <= end => from = next,
             _ => break,

@@ -17,7 +17,12 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
     let mut status = with(host, |v| -> silt_engine::Result<Status> {
         let s = v.stat()?;
         let newest = v.last_log().cno;
-        let blocks = v.checkpoint_info(Cno(newest))?.blocks;
+        let blocks = match v.checkpoint_info(Cno(newest)) {
+            Ok(info) => info.blocks,
+            // It was removed, and the next one is about to be made.
+            Err(silt_engine::Error::NoCheckpoint(_)) => s.tree_blocks,
+            Err(e) => return Err(e),
+        };
         let sb = v.super_block();
         let block = u64::from(s.block_size);
         let segment = block.saturating_mul(u64::from(s.blocks_per_segment));
@@ -65,6 +70,11 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
     status.notes = host.notes();
     if let Some(m) = mount {
         status.mounts = m.mounts;
+        // One that was remounted since: a table that cannot be read tells nothing.
+        for entry in silt_fuse::mounts().unwrap_or_default().iter().filter(|e| e.read_only) {
+            let shown = status.mounts.iter_mut().filter(|m| m.dir == entry.mount_point);
+            shown.for_each(|m| m.read_only = true);
+        }
         status.mounted_since = Some(m.since);
         status.mounted_by = Some(m.uid);
         status.mount_type = Some(m.fs_type);

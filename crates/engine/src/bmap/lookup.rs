@@ -33,6 +33,21 @@ pub fn lookup(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<Option<u6
     }
 }
 
+/// The pointer to the node of `level` that holds `key`, where there is one with that level.
+pub fn node_at(root: &Root, nodes: &impl ReadNodes, key: u64, level: u8) -> Result<Option<u64>> {
+    let top = Node::root(root);
+    if !btree::is_btree(root) || level == 0 || top.level() <= level || top.is_empty() {
+        return Ok(None);
+    }
+    let mut ptr = top.ptr(top.child_for(key));
+    for here in (level + 1..top.level()).rev() {
+        let block = nodes.read(ptr, here)?;
+        let node = Node::block(&block);
+        ptr = node.ptr(node.child_for(key));
+    }
+    Ok(Some(ptr))
+}
+
 /// Calls `f` for every key from `from` on, ascending, until it breaks.
 pub fn for_each(
     root: &Root,

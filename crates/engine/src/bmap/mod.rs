@@ -16,7 +16,7 @@ mod remove;
 mod tests;
 
 pub use change::set;
-pub use lookup::{for_each, last_key, lookup};
+pub use lookup::{for_each, last_key, lookup, node_at};
 pub use remove::{destroy, remove};
 
 use silt_format::btree::ROOT_BYTES;

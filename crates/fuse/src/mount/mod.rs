@@ -17,7 +17,7 @@ mod unmount;
 
 pub use control::abort_connection;
 pub use options::{BlockDevice, MountOptions};
-pub use table::{MountEntry, find_mount};
+pub use table::{MountEntry, find_mount, locate_mount, mounts};
 pub use unmount::{Unmount, unmount};
 
 use crate::error::{Error, Result};

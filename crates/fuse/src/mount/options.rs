@@ -7,7 +7,10 @@
 use crate::error::{Error, Result};
 use rustix::mount::MountFlags;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// The longest source in bytes.
+const MAX_SOURCE: usize = 1024;
 
 /// The block device of a `fuseblk` mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +78,18 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
+    /// What to name as the source for a volume: its path, or where no source can be like it a word.
+    pub fn source_of(volume: &Path) -> String {
+        match volume.to_string_lossy() {
+            path if path.len() <= MAX_SOURCE && !path.chars().any(char::is_control) => path.into_owned(),
+            _ => Self::default().source,
+        }
+    }
+
     /// Refuses what cannot be passed on faithfully.
     pub(super) fn check(&self) -> Result<()> {
         let bad = |name, reason| Err(Error::BadOption { name, reason });
-        if self.source.is_empty() || self.source.len() > 1024 {
+        if self.source.is_empty() || self.source.len() > MAX_SOURCE {
             return bad("source", "must have 1 to 1024 bytes");
         }
         if self.source.chars().any(char::is_control) {
@@ -200,6 +211,19 @@ mod tests {
         for subtype in ["a,b", "a.b", "a b"] {
             let options = MountOptions { subtype: subtype.to_owned(), ..MountOptions::default() };
             assert!(options.check().is_err(), "{subtype:?}");
+        }
+    }
+
+    #[test]
+    fn any_path_has_a_source() {
+        let long = format!("/{}", "a".repeat(1024));
+        for (path, source) in
+            [("/v.img", "/v.img"), ("/a,b\\c d", "/a,b\\c d"), ("/a\nb", "silt"), (&long, "silt")]
+        {
+            let options =
+                MountOptions { source: MountOptions::source_of(Path::new(path)), ..MountOptions::default() };
+            assert_eq!(options.source, source);
+            options.check().unwrap();
         }
     }
 

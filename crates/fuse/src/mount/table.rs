@@ -1,6 +1,7 @@
 //! The table of mounts, from `/proc/self/mountinfo`.
 //!
-//! Reading it touches no mounted file system, so that it works where the daemon of one hangs.
+//! Reading it touches no mounted file system, so that it works where the daemon of one hangs. Names are bytes:
+//! any user can mount on a directory whose name is no text, and must hide no other mount by it.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,12 +23,19 @@ pub struct MountEntry {
     pub source: OsString,
     /// The options of the file system (not those of the mount point).
     pub options: String,
+    /// Whether the file system or this mount of it is read-only.
+    pub read_only: bool,
 }
 
 impl MountEntry {
     /// The number of a FUSE connection: the kernel's own form of the device number.
     pub(crate) fn connection(&self) -> u64 {
         (u64::from(self.major) << 20) | u64::from(self.minor)
+    }
+
+    /// Who mounted a FUSE file system, by the kernel's word.
+    pub fn user_id(&self) -> Option<u32> {
+        self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 
     /// True for `fuse`, `fuseblk` and their subtypes.
@@ -37,16 +45,22 @@ impl MountEntry {
     }
 }
 
+/// All mounts, in the order of the kernel's table; of two on one place the later one is seen.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
 /// What is mounted exactly on `path` (topmost), none if it is no mount point. The last component of the path
 /// must not be a symbolic link.
 pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
-    let path = locate(path)?;
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|&byte| byte == b'\n').filter_map(parse).rfind(|entry| entry.mount_point == path))
+    let path = locate_mount(path)?;
+    Ok(mounts()?.into_iter().rfind(|entry| entry.mount_point == path))
 }
 
-/// The absolute form of the path of a mount point, without touching what is mounted there.
-pub(super) fn locate(path: &Path) -> io::Result<PathBuf> {
+/// The absolute form of the path of a mount point, without touching what is mounted there: the last component
+/// is not looked at, symbolic links before it are followed.
+pub fn locate_mount(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -60,14 +74,19 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let mount_point = unescape(fields.nth(1)?);
+    let of_mount = fields.next()?;
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+    let (fs_type, source) = (fields.next()?, fields.next()?);
+    let options = fields.next().unwrap_or_default();
+    let is_ro = |options: &[u8]| options.split(|&byte| byte == b',').any(|option| option == b"ro");
     Some(MountEntry {
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
         mount_point: PathBuf::from(mount_point),
-        fs_type: String::from_utf8_lossy(fields.next()?).into_owned(),
-        source: unescape(fields.next()?),
-        options: String::from_utf8_lossy(fields.next().unwrap_or_default()).into_owned(),
+        fs_type: String::from_utf8_lossy(fs_type).into_owned(),
+        source: unescape(source),
+        options: String::from_utf8_lossy(options).into_owned(),
+        read_only: is_ro(of_mount) || is_ro(options),
     })
 }
 
@@ -103,9 +122,20 @@ mod tests {
         let entry = parse(line).unwrap();
         assert_eq!(entry.mount_point, Path::new("/mnt/with blank"));
         assert_eq!((entry.fs_type.as_str(), entry.source.as_bytes()), ("fuse.silt", &b"a\\b"[..]));
-        assert_eq!((entry.connection(), entry.is_fuse()), (38, true));
+        assert_eq!((entry.connection(), entry.is_fuse(), entry.user_id()), (38, true, Some(0)));
         let line = br"41 27 7:3 / /m rw - fuseblk /dev/loop3 rw";
-        assert_eq!(parse(line).unwrap().connection(), 7 << 20 | 3);
+        let entry = parse(line).unwrap();
+        assert_eq!((entry.connection(), entry.user_id()), (7 << 20 | 3, None));
+        for (line, read_only) in [
+            (&b"41 27 0:38 / /m rw,nosuid - fuse.silt /v rw"[..], false),
+            (b"41 27 0:38 / /m ro,nosuid - fuse.silt /v rw", true),
+            (b"41 27 0:38 / /m rw,nosuid - fuse.silt /v ro,user_id=0", true),
+            (b"41 27 0:38 / /m rw,errors=ro - fuse.silt /v rw", false),
+        ] {
+            assert_eq!(parse(line).unwrap().read_only, read_only);
+        }
+        let no_text = b"41 27 0:38 / /m\xff rw - fuse.silt /v\xfe rw";
+        assert_eq!(parse(no_text).unwrap().mount_point.as_os_str().as_bytes(), b"/m\xff");
         for line in ["", "1 2 3", "1 2 a:b / / rw - t s o", "1 2 0:1 / /x rw"] {
             assert_eq!(parse(line.as_bytes()), None, "{line}");
         }

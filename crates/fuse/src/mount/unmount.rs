@@ -1,6 +1,6 @@
 //! Unmounting.
 
-use super::{find_mount, helper, table};
+use super::{find_mount, helper, locate_mount};
 use crate::error::{Error, Result};
 use rustix::mount::UnmountFlags;
 use std::io;
@@ -21,7 +21,7 @@ pub enum Unmount {
 /// Not to be called from the only thread that serves a `fuseblk` mount: the kernel waits for its answer.
 pub fn unmount(path: &Path, how: Unmount) -> Result<()> {
     let fail = |source: io::Error| Error::Unmount { path: path.to_owned(), source };
-    let path = table::locate(path).map_err(fail)?;
+    let path = locate_mount(path).map_err(fail)?;
     let fail = |source: io::Error| Error::Unmount { path: path.clone(), source };
     if find_mount(&path).map_err(fail)?.is_none() {
         return Err(Error::NotMounted(path));

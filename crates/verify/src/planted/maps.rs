@@ -43,6 +43,15 @@ pub const CASES: &[Case] = &[
         let (block, _) = node(s, DEEP, 0);
         s.patch(block, |b| b[2..4].copy_from_slice(&[0, 1]));
     }),
+    ("btree-only-child", "basic-4k", |s| {
+        // One level higher than it is, the first of several nodes has one child.
+        let (block, _) = node(s, DEEP, 0);
+        root_map(s, DEEP, |m| m[1] += 1);
+        s.patch(block, |b| {
+            b[1] += 1;
+            b[2..4].copy_from_slice(&[1, 0]);
+        });
+    }),
     ("btree-order", "basic-4k", |s| {
         let (block, _) = node(s, DEEP, 0);
         s.patch(block, |b| NodeMut::block(b).set_key(3, 2));

@@ -4,10 +4,15 @@ use std::ffi::CString;
 use std::fs::create_dir_all;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use silt_model::syscalls::{NoMoments, PathTarget};
+
+/// A cleaner that was told to quit has let go by then.
+const ENDING: Duration = Duration::from_secs(10);
 
 fn mount_at(source: &str, target: &str, kind: &str, flags: MountFlags, data: &str) -> Result<()> {
     let data = CString::new(data)?;
@@ -52,8 +57,16 @@ impl Mounted {
         PathTarget::<NoMoments>::open_root(&self.at).with_context(|| format!("opening {}", self.at.display()))
     }
 
-    /// Unmounts. No descriptor may be open.
+    /// Unmounts. No descriptor may be open, but those of a cleaner that is about to end.
     pub(super) fn unmount(self) -> Result<()> {
-        unmount(&self.at, UnmountFlags::empty()).with_context(|| format!("unmounting {}", self.at.display()))
+        let started = Instant::now();
+        loop {
+            match unmount(&self.at, UnmountFlags::empty()) {
+                Err(Errno::BUSY) if started.elapsed() < ENDING => {
+                    std::thread::sleep(Duration::from_millis(20))
+                }
+                result => return result.with_context(|| format!("unmounting {}", self.at.display())),
+            }
+        }
     }
 }

@@ -57,6 +57,13 @@ impl GuestLog {
         self.lines.iter().rev().find_map(|line| line.strip_prefix("agent: shell ended with ")?.parse().ok())
     }
 
+    /// How many blocks of synced data the kernel put in place in an image, in all its mounts.
+    pub fn salvaged(&self, image: usize) -> u64 {
+        let device = format!("({})", device(image));
+        let mine = self.lines.iter().filter(|line| line.contains("NILFS") && line.contains(&device));
+        mine.filter_map(|line| line.split_once("salvaged ")?.1.split(' ').next()?.parse::<u64>().ok()).sum()
+    }
+
     /// What the kernel had to complain about, recovery after an unclean end left out: by the number of the image
     /// if the message names its device, else `None`.
     pub fn complaints(&self) -> Vec<(Option<usize>, String)> {
@@ -91,7 +98,10 @@ mod tests {
 [    2.000000] NILFS error (device ubdp): something
 [    2.100000] NILFS (ubda): nilfs_get_block: a race condition
 [    2.200000] WARNING: CPU: 0 PID: 1 at fs/x.c:1 f+0x1/0x2
+[    2.300000] NILFS (ubdc): salvaged 12 blocks
+[    2.300000] NILFS (ubdc): recovery complete
 agent: shell ended with 3");
+        assert_eq!((log.salvaged(2), log.salvaged(1)), (12, 0));
         let found = log.complaints();
         let volumes: Vec<_> = found.iter().map(|(volume, _)| *volume).collect();
         assert_eq!(volumes, [Some(1), Some(15), Some(0), None], "{found:?}");

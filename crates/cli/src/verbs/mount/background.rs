@@ -9,8 +9,10 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::fd::BorrowedFd;
 use std::process::{Command, Stdio};
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use silt_control::{ControlError, Kind};
 
 use super::Job;
@@ -20,6 +22,19 @@ use crate::failure::Result;
 pub const READY: &str = "ready";
 /// Longest message of a server in bytes.
 const LONGEST: u64 = 64 << 10;
+
+/// Has the server inherit no descriptors beyond the usual three: a pipe or lock of whoever called us
+/// would stay open for as long as it runs.
+fn keep_descriptors() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = open.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|n| *n > 2) {
+        // SAFETY: nothing but a flag of the descriptor is changed, and no other thread of this program
+        // opens or closes any; the one that listed the directory is closed by now, and refused.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) };
+        let _ = fcntl_setfd(fd, FdFlags::CLOEXEC);
+    }
+}
 
 /// Starts a server and returns when its mount answers.
 pub fn start(job: &Job, moment: Option<u64>) -> Result<()> {
@@ -41,6 +56,7 @@ pub fn start(job: &Job, moment: Option<u64>) -> Result<()> {
     }
     command.arg("--").args([job.volume.as_os_str(), job.dir.as_os_str()] as [&OsStr; 2]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
+    keep_descriptors();
     let mut child = command.spawn().map_err(|e| ControlError::io("cannot start the server", &e))?;
     let mut said = String::new();
     if let Some(pipe) = child.stdout.take() {

@@ -48,6 +48,9 @@ pub fn run(args: Args) -> Result<()> {
     if args.fake {
         return options.check().map(|_| ());
     }
+    if options.remount {
+        return super::remount::run(&args.dir, &options);
+    }
     super::mount(Job {
         volume: args.source,
         dir: args.dir,

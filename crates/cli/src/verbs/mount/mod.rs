@@ -9,23 +9,25 @@ mod default_volume;
 pub mod helper;
 mod log;
 mod options;
+mod remount;
 pub mod serve;
 
 use std::path::{Path, PathBuf};
 
 use silt_control::{
-    Control, ControlError, Kind, Moment, MomentMount, Request, Response, Status, connect, mounts,
+    Control, ControlError, Kind, Moment, MomentMount, PATIENCE, Request, Response, Status, connect, mounts,
 };
 
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::output::{Output, printable};
 use crate::{size, target};
 use options::Options;
 
 /// Mount a volume, or a past moment of one
 ///
-/// Without a volume, the default one: a sparse image of 16 GiB in the user's data directory,
-/// which is made if there is none. The directory is made if it is not there.
+/// Without a volume, the default one: a sparse image of 16 GiB in the user's data directory (root's
+/// is /var/lib/silt/default.img), which is made if there is none. The directory is made if it is not
+/// there.
 ///
 /// A past moment is mounted beside the live tree with -o at=NUMBER or -o at=TIME; the volume may
 /// then also be named by the directory where it is mounted.
@@ -48,7 +50,7 @@ pub struct Args {
     #[arg(short, long)]
     verbose: bool,
     /// The volume, unless it is the default one, and the directory to mount it on
-    #[arg(value_names = ["VOLUME", "DIR"], num_args = 1..=2, required = true)]
+    #[arg(value_name = "[VOLUME] DIR", num_args = 1..=2, required = true)]
     paths: Vec<PathBuf>,
 }
 
@@ -67,17 +69,29 @@ pub struct Job {
 pub fn run(args: Args) -> Result<()> {
     let mut options = Options::parse(args.options.iter().map(String::as_str), false)?;
     options.read_only |= args.read_only;
+    if options.remount {
+        let dir = args.paths.last().ok_or_else(|| Failure::usage("name a directory"))?;
+        return remount::run(dir, &options);
+    }
     let (volume, dir) = match args.paths.as_slice() {
         [dir] => (default_volume::find_or_make(args.verbose)?, dir.clone()),
         [volume, dir] => (volume.clone(), dir.clone()),
         _ => return Err(Failure::usage("name a volume and a directory")),
     };
     // A directory that something is mounted on is not looked at: its daemon may hang.
-    if mounts::locate(&dir).is_ok_and(|d| std::fs::symlink_metadata(&d).is_err()) {
+    let missing = mounts::locate(&dir).is_ok_and(|d| {
+        std::fs::symlink_metadata(&d).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+    });
+    if missing {
         std::fs::create_dir(&dir).map_err(|e| ControlError::io(dir.display(), &e))?;
     }
     let Args { foreground, log, verbose, .. } = args;
-    mount(Job { volume, dir, options, log, foreground, verbose, tell: true })
+    let result = mount(Job { volume, dir: dir.clone(), options, log, foreground, verbose, tell: true });
+    if result.is_err() && missing {
+        // Only while it is empty and nothing is mounted on it.
+        let _ = std::fs::remove_dir(&dir);
+    }
+    result
 }
 
 pub(super) fn mount(job: Job) -> Result<()> {
@@ -86,17 +100,7 @@ pub(super) fn mount(job: Job) -> Result<()> {
     if job.verbose {
         details.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
     }
-    let dir = job.dir.canonicalize().map_err(|e| match e.raw_os_error() {
-        Some(code) if code == rustix::io::Errno::NOTCONN.raw_os_error() => ControlError::new(
-            Kind::Unavailable,
-            format!("{} holds a mount whose daemon is gone", job.dir.display()),
-        )
-        .hint(format!("silt umount {}", job.dir.display())),
-        _ => ControlError::io(job.dir.display(), &e),
-    })?;
-    if !dir.is_dir() {
-        return Err(ControlError::new(Kind::Invalid, format!("{} is not a directory", dir.display())).into());
-    }
+    let dir = directory(&job.dir)?;
     let mut control = connect(&job.volume)?;
     if control.is_mounted() {
         return beside(&mut *control, &job, &dir);
@@ -117,6 +121,23 @@ pub(super) fn mount(job: Job) -> Result<()> {
     }
     background::start(&job, moment)?;
     tell(&job)
+}
+
+/// The directory to mount on, absolute and without symbolic links.
+fn directory(path: &Path) -> Result<PathBuf> {
+    let fail = |e: std::io::Error| match e.raw_os_error() {
+        Some(code) if code == rustix::io::Errno::NOTCONN.raw_os_error() => {
+            let message = format!("{} holds a mount whose daemon is gone", path.display());
+            ControlError::new(Kind::Unavailable, message).hint(format!("silt umount {}", path.display()))
+        }
+        _ => ControlError::io(path.display(), &e),
+    };
+    let dir = path.canonicalize().map_err(fail)?;
+    // Only what asks for attributes hears of a daemon that is gone.
+    if dir.metadata().map_err(fail)?.is_dir() {
+        return Ok(dir);
+    }
+    Err(ControlError::new(Kind::Invalid, format!("{} is not a directory", dir.display())).into())
 }
 
 /// Refuses to write to a volume with features that only allow reading.
@@ -183,12 +204,14 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
 
 fn status(control: &mut dyn Control) -> Result<Option<Status>> {
     let mut status = None;
+    control.answer_within(Some(PATIENCE));
     target::call(control, Request::Status, |part| {
         if let Response::Status(s) = part {
             status = Some(*s);
         }
         Ok(())
     })?;
+    control.answer_within(None);
     Ok(status)
 }
 
@@ -211,8 +234,8 @@ pub(super) fn tell(job: &Job) -> Result<()> {
         "moments: silt lscp {dir} lists them, silt mount -o at=NUMBER {dir} OTHERDIR shows one"
     ))?;
     out.line(format!("unmount with: silt umount {dir}"))?;
-    if let (Some(s), true) = (&status, job.verbose) {
-        s.notes.iter().try_for_each(|n| out.line(format!("note: {n}")))?;
-    }
-    out.finish()
+    out.finish()?;
+    let notes = status.iter().flat_map(|s| &s.notes);
+    notes.for_each(|n| target::eprintln_quiet(&format!("note: {}", printable(n))));
+    Ok(())
 }

@@ -29,11 +29,14 @@ Mount options:
   norecovery             do not look for synced data behind the newest checkpoint; needs ro on a
                          volume that was not cleanly unmounted
   direct                 go around the host's page cache
+  sync, dirsync          answer every change, every change of a directory, only when it is durable
+                         (default: async)
   allow_other            let other users in (default for root; others need user_allow_other in
                          /etc/fuse.conf); noallow_other
   suid, dev              honour set-user-id bits, device nodes; root only (default: nosuid, nodev)
   exec, noexec           allow programs to be run (default), or not
   fuseblk, nofuseblk     as root, mount on a block device where sync(2) reaches it then (default)
+  remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
   discard, nodiscard, pp=SECONDS, gc, nogc
                          accepted; they matter once there is a cleaner
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
@@ -45,6 +48,8 @@ pub struct Options {
     /// For the daemon; `read_only` and `moment` are set by [`Options::for_daemon`].
     pub daemon: MountOptions,
     pub read_only: bool,
+    /// Change what is mounted already.
+    pub remount: bool,
     /// The moment to show, and whether it must be a snapshot.
     pub at: Option<(Moment, bool)>,
     /// Said always.
@@ -63,11 +68,13 @@ const NEUTRAL: &[&str] = &[
     "user",
     "nouser",
     "users",
+    "nousers",
     "owner",
+    "noowner",
     "group",
+    "nogroup",
     "nofail",
     "_netdev",
-    "async",
     "atime",
     "noatime",
     "relatime",
@@ -96,6 +103,7 @@ impl Options {
         let mut options = Options {
             daemon: MountOptions::default(),
             read_only: false,
+            remount: false,
             at: None,
             notes: Vec::new(),
             details: Vec::new(),
@@ -164,14 +172,10 @@ impl Options {
             (name, None) if FOR_CLEANER.contains(&name) => {
                 self.details.push(format!("{name} matters once there is a cleaner"));
             }
-            ("remount", None) => {
-                let error = ControlError::new(Kind::Unavailable, "options of a mount cannot be changed")
-                    .hint("unmount it, and mount it with the options wanted");
-                return Err(error.into());
-            }
-            ("sync" | "dirsync", None) => {
-                self.details.push(format!("{name} has no effect: fsync and silt sync make things durable"));
-            }
+            ("remount", None) => self.remount = true,
+            ("sync", None) => d.sync = true,
+            ("async", None) => d.sync = false,
+            ("dirsync", None) => d.dirsync = true,
             (name, None) if NEUTRAL.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {}
             (name, Some(_))
                 if NEUTRAL_WITH_VALUE.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {
@@ -275,7 +279,6 @@ mod tests {
             "at=",
             "interval=0",
             "interval=x",
-            "remount",
             "interval=NaN",
             "interval=1e99",
             "cache=1",

@@ -1,0 +1,54 @@
+//! `-o remount`: changes what the kernel checks of a mount. What the daemon was started with stays.
+
+use std::path::Path;
+
+use rustix::mount::{MountFlags, mount_remount};
+use silt_control::{ControlError, Kind, Request, mounts, of_mount};
+use silt_daemon::MountOptions;
+
+use super::options::Options;
+use crate::failure::Result;
+use crate::target;
+
+/// Remounts what is mounted on `dir`.
+pub fn run(dir: &Path, options: &Options) -> Result<()> {
+    options.check()?;
+    let dir = mounts::locate(dir)?;
+    let mount = mounts::table()?.into_iter().rfind(|m| m.dir == dir).filter(mounts::Mount::is_ours);
+    let mount = mount.ok_or_else(|| {
+        ControlError::new(Kind::NotFound, format!("no silt volume is mounted on {}", dir.display()))
+    })?;
+    let d = &options.daemon;
+    let changed = MountOptions { suid: d.suid, dev: d.dev, exec: d.exec, ..MountOptions::default() };
+    if *d != changed || options.at.is_some() {
+        target::eprintln_quiet(
+            "note: of what is mounted only ro, rw, suid, dev and exec can be changed; the rest stays as it is",
+        );
+    }
+    let mut daemon = of_mount(&mount)?;
+    let status = super::status(&mut daemon)?;
+    let opened_read_only = status
+        .is_some_and(|s| s.read_only || s.mounts.iter().any(|m| m.dir == dir && m.checkpoint.is_some()));
+    if !options.read_only && opened_read_only {
+        let message = format!("{} was mounted for reading only", dir.display());
+        return Err(ControlError::new(Kind::ReadOnly, message).hint("unmount it, and mount it again").into());
+    }
+    if options.read_only {
+        // What programs have written shall not wait for the next checkpoint.
+        target::call(&mut daemon, Request::Sync, |_| Ok(()))?;
+    }
+    let mut flags = MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, !d.suid);
+    flags.set(MountFlags::NODEV, !d.dev);
+    flags.set(MountFlags::NOEXEC, !d.exec);
+    mount_remount(&dir, flags, "").map_err(|e| {
+        let error = ControlError::io(format!("remounting {}", dir.display()), &e.into());
+        match error.kind {
+            Kind::Busy => error.hint("end the programs that write to it (fuser -vm DIR shows them)"),
+            Kind::NotPermitted => error.hint("become root"),
+            _ => error,
+        }
+    })?;
+    Ok(())
+}

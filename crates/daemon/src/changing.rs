@@ -1,0 +1,144 @@
+//! Requests that change something: where too much waits for a log they wait, too, and where the inodes
+//! concerned ask for it (`chattr +S` and `+D`, the options `sync` and `dirsync`) they are answered when they
+//! are durable. Callers that wait at the same time share one log.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use silt_format::Ino;
+use silt_fs::{Fs, FsError};
+use silt_fuse::{Errno, NodeId};
+
+use crate::convert::ino;
+use crate::core::{Core, Want};
+
+/// A request that changes something. `run` does it and says which inode its answer hands out to the
+/// kernel, if any.
+pub struct Change<F, A> {
+    /// Names it makes or takes away, each with its directory.
+    pub names: Vec<(NodeId, Vec<u8>)>,
+    /// The inode whose content or attributes it changes.
+    pub node: Option<NodeId>,
+    /// Bytes of data it brings.
+    pub bytes: usize,
+    pub run: F,
+    pub answer: A,
+}
+
+impl<F, A, T> Change<F, A>
+where
+    F: FnOnce(&mut Fs) -> Result<(T, Option<Ino>), FsError>,
+    A: FnOnce(Result<T, Errno>) + Send + 'static,
+    T: Send + 'static,
+{
+    /// Does it now, or when there is room.
+    pub fn start(self, core: &Arc<Core>)
+    where
+        F: Send + 'static,
+    {
+        let fs = core.fs.lock();
+        if must_wait(core, &fs, self.bytes) {
+            drop(fs);
+            self.wait(core);
+        } else {
+            self.go(core, fs);
+        }
+    }
+
+    /// Does it when there is room.
+    pub fn wait(self, core: &Arc<Core>)
+    where
+        F: Send + 'static,
+    {
+        core.pace(self.bytes, Box::new(move |core| self.late(core)));
+    }
+
+    fn late(self, core: &Arc<Core>) {
+        let fs = core.fs.lock();
+        match core.stall() {
+            Some(e) if core.is_full(&fs, 0) => {
+                drop(fs);
+                (self.answer)(Err(Errno::from_raw(e)));
+            }
+            _ => self.go(core, fs),
+        }
+    }
+
+    /// Does it now.
+    pub fn go(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
+        let Change { names, node, bytes, run, answer } = self;
+        let result = run(&mut fs);
+        let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
+        let unfrozen = fs.volume().unfrozen_blocks();
+        drop(fs);
+        let (value, handed_out) = match result {
+            Ok(done) => done,
+            Err(e) => return answer(Err(errno(core, &e))),
+        };
+        core.touched();
+        // Data is counted by its blocks.
+        if bytes == 0 {
+            core.count_change();
+        }
+        core.maybe_write_back(unfrozen);
+        if !durable {
+            return answer(Ok(value));
+        }
+        let want = node.map_or(Want::All, |n| Want::File(ino(n)));
+        let shared = core.clone();
+        core.sync(
+            want,
+            Box::new(move |result| match result {
+                Ok(()) => answer(Ok(value)),
+                Err(e) => {
+                    // It is done, but not durable. The kernel hears of an error and takes it for not done.
+                    if let Some(ino) = handed_out
+                        && let Err(e) = shared.fs.lock().forget(ino, 1)
+                    {
+                        tracing::warn!("{e}");
+                    }
+                    answer(Err(Errno::from_raw(e)));
+                    drop_cached(&shared, names, node);
+                }
+            }),
+        );
+    }
+}
+
+/// Whether a change has to wait for room, or for those that came before it and wait.
+pub fn must_wait(core: &Core, fs: &Fs, bytes: usize) -> bool {
+    core.is_full(fs, core.block_size + bytes as u64) || !core.queue.lock().paced.is_empty()
+}
+
+fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Option<NodeId>) -> bool {
+    let o = &core.options;
+    (o.sync && (node.is_some() || !names.is_empty()))
+        || (o.dirsync && !names.is_empty())
+        || names.iter().any(|(dir, _)| fs.is_sync(ino(*dir)))
+        || node.is_some_and(|n| fs.is_sync(ino(n)))
+}
+
+/// Has the kernel ask again for what it may believe wrongly. On a thread of its own: the kernel may hold
+/// locks of these names for a request that waits for the log writer.
+fn drop_cached(core: &Core, names: Vec<(NodeId, Vec<u8>)>, node: Option<NodeId>) {
+    let Some(notifier) = core.notifier.get().cloned() else { return };
+    let tell = move || {
+        let inodes = names.iter().map(|(dir, _)| notifier.inval_inode(*dir, -1, 0));
+        let entries = names.iter().map(|(dir, name)| notifier.inval_entry(*dir, name));
+        let content = node.map(|n| notifier.inval_inode(n, 0, 0));
+        for error in inodes.chain(entries).chain(content).filter_map(Result::err) {
+            tracing::warn!("{error}");
+        }
+    };
+    if let Err(e) = std::thread::Builder::new().name("notices".into()).spawn(tell) {
+        tracing::warn!("no thread to tell the kernel of a change that is not durable: {e}");
+    }
+}
+
+/// The error number for the kernel; damage goes to the log and the super blocks.
+pub fn errno(core: &Core, e: &FsError) -> Errno {
+    if let FsError::Io { .. } = e {
+        core.met_damage(&e.to_string());
+    }
+    Errno::from_raw(e.errno())
+}

@@ -1,0 +1,189 @@
+//! Which blocks of a segment are still needed (spec 13.3, 13.4).
+//!
+//! A [`SegmentWalk`] reads what a segment's logs say of their blocks, from the device and with no
+//! lock held; [`Volume::count_live`] judges them, some at a time, under the volume's.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use silt_device::Device;
+use silt_format::dat::LIVE;
+use silt_format::summary::{self, BlockInfo, Header, Payload};
+use silt_format::super_block::Copy;
+use silt_format::{BlockNr, Geometry, Ino, SegNr};
+
+use crate::bmap;
+use crate::dat::Dat;
+use crate::meta::{NodeReader, Physical};
+use crate::volume::Volume;
+use crate::{At, Error, Result};
+
+/// Largest summary that is read, in bytes. A log needs some 20 a block.
+const MAX_SUMMARY: u64 = 64 << 20;
+
+/// One payload block of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogBlock {
+    pub payload: Payload,
+    /// Where it lies.
+    pub at: BlockNr,
+}
+
+/// Walks the blocks of a segment's logs. Memory: one log's summary and its records.
+pub struct SegmentWalk {
+    device: Arc<dyn Device>,
+    geometry: Geometry,
+    at: u64,
+    end: u64,
+    sequence: Option<u64>,
+    waiting: VecDeque<LogBlock>,
+}
+
+impl SegmentWalk {
+    /// A walk over the first `written` blocks of a segment (`su_nblocks`).
+    pub fn new(device: Arc<dyn Device>, geometry: &Geometry, segment: SegNr, written: u64) -> Self {
+        let start = geometry.segment_start(segment).0;
+        let end = start + written.min(geometry.segment_blocks(segment));
+        SegmentWalk { device, geometry: *geometry, at: start, end, sequence: None, waiting: VecDeque::new() }
+    }
+
+    /// The sequence number that the segment's first log carries; `None` where there is no log.
+    pub fn sequence(&mut self) -> Result<Option<u64>> {
+        if self.sequence.is_none() && self.waiting.is_empty() {
+            self.read_log()?;
+        }
+        Ok(self.sequence)
+    }
+
+    /// At most `most` blocks; none at the end: the last log, or the first place without a valid one.
+    pub fn next(&mut self, most: usize) -> Result<Vec<LogBlock>> {
+        while self.waiting.is_empty() {
+            if !self.read_log()? {
+                return Ok(Vec::new());
+            }
+        }
+        let n = most.min(self.waiting.len());
+        Ok(self.waiting.drain(..n).collect())
+    }
+
+    fn read_log(&mut self) -> Result<bool> {
+        let g = &self.geometry;
+        if self.end.saturating_sub(self.at) < 2 {
+            return Ok(false);
+        }
+        let byte = g.byte_of(BlockNr(self.at));
+        let mut bytes = vec![0; g.bs()];
+        self.device.read_at(byte, &mut bytes)?;
+        let Ok(header) = Header::parse(g, &bytes) else { return Ok(false) };
+        let nblocks = u64::from(header.nblocks.get());
+        let blocks = u64::from(header.summary_blocks(g));
+        let size = blocks.saturating_mul(u64::from(g.block_size));
+        // What an earlier use of the segment left behind carries another number.
+        let stale = self.sequence.is_some_and(|s| s != header.seq.get());
+        if stale || self.at + nblocks > self.end || size > MAX_SUMMARY {
+            return Ok(false);
+        }
+        if blocks > 1 {
+            bytes.resize(usize::try_from(size).unwrap_or(0), 0);
+            self.device.read_at(byte, &mut bytes)?;
+        }
+        if !summary::summary_sum_matches(g.crc_seed, &header, &bytes) {
+            return Ok(false);
+        }
+        self.sequence = Some(header.seq.get());
+        let first = self.at + blocks;
+        let waiting = &mut self.waiting;
+        summary::for_each_payload(g, &header, &bytes, |payload| {
+            waiting.push_back(LogBlock { payload, at: BlockNr(first + u64::from(payload.index)) });
+        })
+        .at(|| format!("log at block {}", self.at))?;
+        self.at += nblocks;
+        Ok(true)
+    }
+}
+
+/// What keeps old blocks alive.
+#[derive(Debug, Clone, Default)]
+pub struct Keep {
+    /// Snapshots, ascending.
+    snapshots: Vec<u64>,
+    /// Checkpoints from this number on are kept.
+    from: u64,
+}
+
+impl Volume {
+    /// What is kept: snapshots, the newest checkpoint, and those from `oldest` on. Snapshots made
+    /// later are not in it.
+    pub fn keep(&self, oldest: Option<u64>) -> Result<Keep> {
+        let snapshots = self.snapshots()?.into_iter().map(|c| c.0).collect();
+        Ok(Keep { snapshots, from: oldest.unwrap_or(u64::MAX).min(self.last.cno) })
+    }
+
+    /// The lowest sequence number whose segments must not be reclaimed: recovery may have to walk
+    /// them (spec 2.7, `prot_seq`).
+    pub fn protected_sequence(&self) -> u64 {
+        let first = &self.supers.first;
+        let Some(second) = &self.supers.second else { return first.1.last_seq.get() };
+        let of = |second_counts: bool| if second_counts { &second.1 } else { &first.1 };
+        let copy = if self.read_only {
+            of(second.0 == Copy::Secondary)
+        } else {
+            of(second.1.last_cno.get() < first.1.last_cno.get())
+        };
+        copy.last_seq.get()
+    }
+
+    /// How many of the blocks are needed by the newest checkpoint or by what is kept. What a damaged
+    /// table of addresses says nothing about counts as needed.
+    pub fn count_live(&self, keep: &Keep, blocks: &[LogBlock]) -> Result<u64> {
+        // While a checkpoint is composed the newest one is what was before.
+        let before = self.construction.as_ref().and_then(|k| k.before.as_ref());
+        let dat = before.map_or(&self.dat, |b| b.dat());
+        let mut live = 0;
+        for block in blocks {
+            live += match self.is_live(dat, keep, block) {
+                Ok(alive) => u64::from(alive),
+                Err(Error::Format { .. }) => 1,
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(live)
+    }
+
+    fn is_live(&self, dat: &Dat, keep: &Keep, block: &LogBlock) -> Result<bool> {
+        let v = match block.payload.info {
+            BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } if block.payload.ino != Ino::DAT => {
+                vblock
+            }
+            BlockInfo::DatData { offset } => {
+                let nodes = NodeReader { nodes: &dat.file.map.nodes, store: &self.store, resolve: &Physical };
+                return Ok(bmap::lookup(&dat.file.map.root, &nodes, offset)? == Some(block.at.0));
+            }
+            BlockInfo::DatNode { key, level } => {
+                let nodes = NodeReader { nodes: &dat.file.map.nodes, store: &self.store, resolve: &Physical };
+                return Ok(bmap::node_at(&dat.file.map.root, &nodes, key, level)? == Some(block.at.0));
+            }
+            _ => return Ok(false),
+        };
+        if !dat.palloc.is_allocated(&dat.file, &self.store, &Physical, v.0)? {
+            return Ok(false);
+        }
+        let e = dat.entry(&self.store, v)?;
+        let (start, end) = (e.start.get(), e.end.get());
+        if e.blocknr.get() != block.at.0 {
+            return Ok(false);
+        }
+        if block.payload.cno.0 == 0 || end == LIVE {
+            return Ok(end == LIVE);
+        }
+        if end == block.payload.cno.0 {
+            return Ok(false);
+        }
+        // The newest checkpoint is kept even if its successor, being made, no longer needs it.
+        if end > keep.from {
+            return Ok(true);
+        }
+        let at = keep.snapshots.partition_point(|s| *s < start);
+        Ok(keep.snapshots.get(at).is_some_and(|s| *s < end))
+    }
+}

@@ -1,0 +1,285 @@
+//! A log that its place does not take goes elsewhere (spec 12.10).
+//!
+//! ```text
+//! .. newest super root | logs of this construction .. bad block | ..
+//!                        \___ all of them, composed anew ___> fresh segment, sequence far ahead
+//! ```
+//!
+//! Blocks of files name no places, so their logs are laid out again as they are; what names places
+//! (sufile, DAT, super root) is put back to what it was before it was composed, and composed again.
+//! A write that failed may have reached the disk all the same, so nothing of it may stay where a
+//! search goes on: the new logs do not continue the chain (spec 4.6), and nothing they hold is
+//! durable before both super blocks point at them ([`Volume::settle`]).
+
+use silt_format::SegNr;
+use silt_format::segment_usage::SuEntry;
+use silt_format::summary::BlockInfo;
+
+use crate::construct::{Construction, Kind};
+use crate::cpfile::CpFile;
+use crate::dat::Dat;
+use crate::log::{Cursor, Item, LogWrite};
+use crate::meta::MetaFile;
+use crate::sufile::SuFile;
+use crate::supers;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Places tried in a row before the device itself is held to be at fault.
+const MOVES: u32 = 4;
+/// Distance in sequence numbers from the logs that are left. Recovery takes larger ones: should it come
+/// before the logs here are settled, it may begin in the same segment.
+const SEQ_JUMP: u64 = 1 << 10;
+/// Bytes of zeroes written at once where a bad place is tried again.
+const ZEROES: usize = 1 << 20;
+
+/// What becomes of a log that could not be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redo {
+    /// Its construction goes elsewhere: drop the log and go on with [`Volume::step`].
+    Elsewhere,
+    /// Nothing changed: several places in a row took nothing, or there is no room for another.
+    /// Write the same log again.
+    SameLog,
+}
+
+/// Where the log stood when a construction began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun {
+    cursor: Cursor,
+    /// Of the cursor's segment.
+    usage: SuEntry,
+}
+
+/// What composing changes, as it was before. Blocks are shared until they change.
+pub(crate) struct Before {
+    ifile: MetaFile,
+    cpfile: CpFile,
+    sufile: SuFile,
+    dat: Dat,
+    tree_blocks: u64,
+    allocated: usize,
+    /// Of the log that was open.
+    items: Vec<Item>,
+}
+
+impl Before {
+    pub(crate) fn dat(&self) -> &Dat {
+        &self.dat
+    }
+}
+
+/// A place that took no log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BadPlace {
+    segment: SegNr,
+    /// Byte offset on the device.
+    byte: u64,
+    /// Bytes.
+    len: u64,
+}
+
+impl Volume {
+    pub(crate) fn begun(&self) -> Result<Begun> {
+        let usage = self.sufile.entry(&self.store, &self.dat, self.cursor.segment)?;
+        Ok(Begun { cursor: self.cursor, usage })
+    }
+
+    pub(crate) fn before(&self, k: &Construction) -> Before {
+        Before {
+            ifile: self.ifile.file.clone(),
+            cpfile: self.cpfile.clone(),
+            sufile: self.sufile.clone(),
+            dat: self.dat.clone(),
+            tree_blocks: self.tree_blocks,
+            allocated: k.allocated.len(),
+            items: k.open.as_ref().map_or_else(Vec::new, |log| log.items.clone()),
+        }
+    }
+
+    /// Says that a log handed out by [`Volume::step`] cannot be written at its place. For errors of
+    /// the device only: where there is no space below, the place is not at fault. No other log of
+    /// the construction may be on its way.
+    ///
+    /// After [`Redo::Elsewhere`] a construction is under way, in place of a data-sync log a whole
+    /// checkpoint: go on with [`Volume::step`]. Everything the construction had written is written
+    /// anew, and [`Volume::settle`] must succeed before any of it counts as durable. An error ends
+    /// writing to the volume, as with [`Volume::step`]. `now` in seconds.
+    pub fn log_failed(&mut self, log: &LogWrite, now: u64) -> Result<Redo> {
+        if let Some(why) = &self.failed {
+            return Err(Error::Failed(why.clone()));
+        }
+        let Some(mut k) = self.construction.take() else {
+            return Err(Error::Invalid("no construction is under way".into()));
+        };
+        if self.moves >= MOVES || !self.has_room_elsewhere(&k) {
+            self.construction = Some(k);
+            return Ok(Redo::SameLog);
+        }
+        self.moves += 1;
+        let result = match self.abandon(&mut k, log) {
+            Ok(items) if k.kind == Kind::Checkpoint => {
+                let laid = self.lay_out_again(&mut k, items);
+                self.construction = Some(k);
+                laid
+            }
+            Ok(items) => {
+                let thawed = self.thaw(&k, &items);
+                thawed.and_then(|()| self.begin_checkpoint(now)).map(|_| ())
+            }
+            Err(e) => {
+                self.construction = Some(k);
+                Err(e)
+            }
+        };
+        match result {
+            Ok(()) => Ok(Redo::Elsewhere),
+            Err(e) => {
+                self.fail(format!("moving a log to another segment failed: {e}"));
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether the clean segments certainly hold the construction a second time.
+    fn has_room_elsewhere(&self, k: &Construction) -> bool {
+        let metadata = [&self.ifile.file, &self.cpfile.file, &self.sufile.file, &self.dat.file];
+        let dirty: usize = metadata.iter().map(|f| f.data.len() + f.map.nodes.len()).sum();
+        let known = k.items.len() + k.launched.len() + dirty;
+        // What waits may take a node and a DAT block each.
+        let blocks = 2 * (known as u64 + 2 * (self.frozen_blocks + self.dirty_blocks)) + 64;
+        self.sufile.clean() > blocks / u64::from(self.store.geometry.blocks_per_segment) + 2
+    }
+
+    /// Undoes what the construction did to segments and metadata, leaves the place that failed, and
+    /// returns the blocks of files that its logs held.
+    fn abandon(&mut self, k: &mut Construction, log: &LogWrite) -> Result<Vec<Item>> {
+        // Ahead of every log that was handed out.
+        let seq = self.cursor.seq.wrapping_add(SEQ_JUMP);
+        let mut items = std::mem::take(&mut k.items);
+        for key in k.launched.drain(..) {
+            self.store.recall(key);
+        }
+        if let Some(before) = k.before.take() {
+            self.ifile.file = before.ifile;
+            self.cpfile = before.cpfile;
+            self.sufile = before.sufile;
+            self.dat = before.dat;
+            self.tree_blocks = before.tree_blocks;
+            k.allocated.truncate(before.allocated);
+            items.extend(before.items);
+        }
+        items.extend(k.open.take().into_iter().flat_map(|log| log.items));
+        k.ready.clear();
+        k.outstanding = 0;
+
+        let Begun { cursor, usage } = k.begun;
+        let (store, dat) = (&self.store, &self.dat);
+        let mut left = std::mem::take(&mut k.allocated);
+        if cursor.next != cursor.segment {
+            left.push(cursor.next);
+        }
+        if cursor.offset > 0 {
+            // It holds earlier logs; the rest of it stays unused.
+            self.sufile.change(store, dat, cursor.segment, |e| *e = usage)?;
+        } else {
+            left.push(cursor.segment);
+        }
+        for segment in left {
+            self.sufile.free(store, dat, segment)?;
+        }
+        if cursor.offset == 0 || log.segment != cursor.segment {
+            self.sufile.scrap(store, dat, log.segment)?;
+            self.bad_places.push(BadPlace { segment: log.segment, byte: log.byte, len: log.len() });
+        }
+        let fresh = self.sufile.allocate(&mut self.store, &self.dat)?;
+        self.cursor = Cursor { segment: fresh, next: fresh, offset: 0, seq };
+        self.discontinued = true;
+        self.moved = true;
+        Ok(items)
+    }
+
+    /// Lays the blocks of files out behind the new cursor.
+    fn lay_out_again(&mut self, k: &mut Construction, items: Vec<Item>) -> Result<()> {
+        k.begun = self.begun()?;
+        k.logs = 0;
+        k.blocks = 0;
+        k.composed = false;
+        for item in items {
+            self.add(k, item.ino, item.info, item.content)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the data of an abandoned data-sync log back among what waits, below what came later.
+    /// Its new numbers are in the map; the next checkpoint replaces them.
+    fn thaw(&mut self, k: &Construction, items: &[Item]) -> Result<()> {
+        for item in items {
+            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = item.info {
+                self.dat.unassign(&self.store, vblock)?;
+            }
+        }
+        for nr in &k.all {
+            let Some(i) = self.inodes.get_mut(nr) else { continue };
+            let Some(f) = i.frozen.take() else { continue };
+            self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
+            if i.deleted {
+                continue;
+            }
+            i.pending += f.pending;
+            for (key, b) in f.over.blocks {
+                if i.current.get(key).is_none() {
+                    i.current.blocks.insert(key, b);
+                    self.dirty_blocks += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes logs that went elsewhere ([`Volume::log_failed`]) reachable: flushes, and points both
+    /// super blocks at the newest checkpoint. To be called when a construction is done and before
+    /// anybody is told that it is durable; costs nothing where no log was moved. Then the places
+    /// that failed are tried again, and those that still fail are marked bad with the next
+    /// checkpoint. After an error nothing counts as durable; call it again later. `now` in seconds.
+    pub fn settle(&mut self, now: u64) -> Result<()> {
+        // The super blocks must not leave a tail that is not recovered yet.
+        if self.construction.is_some() || self.read_only || self.recovery.is_some() {
+            return Ok(());
+        }
+        if self.moved {
+            if let Some(why) = &self.failed {
+                return Err(Error::Failed(why.clone()));
+            }
+            let (last, free) = (self.last, self.free_blocks());
+            let writes = self.supers.write_both(now, |b| supers::set_cursor(b, last, free));
+            self.write_supers(&writes)?;
+            self.super_seq = last.seq;
+            self.super_written = now;
+            self.moved = false;
+            self.discontinued = false;
+        }
+        while let Some(place) = self.bad_places.last().copied() {
+            // With zeroes: whatever of the log did arrive can no longer be taken for one.
+            if self.write_zeroes(place.byte, place.len).is_ok() {
+                self.sufile.free(&self.store, &self.dat, place.segment)?;
+            } else {
+                self.sufile.set_error(&self.store, &self.dat, place.segment)?;
+            }
+            self.meta_dirty = true;
+            self.bad_places.pop();
+        }
+        Ok(())
+    }
+
+    fn write_zeroes(&self, mut byte: u64, mut len: u64) -> Result<()> {
+        let zeroes = vec![0u8; ZEROES];
+        while len > 0 {
+            let n = usize::try_from(len).unwrap_or(ZEROES).min(ZEROES);
+            self.store.device.write_at(byte, &[&zeroes[..n]])?;
+            byte += n as u64;
+            len -= n as u64;
+        }
+        Ok(())
+    }
+}

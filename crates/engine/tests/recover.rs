@@ -1,0 +1,138 @@
+//! Recovery of synced data: in bounded memory, whatever the power does meanwhile.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use silt_device::{Device, Fault, MemoryDevice};
+use silt_engine::mkfs::{Parameters, Plan};
+use silt_engine::{Attr, OpenOptions, Time, Tree, Volume};
+use silt_format::Ino;
+
+const BS: usize = 4096;
+
+fn fresh(size: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    let parameters = Parameters {
+        block_size: BS as u32,
+        blocks_per_segment: 16,
+        reserved_percent: 5,
+        label: Vec::new(),
+        uuid: [7; 16],
+        crc_seed: 99,
+        now: 1000,
+        block_count: true,
+        owner: (0, 0),
+    };
+    Plan::new(parameters, size).unwrap().write(&*device, true).unwrap();
+    device
+}
+
+fn file(v: &mut Volume) -> Ino {
+    let time = Time { secs: 5, nanos: 6 };
+    v.create_inode(Attr {
+        mode: 0o100_644,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        size: 1 << 30,
+        mtime: time,
+        ctime: time,
+        flags: 0,
+        generation: 0,
+        device: (0, 0),
+    })
+    .unwrap()
+}
+
+fn options() -> OpenOptions {
+    OpenOptions { now: 2000, seed: 5, cache_bytes: 20 * BS as u64, ..OpenOptions::default() }
+}
+
+fn judge(device: &dyn Device) {
+    let report = silt_verify::check(device, &silt_verify::Options::default());
+    let errors: Vec<_> = report.errors().filter(|f| f.id != "inode-lost").collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+type Content = BTreeMap<(Ino, u64), u8>;
+
+/// A volume that was cut off with many synced blocks behind its newest checkpoint.
+fn cut_off() -> (Arc<MemoryDevice>, Content) {
+    let device = fresh(BS as u64 * 16 * 400);
+    let (mut v, _) = Volume::open(device.clone(), &options()).unwrap();
+    v.take_over(2000).unwrap();
+    let mut content = Content::new();
+    let files: Vec<Ino> = (0..3).map(|_| file(&mut v)).collect();
+    for ino in &files {
+        for key in 0..200 {
+            v.write_block(*ino, key, vec![1; BS].into()).unwrap();
+            content.insert((*ino, key), 1);
+        }
+    }
+    v.checkpoint(2001).unwrap();
+    for round in 0..12u8 {
+        let ino = files[usize::from(round) % 3];
+        for key in (u64::from(round)..200).step_by(5) {
+            v.write_block(ino, key, vec![10 + round; BS].into()).unwrap();
+            content.insert((ino, key), 10 + round);
+        }
+        assert!(v.begin_data_sync(ino, 2002).unwrap());
+        v.finish_construction(2002).unwrap();
+    }
+    (device, content)
+}
+
+fn compare(v: &mut Volume, content: &Content) {
+    for ((ino, key), with) in content {
+        let b = v.read_block(Tree::Live, *ino, *key).unwrap().expect("data");
+        assert!(b.iter().all(|b| b == with), "inode {ino} block {key}: {} for {with}", b[0]);
+    }
+}
+
+#[test]
+fn synced_data_is_recovered_in_bounded_memory() {
+    let (device, content) = cut_off();
+    let before = device.fork();
+    let (mut v, report) = Volume::open(device.clone(), &options()).unwrap();
+    assert_eq!(report.rolled_forward, 471);
+    assert!(v.waiting_blocks() <= 20, "{} blocks are held", v.waiting_blocks());
+    compare(&mut v, &content);
+    v.take_over(2010).unwrap();
+    compare(&mut v, &content);
+    v.close(2020).unwrap();
+    judge(&*device);
+    // Only looking holds nothing and writes nothing.
+    let device = Arc::new(Fault::new(before));
+    device.fail_writes(0..u64::MAX, silt_device::Times::Always);
+    let (mut v, report) = Volume::open(device, &OpenOptions { read_only: true, ..options() }).unwrap();
+    assert_eq!(report.rolled_forward, 471);
+    assert_eq!(v.waiting_blocks(), 0);
+    compare(&mut v, &content);
+}
+
+#[test]
+fn the_power_may_fail_at_any_write_of_a_recovery() {
+    let (device, content) = cut_off();
+    for step in 0.. {
+        let device = Arc::new(Fault::new(device.fork()));
+        device.cut_power_after(step * 3, (step % 3) * 2000);
+        let done = Volume::open(device.clone(), &options())
+            .and_then(|(mut v, _)| v.take_over(2010).map(|()| v))
+            .is_ok();
+        device.heal();
+        // The second recovery may have another limit.
+        let device = Arc::new(device.inner().fork());
+        let second = OpenOptions { cache_bytes: 1 << 20 >> (step % 3 * 4), seed: step, ..options() };
+        let (mut v, _) = Volume::open(device.clone(), &second).unwrap();
+        v.take_over(2011).unwrap();
+        compare(&mut v, &content);
+        v.close(2012).unwrap();
+        judge(&*device);
+        if done {
+            assert!(step > 5, "{step}");
+            return;
+        }
+    }
+}
