@@ -54,6 +54,8 @@ pub struct Lab {
     pub scratch: PathBuf,
     /// How much is done.
     pub scale: Scale,
+    /// The image of the disk `here` is not sparse.
+    pub filled: bool,
 }
 
 /// A part of a cell, as told to its process.
@@ -87,11 +89,11 @@ impl Lab {
     fn measure(&self, shelf: &Shelf, workload: &Workload, key: &Key) -> Result<Measured> {
         let disk = if key.system.has_disk() { Some(shelf.fresh()?) } else { None };
         let device = disk.as_ref().map_or(Path::new("none"), Attached::path);
-        if let Some(mut make) = key.system.make(&self.tools, device) {
+        if let Some(mut make) = key.system.make(&self.tools, device, self.filled) {
             run(&mut make)?;
         }
         let dir = self.scratch.join("mnt");
-        let mut mounted = Mounted::new(key.system, &self.tools, device, &dir)?;
+        let mut mounted = Mounted::new(key.system, &self.tools, device, &dir, self.filled)?;
         let inside = dir.join("work");
         fs::create_dir(&inside)?;
         let mut job = Job {
@@ -110,7 +112,7 @@ impl Lab {
         if workload.cold {
             if key.system.has_disk() {
                 mounted.unmount()?;
-                mounted = Mounted::new(key.system, &self.tools, device, &dir)?;
+                mounted = Mounted::new(key.system, &self.tools, device, &dir, self.filled)?;
             }
             fs::write("/proc/sys/vm/drop_caches", "3")?;
         }

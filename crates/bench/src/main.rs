@@ -97,6 +97,10 @@ struct Options {
     /// List workloads, file systems and disks
     #[arg(long)]
     list: bool,
+    /// Write the image of the disk `here` full once, instead of a new sparse one for every cell: no block is then
+    /// new to the file system below it, as on a disk of its own
+    #[arg(long)]
+    filled: bool,
     /// Where images and materials go: a directory on the disk `here`
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
@@ -231,7 +235,7 @@ fn compare(options: &Options) -> Result<()> {
     let scratch = tempfile::Builder::new().prefix("silt-bench-").tempdir_in(&options.scratch)?;
     let mut machine = Machine::look(&tools, scratch.path());
     let scale = if options.quick { Scale::Quick } else { Scale::Whole };
-    let lab = Lab { tools, scratch: scratch.path().to_owned(), scale };
+    let lab = Lab { filled: options.filled, tools, scratch: scratch.path().to_owned(), scale };
     let rounds = options.rounds.unwrap_or(if options.quick { 2 } else { 5 });
     let mut cells = Vec::new();
     let measured = measure(&lab, &workloads, systems, &kinds, rounds, &runs_on, &mut cells);
@@ -275,7 +279,7 @@ fn measure(
         material.make(&lab.scratch, lab.scale)?;
     }
     for kind in kinds {
-        let shelf = Shelf::new(*kind, disk_size(*kind, lab.scale == Scale::Quick), &lab.scratch)?;
+        let shelf = Shelf::new(*kind, disk_size(*kind, lab.scale == Scale::Quick), &lab.scratch, lab.filled)?;
         for round in 0..rounds {
             for workload in workloads.iter().filter(|workload| runs_on(workload, kind)) {
                 let taking_part: Vec<System> = systems

@@ -182,6 +182,10 @@ impl Volume {
         let Some(mut k) = self.construction.take() else {
             return Err(Error::Invalid("no construction is under way".into()));
         };
+        if let Some(why) = &self.failed {
+            self.construction = Some(k);
+            return Err(Error::Failed(why.clone()));
+        }
         let result = self.advance(&mut k, budget);
         match result {
             Ok(Step::Done(c)) => Ok(Step::Done(c)),
@@ -258,7 +262,14 @@ impl Volume {
     }
 
     pub(crate) fn change(&mut self) -> Change<'_> {
-        Change { store: &mut self.store, dat: &mut self.dat, cno: self.cno, dead: false, delta: 0 }
+        Change {
+            store: &mut self.store,
+            dat: &mut self.dat,
+            cno: self.cno,
+            dead: false,
+            delta: 0,
+            damage: None,
+        }
     }
 
     fn file_stage(&mut self, k: &mut Construction, inode: &mut Inode, mut left: usize) -> Result<usize> {
@@ -271,6 +282,8 @@ impl Volume {
                 Stage::Cuts => {
                     k.tree_changed = true;
                     if frozen.deleted {
+                        // Its number first: an entry that cannot be changed keeps its blocks.
+                        self.free_number(inode)?;
                         let mut change = self.change();
                         let unmapped = change.unmap_all(&mut inode.map);
                         let delta = change.delta;
@@ -282,11 +295,13 @@ impl Volume {
                         }
                         inode.map = Map::empty();
                         k.files.pop_front();
-                        self.free_number(inode)?;
                         return Ok(left.saturating_sub(1));
                     }
-                    self.apply_cuts(inode, &mut frozen)?;
-                    k.stage = Stage::Data { from: 0 };
+                    let (done, took) = self.apply_cuts(inode, &mut frozen, left);
+                    left = left.saturating_sub(took.max(1));
+                    if done {
+                        k.stage = Stage::Data { from: 0 };
+                    }
                 }
                 Stage::Data { from } => {
                     let batch: Vec<(u64, Block)> = frozen
@@ -298,21 +313,30 @@ impl Volume {
                         .collect();
                     let cache = !frozen.attr.is_regular();
                     for (key, b) in &batch {
-                        let vblock = {
-                            let mut change = self.change();
-                            let v = change.replace(&mut inode.map, *key);
-                            let delta = change.delta;
-                            self.count_tree(delta);
-                            frozen.pending -= delta.clamp(0, 1);
-                            v?
+                        k.stage = Stage::Data { from: key.saturating_add(1) };
+                        left = left.saturating_sub(1);
+                        let mut change = self.change();
+                        let v = change.replace(&mut inode.map, *key);
+                        let (delta, damage) = (change.delta, change.damage.take());
+                        self.count_tree(delta);
+                        frozen.pending -= delta.clamp(0, 1);
+                        if let Some(e) = damage {
+                            inode.error.get_or_insert_with(|| e.to_string());
+                        }
+                        let vblock = match v {
+                            Ok(v) => v,
+                            // What is damaged costs this block and none of the others.
+                            Err(e @ (Error::Format { .. } | Error::Device(_))) => {
+                                inode.error.get_or_insert_with(|| e.to_string());
+                                continue;
+                            }
+                            Err(e) => return Err(e),
                         };
                         if cache {
                             self.store.launch(Key::Virtual(vblock.0), b.clone());
                         }
                         let info = BlockInfo::Data { vblock, offset: *key };
                         self.add(k, inode.ino, info, Content::Ready(b.clone()))?;
-                        k.stage = Stage::Data { from: key.saturating_add(1) };
-                        left = left.saturating_sub(1);
                     }
                     let next = match k.stage {
                         Stage::Data { from } => from,
@@ -351,38 +375,79 @@ impl Volume {
         self.tree_blocks = self.tree_blocks.saturating_add_signed(delta);
     }
 
-    fn apply_cuts(&mut self, inode: &mut Inode, frozen: &mut Frozen) -> Result<()> {
+    /// Unmaps about `most` of the blocks that were cut away; tells whether that was all, and how many.
+    /// What is damaged stays mapped or taken, and is told with the inode.
+    fn apply_cuts(&mut self, inode: &mut Inode, frozen: &mut Frozen, most: usize) -> (bool, usize) {
         let max = self.store.geometry.max_key();
+        let most = most.max(64);
+        let mut took = 0;
         for cut in frozen.over.cuts.iter() {
-            let delta = if cut.start == 0 && cut.end > max {
+            if took >= most {
+                return (false, took);
+            }
+            let mut error = None;
+            let mut delta = 0;
+            let mut more = false;
+            if cut.start == 0 && cut.end > max {
                 let mut change = self.change();
-                change.unmap_all(&mut inode.map)?;
-                change.delta
-            } else {
-                let mut keys = Vec::new();
-                let reader = crate::meta::NodeReader {
-                    nodes: &inode.map.nodes,
-                    store: &self.store,
-                    resolve: &self.dat,
-                };
-                crate::bmap::for_each(&inode.map.root, &reader, cut.start, |key, _| {
-                    if key >= cut.end {
-                        return std::ops::ControlFlow::Break(());
-                    }
-                    keys.push(key);
-                    std::ops::ControlFlow::Continue(())
-                })?;
-                let mut change = self.change();
-                // From the top, as a truncation does: nodes empty one after the other.
-                for key in keys.into_iter().rev() {
-                    change.unmap(&mut inode.map, key)?;
+                let unmapped = change.unmap_all(&mut inode.map);
+                delta = change.delta;
+                if let Err(e) = unmapped {
+                    // Half of its nodes are gone: what could not be walked is left to repair.
+                    error = Some(e);
+                    inode.map = Map::empty();
                 }
-                change.delta
-            };
+            } else {
+                let mut start = cut.start;
+                loop {
+                    more = false;
+                    let mut keys = Vec::new();
+                    let reader = crate::meta::NodeReader {
+                        nodes: &inode.map.nodes,
+                        store: &self.store,
+                        resolve: &self.dat,
+                    };
+                    let walked = crate::bmap::for_each(&inode.map.root, &reader, start, |key, _| {
+                        if key >= cut.end {
+                            return std::ops::ControlFlow::Break(());
+                        }
+                        if keys.len() >= most {
+                            more = true;
+                            return std::ops::ControlFlow::Break(());
+                        }
+                        keys.push(key);
+                        std::ops::ControlFlow::Continue(())
+                    });
+                    error = error.or(walked.err());
+                    let behind = keys.last().map_or(u64::MAX, |k| k.saturating_add(1));
+                    let mut stuck = false;
+                    // From the top, as a truncation does: nodes empty one after the other.
+                    for key in keys.into_iter().rev() {
+                        let mut change = self.change();
+                        let unmapped = change.unmap(&mut inode.map, key);
+                        delta += change.delta;
+                        let damage = change.damage.take();
+                        stuck |= unmapped.is_err();
+                        took += usize::from(unmapped.is_ok());
+                        error = error.or(unmapped.err()).or(damage);
+                    }
+                    // What cannot be unmapped would be met first again and again.
+                    if !(more && stuck) {
+                        break;
+                    }
+                    start = behind;
+                }
+            }
             self.count_tree(delta);
             frozen.pending += delta.abs();
+            if let Some(e) = error {
+                inode.error.get_or_insert_with(|| e.to_string());
+            }
+            if more {
+                return (false, took);
+            }
         }
-        Ok(())
+        (true, took)
     }
 
     /// Puts an inode's entry into the ifile, allocating its number if it is new.
@@ -527,8 +592,14 @@ impl Volume {
         }
         let mut fresh = Fresh::default();
         let delta = {
-            let mut change =
-                Change { store: &mut self.store, dat: &mut self.dat, cno, dead: false, delta: 0 };
+            let mut change = Change {
+                store: &mut self.store,
+                dat: &mut self.dat,
+                cno,
+                dead: false,
+                delta: 0,
+                damage: None,
+            };
             change.propagate(&mut self.ifile.file, &mut fresh.ifile)?;
             change.delta
         };
@@ -563,8 +634,14 @@ impl Volume {
 
     /// Gives changed blocks of cpfile or sufile their fresh numbers.
     fn propagate_dead(&mut self, fresh: &mut Fresh, cpfile: bool) -> Result<()> {
-        let mut change =
-            Change { store: &mut self.store, dat: &mut self.dat, cno: self.cno, dead: true, delta: 0 };
+        let mut change = Change {
+            store: &mut self.store,
+            dat: &mut self.dat,
+            cno: self.cno,
+            dead: true,
+            delta: 0,
+            damage: None,
+        };
         if cpfile {
             change.propagate(&mut self.cpfile.file, &mut fresh.cpfile)
         } else {

@@ -94,7 +94,7 @@ impl CpFile {
                     }
                     let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
                         .at(|| format!("cpfile block {block}"))?;
-                    if !e.is_invalid() && f(e).is_break() {
+                    if !e.is_invalid() && e.cno.get() == cno.0 && f(e).is_break() {
                         return Ok(());
                     }
                 }

@@ -140,7 +140,7 @@ impl Volume {
         self.trim_inodes();
         self.inodes.insert(nr, Box::new(Inode::create(ino, attr)));
         self.dirty.insert(nr);
-        self.inodes_count += 1;
+        self.inodes_count = self.inodes_count.saturating_add(1);
         Ok(ino)
     }
 
@@ -209,7 +209,7 @@ impl Volume {
         let file = &self.ifile.file;
         let first = layout.bitmap_block(group);
         let is_bitmap = |block: u64| match layout.kind(block) {
-            Kind::Bitmap { group } => Some(group),
+            Kind::Bitmap { group } if group < layout.ngroups() => Some(group),
             _ => None,
         };
         let mut found = file.data.range(first..).find_map(|(block, _)| is_bitmap(*block));

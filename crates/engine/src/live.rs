@@ -15,11 +15,9 @@ use silt_format::{BlockNr, Geometry, Ino, SegNr};
 use crate::bmap;
 use crate::dat::Dat;
 use crate::meta::{NodeReader, Physical};
+use crate::search::MAX_SUMMARY;
 use crate::volume::Volume;
 use crate::{At, Error, Result};
-
-/// Largest summary that is read, in bytes. A log needs some 20 a block.
-const MAX_SUMMARY: u64 = 64 << 20;
 
 /// One payload block of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +78,7 @@ impl SegmentWalk {
         let size = blocks.saturating_mul(u64::from(g.block_size));
         // What an earlier use of the segment left behind carries another number.
         let stale = self.sequence.is_some_and(|s| s != header.seq.get());
-        if stale || self.at + nblocks > self.end || size > MAX_SUMMARY {
+        if stale || self.at + nblocks > self.end || size > MAX_SUMMARY as u64 {
             return Ok(false);
         }
         if blocks > 1 {

@@ -85,7 +85,7 @@ impl Volume {
                     break;
                 }
                 segment = next;
-                seq += 1;
+                seq = seq.wrapping_add(1);
                 pos = g.segment_start(segment);
             }
         }

@@ -27,6 +27,8 @@ use crate::{Error, Result};
 
 /// Places tried in a row before the device itself is held to be at fault.
 const MOVES: u32 = 4;
+/// Places that wait to be tried again, at most.
+const PLACES: usize = 16;
 /// Distance in sequence numbers from the logs that are left. Recovery takes larger ones: should it come
 /// before the logs here are settled, it may begin in the same segment.
 const SEQ_JUMP: u64 = 1 << 10;
@@ -112,7 +114,7 @@ impl Volume {
         let Some(mut k) = self.construction.take() else {
             return Err(Error::Invalid("no construction is under way".into()));
         };
-        if self.moves >= MOVES || !self.has_room_elsewhere(&k) {
+        if self.moves >= MOVES || self.bad_places.len() >= PLACES || !self.has_room_elsewhere(&k) {
             self.construction = Some(k);
             return Ok(Redo::SameLog);
         }

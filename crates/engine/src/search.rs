@@ -10,6 +10,9 @@ use crate::supers::{LastLog, Supers};
 use crate::{At, Error, Result};
 use silt_device::Device;
 
+/// Largest summary that is read, in bytes. A log needs some 20 a block.
+pub const MAX_SUMMARY: usize = 64 << 20;
+
 /// What the search found.
 #[derive(Debug)]
 pub struct Found {
@@ -67,7 +70,11 @@ pub fn read_log(device: &dyn Device, g: &Geometry, at: BlockNr, seq: u64) -> Res
 
 /// The payload descriptions of a verified log.
 pub fn payloads(device: &dyn Device, g: &Geometry, at: BlockNr, header: &Header) -> Result<Vec<Payload>> {
-    let mut bytes = vec![0u8; header.summary_blocks(g) as usize * g.bs()];
+    let len = u64::from(header.summary_blocks(g)) * u64::from(g.block_size);
+    let len = usize::try_from(len).ok().filter(|len| *len <= MAX_SUMMARY).ok_or_else(|| {
+        Error::corrupt(format!("block {at}"), "segment summary", format!("has {len} bytes"))
+    })?;
+    let mut bytes = vec![0u8; len];
     device.read_at(g.byte_of(at), &mut bytes)?;
     let mut all = Vec::new();
     summary::for_each_payload(g, header, &bytes, |p| all.push(p)).at(|| format!("log at block {at}"))?;
@@ -172,7 +179,7 @@ fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clean: bool) ->
             break;
         }
         passed.push(segment);
-        seq += 1;
+        seq = seq.wrapping_add(1);
         segment = next;
         pos = g.segment_start(segment);
     }

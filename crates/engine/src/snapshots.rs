@@ -107,6 +107,7 @@ impl Volume {
                     cno: self.cno,
                     dead: true,
                     delta: 0,
+                    damage: None,
                 };
                 let (n, snapshots) = self.cpfile.delete(&mut change, start..stop)?;
                 deleted += n;

@@ -218,3 +218,53 @@ impl SuFile {
         self.store_header(store, dat)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use silt_device::MemoryDevice;
+    use silt_format::SegNr;
+
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+
+    /// The same few segments are given back and taken again while all others are in use.
+    #[test]
+    fn a_clean_segment_is_found_at_once_on_a_nearly_full_volume() {
+        let size = 16 * 1024 * 200_000;
+        let device = Arc::new(MemoryDevice::new(size));
+        let parameters = Parameters {
+            block_size: 1024,
+            blocks_per_segment: 16,
+            reserved_percent: 5,
+            label: Vec::new(),
+            uuid: [7; 16],
+            crc_seed: 1,
+            now: 1000,
+            block_count: true,
+            owner: (0, 0),
+        };
+        Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        while v.sufile.clean() > 0 {
+            v.sufile.allocate(&mut v.store, &v.dat).unwrap();
+        }
+        assert!(matches!(v.sufile.allocate(&mut v.store, &v.dat), Err(crate::Error::NoSpace)));
+        let started = Instant::now();
+        for round in 0..2000u64 {
+            // Just below the last one: the search goes around the whole volume.
+            let segment = SegNr(199_000 - round);
+            v.sufile.free(&v.store, &v.dat, segment).unwrap();
+            assert_eq!(v.sufile.allocate(&mut v.store, &v.dat).unwrap(), segment);
+        }
+        let took = started.elapsed();
+        println!("{:?} an allocation", took / 2000);
+        assert_eq!(v.sufile.clean(), 0);
+        // Looking at each segment it took milliseconds.
+        assert!(took.as_millis() < 2000, "{took:?}");
+    }
+}

@@ -20,6 +20,8 @@ pub struct Change<'a> {
     pub dead: bool,
     /// Blocks added to or removed from the map, data and nodes.
     pub delta: i64,
+    /// What was wrong with the entry of a block that is mapped no more: it stays taken.
+    pub damage: Option<Error>,
 }
 
 struct VirtualNodes<'a, 'b> {
@@ -83,7 +85,7 @@ impl Change<'_> {
         let old =
             bmap::set(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, key, new.0);
         match old {
-            Ok(Some(old)) => self.dat.end(self.store, VBlockNr(old), self.cno, self.dead)?,
+            Ok(Some(old)) => self.end_old(old)?,
             Ok(None) => self.delta += 1,
             Err(e) => {
                 self.dat.end(self.store, new, self.cno, self.dead)?;
@@ -100,11 +102,22 @@ impl Change<'_> {
         let old =
             bmap::remove(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, key)?;
         if let Some(old) = old {
-            self.dat.end(self.store, VBlockNr(old), self.cno, self.dead)?;
             self.delta -= 1;
+            self.end_old(old)?;
         }
         self.count(map, before);
         Ok(old.is_some())
+    }
+
+    /// Ends the life of a block that was just unmapped. The map is right whatever its entry says.
+    fn end_old(&mut self, old: u64) -> Result<()> {
+        match self.dat.end(self.store, VBlockNr(old), self.cno, self.dead) {
+            Err(e @ (Error::Format { .. } | Error::Device(_))) if !self.dead => {
+                self.damage.get_or_insert(e);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Unmaps everything.

@@ -324,7 +324,7 @@ impl Volume {
     /// the older copy has grown to 64 MiB. Write it outside the lock, log first (its durable
     /// write flushes).
     pub fn due_super_write(&mut self, now: u64) -> Option<SuperWrite> {
-        if self.read_only || self.moved || self.super_seq == self.last.seq {
+        if self.is_read_only() || self.moved || self.super_seq == self.last.seq {
             return None;
         }
         let segment_bytes =

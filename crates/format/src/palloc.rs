@@ -119,7 +119,10 @@ impl Layout {
         let group = desc * self.groups_per_desc + (rest - 1) / self.blocks_per_group;
         match (rest - 1) % self.blocks_per_group {
             0 => Kind::Bitmap { group },
-            n => Kind::Entries { first: group * self.entries_per_group + (n - 1) * self.entries_per_block },
+            n => {
+                let first = group.saturating_mul(self.entries_per_group);
+                Kind::Entries { first: first.saturating_add((n - 1) * self.entries_per_block) }
+            }
         }
     }
 }
@@ -163,6 +166,16 @@ mod tests {
             (ifile.entries_per_block, ifile.blocks_per_group, ifile.blocks_per_desc),
             (8, 1025, 262_401)
         );
+    }
+
+    #[test]
+    fn any_block_offset_has_a_kind() {
+        for bits in [10, 12, 16] {
+            let l = Layout::new(&geometry(bits), 32);
+            for block in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) + 1] {
+                let _ = l.kind(block);
+            }
+        }
     }
 
     #[test]

@@ -173,13 +173,12 @@ impl Witness {
     }
 
     fn open(&self, name: &str, sync: Sync) -> io::Result<File> {
+        // Not those of rustix, whose DSYNC is O_SYNC.
         let flags = match sync {
-            Sync::DataWrite => rustix::fs::OFlags::DSYNC,
-            Sync::Write => rustix::fs::OFlags::SYNC,
-            _ => rustix::fs::OFlags::empty(),
+            Sync::DataWrite => libc::O_DSYNC,
+            Sync::Write => libc::O_SYNC,
+            _ => 0,
         };
-        // Bits of open(2), which all fit.
-        let flags = i32::try_from(flags.bits()).unwrap_or(0);
         OpenOptions::new().write(true).custom_flags(flags).open(self.dir.join(name))
     }
 

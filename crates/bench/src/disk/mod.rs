@@ -5,6 +5,7 @@ pub mod loopdev;
 pub mod served;
 
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,7 +14,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use silt_device::Disk;
 
-use crate::process::run;
+use crate::process::{go_on, run};
 use counters::Source;
 use loopdev::{Loop, Queue};
 use served::Served;
@@ -73,17 +74,30 @@ impl Kind {
     }
 }
 
+/// Writes an image full, with bytes that are not zero.
+fn fill(path: &Path, size: u64) -> Result<()> {
+    let mut file = File::create(path).with_context(|| path.display().to_string())?;
+    let piece = vec![0x5A; 1 << 20];
+    for _ in 0..size >> 20 {
+        go_on()?;
+        file.write_all(&piece).with_context(|| path.display().to_string())?;
+    }
+    Ok(file.sync_all()?)
+}
+
 /// A disk that stays for a run, made empty for every cell.
 pub struct Shelf {
     kind: Kind,
     size: u64,
     image: PathBuf,
     served: Option<Served>,
+    filled: bool,
 }
 
 impl Shelf {
-    /// Images go below `scratch`. Models take `size` bytes of memory.
-    pub fn new(kind: Kind, size: u64, scratch: &Path) -> Result<Self> {
+    /// Images go below `scratch`. Models take `size` bytes of memory. With `filled` the image is not sparse: it is
+    /// written once, and mkfs must discard nothing, so that no block is ever new to the file system below it.
+    pub fn new(kind: Kind, size: u64, scratch: &Path, filled: bool) -> Result<Self> {
         let served = match kind.model() {
             Some(_) => Some(Served::start(kind, size, scratch)?),
             None => None,
@@ -92,12 +106,16 @@ impl Shelf {
             Some(served) => served.image(),
             None => scratch.join("disk.img"),
         };
-        Ok(Shelf { kind, size, image, served })
+        let filled = filled && served.is_none();
+        if filled {
+            fill(&image, size)?;
+        }
+        Ok(Shelf { kind, size, image, served, filled })
     }
 
     /// An empty disk, attached.
     pub fn fresh(&self) -> Result<Attached> {
-        if self.served.is_none() {
+        if self.served.is_none() && !self.filled {
             let _ = std::fs::remove_file(&self.image);
             let file = File::create(&self.image).with_context(|| self.image.display().to_string())?;
             file.set_len(self.size)?;

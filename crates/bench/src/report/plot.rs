@@ -75,7 +75,7 @@ fn paint<'a>(area: &Area<'a>, results: &Results, rows: &[Row], height: i32) -> P
     area.fill(&WHITE)?;
     let machine = &results.machine;
     let title = format!(
-        "Rates by that of ext4, medians and ranges of {} rounds; Linux {}, {} processors{}",
+        "Rates by that of ext4, medians and ranges; rounds: {}; Linux {}, {} processors{}",
         results.rounds,
         machine.kernel,
         machine.processors,

@@ -85,8 +85,8 @@ impl System {
         self != System::Memfs
     }
 
-    /// The command that makes one on a device, if any.
-    pub fn make(self, tools: &Tools, device: &Path) -> Option<Command> {
+    /// The command that makes one on a device, if any; with `keep` it discards nothing.
+    pub fn make(self, tools: &Tools, device: &Path, keep: bool) -> Option<Command> {
         let (program, arguments): (&Path, &[&str]) = match self {
             System::Silt => (&tools.silt, &["mkfs", "-q", "-f"]),
             // Tables written now and not by the kernel during the first minutes.
@@ -99,14 +99,27 @@ impl System {
             System::Memfs => return None,
         };
         let mut command = Command::new(program);
-        command.args(arguments).arg(device);
+        command.args(arguments);
+        match self {
+            _ if !keep => {}
+            System::Ext4 | System::Fuse2fs => {
+                command.args(["-E", "nodiscard"]);
+            }
+            System::Silt | System::Xfs | System::Btrfs => {
+                command.arg("-K");
+            }
+            System::Ntfs3g | System::Memfs => {}
+        }
+        command.arg(device);
         Some(command)
     }
 
     /// The command that mounts it; for those with a daemon it runs as long as that is mounted.
-    pub fn mount(self, tools: &Tools, device: &Path, dir: &Path) -> Command {
+    pub fn mount(self, tools: &Tools, device: &Path, dir: &Path, keep: bool) -> Command {
         let (program, arguments): (&Path, &[&str]) = match self {
             System::Silt => (&tools.silt, &["mount", "-f"]),
+            // The only one that discards by default.
+            System::Btrfs if keep => ("mount".as_ref(), &["-o", "noatime,nodiscard", "-t", "btrfs"]),
             System::Ext4 | System::Xfs | System::Btrfs => {
                 ("mount".as_ref(), &["-o", "noatime", "-t", self.name()])
             }
@@ -139,10 +152,10 @@ pub struct Mounted<'a> {
 
 impl<'a> Mounted<'a> {
     /// Mounts and waits until it answers.
-    pub fn new(system: System, tools: &'a Tools, device: &Path, dir: &Path) -> Result<Self> {
+    pub fn new(system: System, tools: &'a Tools, device: &Path, dir: &Path, keep: bool) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let below = dir.metadata()?.dev();
-        let mut command = system.mount(tools, device, dir);
+        let mut command = system.mount(tools, device, dir, keep);
         let mut mounted =
             Mounted { system, tools, dir: dir.to_owned(), daemon: None, mounted: !system.has_daemon() };
         if !system.has_daemon() {
