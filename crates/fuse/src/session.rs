@@ -68,12 +68,18 @@ impl Session {
 
     /// Serves until unmounted or aborted, with `threads` threads of which the caller's is one (0 counts as
     /// 1). What is still mounted after an abort or an error is unmounted lazily.
-    pub fn run<F: Filesystem>(self, fs: Arc<F>, threads: usize) -> Result<Ended> {
+    pub fn run<F: Filesystem>(mut self, fs: Arc<F>, threads: usize) -> Result<Ended> {
         let target = Target::new(fs);
         let mut buffer = Buffer::new();
         let ended = match self.negotiate(&target, &mut buffer)? {
             Some(ended) => Ok(ended),
-            None => self.serve(&target, &mut buffer, threads),
+            None => {
+                let ended = self.serve(&target, &mut buffer, threads);
+                if matches!(ended, Ok(Ended::Unmounted)) {
+                    self.disarm();
+                }
+                ended
+            }
         };
         target.destroy();
         ended
@@ -161,6 +167,14 @@ impl Session {
         }
     }
 
+    /// The mount is gone. What is mounted in its place by now is another one, to which the kernel may have given
+    /// the device number that this one had.
+    fn disarm(&mut self) {
+        if let Some(mount) = &mut self.mount {
+            mount.connection = None;
+        }
+    }
+
     fn abort(&self) {
         if let Some(connection) = self.mount.as_ref().and_then(|mount| mount.connection)
             && let Err(error) = control::abort(connection)
@@ -188,8 +202,9 @@ struct MountGuard {
 
 impl MountGuard {
     fn is_mounted(&self) -> bool {
+        let Some(connection) = self.connection else { return false };
         let entry = mount::find_mount(&self.path).ok().flatten();
-        entry.is_some_and(|entry| entry.is_fuse() && Some(entry.connection()) == self.connection)
+        entry.is_some_and(|entry| entry.is_fuse() && entry.connection() == connection)
     }
 }
 

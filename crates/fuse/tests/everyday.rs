@@ -6,7 +6,7 @@ mod common;
 #[path = "../examples/memfs/memfs/mod.rs"]
 mod memfs;
 
-use common::{Rig, can_mount};
+use common::{Place, Rig, can_mount};
 use memfs::{Memfs, Settings};
 use silt_fuse::{Ended, MountOptions};
 use std::collections::HashSet;
@@ -220,4 +220,31 @@ fn the_writeback_cache_and_making_files_without_create() {
     assert_eq!(File::create_new(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
     let read_only = OpenOptions::new().write(true).create_new(true).mode(0o400).open(rig.at("ro")).unwrap();
     (&read_only).write_all(b"x").unwrap();
+}
+
+/// A session that ended must leave alone what was mounted in its place since, even if the kernel gave that the same
+/// device number.
+#[test]
+fn a_session_that_ends_leaves_the_next_one_alone() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let path = place.path();
+    let options = MountOptions { source: "memfs".into(), subtype: "memfs".into(), ..MountOptions::default() };
+    let mount = || {
+        let session = silt_fuse::Session::mount(path, &options).unwrap();
+        session.spawn(std::sync::Arc::new(Memfs::new(Settings::default())), 1).unwrap()
+    };
+    let mut before = mount();
+    for round in 0..300 {
+        before.unmount(silt_fuse::Unmount::Strict).unwrap();
+        let next = mount();
+        fs::write(path.join("here"), "still").unwrap();
+        assert_eq!(before.join().unwrap(), Ended::Unmounted);
+        assert_eq!(fs::read(path.join("here")).ok().as_deref(), Some(&b"still"[..]), "round {round}");
+        before = next;
+    }
+    before.unmount(silt_fuse::Unmount::Strict).unwrap();
+    before.join().unwrap();
 }
