@@ -22,7 +22,6 @@ pub struct Commands {
     dir: PathBuf,
     /// Where moments are mounted for the time of a look.
     past: PathBuf,
-    looks: u64,
     /// Snapshots: number in the model and checkpoint number.
     pub snapshots: BTreeMap<u32, u64>,
     /// What went wrong beyond an error number.
@@ -57,12 +56,10 @@ impl Commands {
     }
 
     fn look(&mut self, cno: u64) -> Result<OwnedFd> {
-        // A place of its own for each: the one before may still be in use.
-        self.looks += 1;
-        let past = self.past.join(self.looks.to_string());
-        std::fs::create_dir_all(&past)?;
-        let root = past.clone();
-        let past = past.to_str().context("the directory has no text for a name")?;
+        // One place for all, though the one before may still be in use.
+        std::fs::create_dir_all(&self.past)?;
+        let root = self.past.clone();
+        let past = self.past.to_str().context("the directory has no text for a name")?;
         self.silt(&["mount", "-o", &format!("ro,cp={cno}"), self.dir()?, past])?;
         let root = PathTarget::<NoMoments>::open_root(&root);
         // Whoever has it open keeps it.
@@ -117,7 +114,6 @@ pub fn open(
         silt: silt.to_owned(),
         dir: dir.clone(),
         past,
-        looks: 0,
         snapshots,
         complaints: Vec::new(),
     };
