@@ -127,8 +127,9 @@ impl Lab {
         Ok(measured)
     }
 
+    /// For preparing and for running; what takes longer is a failed cell.
     fn limit(&self) -> Duration {
-        Duration::from_secs(if self.scale == Scale::Whole { 3600 } else { 600 })
+        Duration::from_secs(if self.scale == Scale::Whole { 1800 } else { 120 })
     }
 
     fn start(&self, job: &Job) -> Result<(std::process::ChildStdout, Child)> {

@@ -289,6 +289,15 @@ fn measure(
                     .collect();
                 let first = usize::try_from(round)? % taking_part.len().max(1);
                 for system in taking_part.iter().cycle().skip(first).take(taking_part.len()) {
+                    // What failed or took too long would do so again.
+                    let failed = |cell: &cell::Cell| {
+                        let key = &cell.key;
+                        (&key.workload, key.disk, key.system) == (&workload.name, *kind, *system)
+                            && cell.error.is_some()
+                    };
+                    if cells.iter().any(failed) {
+                        continue;
+                    }
                     let key = Key { workload: workload.name.clone(), disk: *kind, system: *system, round };
                     let cell = lab.run(&shelf, workload, key)?;
                     eprintln!("{}", report::progress(&cell));

@@ -13,11 +13,13 @@ use crate::disk::Kind;
 use crate::measure::Meter;
 use crate::process::own_command;
 
-/// What the other process does: writes so many bytes to a new file.
+/// What the other process does: writes so many bytes to a new file, and makes them durable.
 pub fn write_file(path: &Path, bytes: u64) -> Result<()> {
     let mut file = File::create(path)?;
     let content = vec![b'w'; 1 << 20];
-    (0..bytes >> 20).try_for_each(|_| Ok(file.write_all(&content)?))
+    (0..bytes >> 20).try_for_each(|_| file.write_all(&content))?;
+    // Otherwise it may be over before anything reaches the disk.
+    Ok(file.sync_all()?)
 }
 
 /// The other process, killed when dropped.
@@ -117,7 +119,7 @@ pub fn all() -> Vec<Workload> {
         Workload::new(
             "fsync-beside-writer",
             Family::Pressure,
-            "append 4 KiB and fsync, again and again, while another process writes 4 GiB (quick: 512 MiB)",
+            "append 4 KiB and fsync, again and again, while another process writes 4 GiB (quick: 512 MiB) and syncs them",
             Fsync,
         )
         .operation("fsync")
