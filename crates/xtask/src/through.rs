@@ -110,13 +110,8 @@ pub fn open(
     let dir = place.join("live");
     let mounted = Mounted::new(silt, image, &dir, &[])?;
     let past = place.join("past");
-    let commands = Commands {
-        silt: silt.to_owned(),
-        dir: dir.clone(),
-        past,
-        snapshots,
-        complaints: Vec::new(),
-    };
+    let commands =
+        Commands { silt: silt.to_owned(), dir: dir.clone(), past, snapshots, complaints: Vec::new() };
     let root = PathTarget::<Commands>::open_root(&dir).context("opening the mounted directory")?;
     Ok((mounted, PathTarget::continued(root, caps, commands, made)))
 }
