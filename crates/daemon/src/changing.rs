@@ -107,7 +107,7 @@ where
 
 /// Whether a change has to wait for room, or for those that came before it and wait.
 pub fn must_wait(core: &Core, fs: &Fs, bytes: usize) -> bool {
-    core.is_full(fs, core.block_size + bytes as u64) || !core.queue.lock().paced.is_empty()
+    core.must_wait(fs, core.block_size + bytes as u64) || !core.queue.lock().paced.is_empty()
 }
 
 fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Option<NodeId>) -> bool {

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex};
 use silt_device::Device;
@@ -17,6 +17,7 @@ use silt_format::Ino;
 use silt_fs::Fs;
 use silt_fuse::Notifier;
 
+use crate::burst::Burst;
 use crate::config::MountOptions;
 
 /// What a caller wants durable.
@@ -95,6 +96,8 @@ pub struct Core {
     pub damage: AtomicBool,
     /// Tells the kernel that what it cached is no longer so.
     pub notifier: OnceLock<Notifier>,
+    /// How much may wait for the next log while somebody syncs.
+    pub burst: Burst,
 }
 
 /// Unwritten data that starts write-back, in bytes.
@@ -121,6 +124,7 @@ impl Core {
             sync_arrives: AtomicBool::new(false),
             damage: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            burst: Burst::default(),
         })
     }
 
@@ -133,6 +137,17 @@ impl Core {
     /// Whether as much waits for a log as may wait, with `more` bytes on top.
     pub fn is_full(&self, fs: &Fs, more: u64) -> bool {
         fs.volume().waiting_blocks() * self.block_size + self.waiting_changes() + more > self.options.dirty
+    }
+
+    /// Whether a change with `more` bytes has to wait: for room, or so that those who sync do not wait long for
+    /// what others write, since a checkpoint takes all of it.
+    pub fn must_wait(&self, fs: &Fs, more: u64) -> bool {
+        if self.is_full(fs, more) {
+            return true;
+        }
+        let changes = self.changes.load(Ordering::Relaxed) * CHANGE;
+        let next = fs.volume().unfrozen_blocks() * self.block_size + changes + more;
+        self.stall().is_none() && next > self.burst.limit(Instant::now())
     }
 
     /// Counts a change of names or attributes, and asks for write-back if many wait.
@@ -204,6 +219,7 @@ impl Core {
             return;
         }
         queue.waiters.push(Waiter { want, answer });
+        self.burst.synced(Instant::now());
         self.wake.notify_one();
     }
 

@@ -8,6 +8,7 @@
 //! silt lscp, mkcp, ... --socket--> control threads --lock--^
 //! ```
 
+mod burst;
 mod changing;
 mod config;
 mod convert;

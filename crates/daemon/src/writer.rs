@@ -51,6 +51,8 @@ pub struct Writer {
     logs: Vec<LogWrite>,
     /// Logs of the construction under way that the engine has not been told of.
     untold: u32,
+    /// Bytes of the construction under way that were written.
+    written: u64,
     /// Something was written that no flush has covered.
     unflushed: bool,
     /// A flush failed: the logs since the last good one may not be on the device.
@@ -95,6 +97,7 @@ impl Writer {
             earlier: Vec::new(),
             logs: Vec::new(),
             untold: 0,
+            written: 0,
             unflushed: false,
             suspect: false,
             order: WriteOrder::default(),
@@ -314,6 +317,8 @@ impl Writer {
                 Err(e) => return Err(errno(&e)),
             }
         }
+        // What waits for the next one is nothing now.
+        self.let_paced_run();
         self.finish(true)
     }
 
@@ -337,6 +342,8 @@ impl Writer {
     /// Runs the construction under way to its end, and its logs onto the medium if it shall be `durable`.
     fn finish(&mut self, durable: bool) -> Result<(), i32> {
         let mut moves = 0;
+        let begin = Instant::now();
+        self.written = 0;
         loop {
             let done = match self.unwritten.take() {
                 Some(log) => self.write_log(log),
@@ -363,6 +370,9 @@ impl Writer {
                         }
                         Ok(Step::Done(_)) => {
                             self.earlier.append(&mut self.logs);
+                            if durable {
+                                self.core.burst.wrote(self.written, begin.elapsed());
+                            }
                             self.core.frozen_changes.store(0, Ordering::Relaxed);
                             return Ok(());
                         }
@@ -400,6 +410,7 @@ impl Writer {
             Ok(()) => {
                 self.order.written(&log);
                 self.untold += 1;
+                self.written += log.len();
                 self.logs.push(log);
                 Ok(())
             }
@@ -435,7 +446,7 @@ impl Writer {
     /// Lets writes that waited for room run while there is some.
     fn let_paced_run(&self) {
         loop {
-            let full = self.core.is_full(&self.core.fs.lock(), 0);
+            let full = self.core.must_wait(&self.core.fs.lock(), 0);
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
             // While the device takes nothing they run too: they are told so.
@@ -516,5 +527,32 @@ mod tests {
         ask(&w);
         assert_eq!(w.next().waiters.len(), 1);
         assert!(begin.elapsed() < 2 * RETRY, "who asks is served at once");
+    }
+
+    /// Who syncs does not wait for all that others may have in memory.
+    #[test]
+    fn others_are_paced_while_somebody_syncs() {
+        let w = writer();
+        let core = &w.core;
+        // The device is slow.
+        (0..40).for_each(|_| core.burst.wrote(1 << 20, Duration::from_secs(1)));
+        let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+        {
+            let mut fs = core.fs.lock();
+            let file = fs.create(&ctx, Ino::ROOT, b"f", 0o100_644).unwrap().ino;
+            for i in 0..5 {
+                fs.write(&ctx, file, i << 20, &vec![1; 1 << 20], silt_fs::WriteFlags::default()).unwrap();
+            }
+        }
+        assert!(!core.must_wait(&core.fs.lock(), 4096), "nobody syncs");
+        ask(&w);
+        assert!(core.must_wait(&core.fs.lock(), 4096));
+        // What cannot be written now is a matter of the limit of memory alone.
+        core.stalled.store(libc::ENOSPC, Ordering::Relaxed);
+        assert!(!core.must_wait(&core.fs.lock(), 4096));
+        core.stalled.store(0, Ordering::Relaxed);
+        let now = now_secs();
+        core.fs.lock().volume_mut().begin_checkpoint(now).unwrap();
+        assert!(!core.must_wait(&core.fs.lock(), 4096), "the next log is empty yet");
     }
 }
