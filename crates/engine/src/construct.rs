@@ -21,9 +21,10 @@ use silt_format::super_root::SuperRoot;
 use silt_format::{Cno, Ino, SegNr, VBlockNr, checkpoint as cp};
 
 use crate::block::{self, Block};
+use crate::bmap::Severed;
 use crate::inode::{Frozen, Inode};
 use crate::log::{Content, Fit, Head, Item, LogWrite, OpenLog};
-use crate::meta::{Map, MetaFile};
+use crate::meta::MetaFile;
 use crate::redo::{Before, Begun, Redo};
 use crate::store::Key;
 use crate::supers::LastLog;
@@ -33,6 +34,8 @@ use crate::{Error, Result};
 
 /// Blocks of one log, so that writing starts before everything is composed.
 const LOG_BLOCKS: u64 = 1024;
+/// The stage a file begins with.
+const FIRST: Stage = Stage::Cuts { from: 0 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -42,9 +45,16 @@ pub(crate) enum Kind {
 
 /// Where the work on one file stands.
 #[derive(Debug, Clone, Copy)]
-enum Stage {
-    Cuts,
-    Data { from: u64 },
+pub(crate) enum Stage {
+    /// Ranges that were cut away, from this key on.
+    Cuts {
+        from: u64,
+    },
+    /// Ending the blocks that a cut severed from the map.
+    Severed,
+    Data {
+        from: u64,
+    },
     Nodes,
 }
 
@@ -54,7 +64,9 @@ pub struct Construction {
     create: u64,
     files: VecDeque<u64>,
     pub(crate) all: Vec<u64>,
-    stage: Stage,
+    pub(crate) stage: Stage,
+    /// Pointers cut off the map of the file at work.
+    pub(crate) severed: Vec<Severed>,
     pub(crate) open: Option<OpenLog>,
     pub(crate) ready: VecDeque<LogWrite>,
     pub(crate) outstanding: u64,
@@ -158,7 +170,8 @@ impl Volume {
             create: now.max(self.last_create),
             all: files.iter().copied().collect(),
             files,
-            stage: Stage::Cuts,
+            stage: FIRST,
+            severed: Vec::new(),
             open: None,
             ready: VecDeque::new(),
             outstanding: 0,
@@ -248,7 +261,7 @@ impl Volume {
                 inode.error.get_or_insert_with(|| e.to_string());
                 // What is mapped so far must be written, or its parents would point to nothing.
                 if matches!(k.stage, Stage::Nodes) || k.kind == Kind::DataSync {
-                    k.stage = Stage::Cuts;
+                    k.stage = FIRST;
                     k.files.pop_front();
                 } else if k.files.front() == Some(&nr) {
                     k.stage = Stage::Nodes;
@@ -279,28 +292,28 @@ impl Volume {
         };
         let result = (|| {
             match k.stage {
-                Stage::Cuts => {
+                Stage::Cuts { from } => {
                     k.tree_changed = true;
                     if frozen.deleted {
                         // Its number first: an entry that cannot be changed keeps its blocks.
                         self.free_number(inode)?;
-                        let mut change = self.change();
-                        let unmapped = change.unmap_all(&mut inode.map);
-                        let delta = change.delta;
-                        self.count_tree(delta);
-                        // A map that cannot be walked leaves its blocks to repair; the number is
-                        // freed all the same.
-                        if let Err(e) = unmapped {
-                            inode.error.get_or_insert_with(|| e.to_string());
-                        }
-                        inode.map = Map::empty();
-                        k.files.pop_front();
+                        // Nobody else's before all is done.
+                        self.new_numbers.insert(inode.ino.0..inode.ino.0 + 1);
+                        self.sever(k, inode, &mut frozen, 0);
+                        k.stage = Stage::Severed;
                         return Ok(left.saturating_sub(1));
                     }
-                    let (done, took) = self.apply_cuts(inode, &mut frozen, left);
-                    left = left.saturating_sub(took.max(1));
-                    if done {
+                    left = left.saturating_sub(self.apply_cuts(k, inode, &mut frozen, from, left));
+                }
+                Stage::Severed => {
+                    left = left.saturating_sub(self.end_severed(k, inode, &mut frozen, left));
+                    if k.severed.is_empty() {
                         k.stage = Stage::Data { from: 0 };
+                        if frozen.deleted {
+                            k.stage = FIRST;
+                            k.files.pop_front();
+                            left = left.saturating_sub(1);
+                        }
                     }
                 }
                 Stage::Data { from } => {
@@ -360,7 +373,7 @@ impl Volume {
                     inode.map.nodes.clear();
                     frozen.pending = 0;
                     self.store_entry(inode, &frozen)?;
-                    k.stage = Stage::Cuts;
+                    k.stage = FIRST;
                     k.files.pop_front();
                     left = left.saturating_sub(1);
                 }
@@ -373,81 +386,6 @@ impl Volume {
 
     pub(crate) fn count_tree(&mut self, delta: i64) {
         self.tree_blocks = self.tree_blocks.saturating_add_signed(delta);
-    }
-
-    /// Unmaps about `most` of the blocks that were cut away; tells whether that was all, and how many.
-    /// What is damaged stays mapped or taken, and is told with the inode.
-    fn apply_cuts(&mut self, inode: &mut Inode, frozen: &mut Frozen, most: usize) -> (bool, usize) {
-        let max = self.store.geometry.max_key();
-        let most = most.max(64);
-        let mut took = 0;
-        for cut in frozen.over.cuts.iter() {
-            if took >= most {
-                return (false, took);
-            }
-            let mut error = None;
-            let mut delta = 0;
-            let mut more = false;
-            if cut.start == 0 && cut.end > max {
-                let mut change = self.change();
-                let unmapped = change.unmap_all(&mut inode.map);
-                delta = change.delta;
-                if let Err(e) = unmapped {
-                    // Half of its nodes are gone: what could not be walked is left to repair.
-                    error = Some(e);
-                    inode.map = Map::empty();
-                }
-            } else {
-                let mut start = cut.start;
-                loop {
-                    more = false;
-                    let mut keys = Vec::new();
-                    let reader = crate::meta::NodeReader {
-                        nodes: &inode.map.nodes,
-                        store: &self.store,
-                        resolve: &self.dat,
-                    };
-                    let walked = crate::bmap::for_each(&inode.map.root, &reader, start, |key, _| {
-                        if key >= cut.end {
-                            return std::ops::ControlFlow::Break(());
-                        }
-                        if keys.len() >= most {
-                            more = true;
-                            return std::ops::ControlFlow::Break(());
-                        }
-                        keys.push(key);
-                        std::ops::ControlFlow::Continue(())
-                    });
-                    error = error.or(walked.err());
-                    let behind = keys.last().map_or(u64::MAX, |k| k.saturating_add(1));
-                    let mut stuck = false;
-                    // From the top, as a truncation does: nodes empty one after the other.
-                    for key in keys.into_iter().rev() {
-                        let mut change = self.change();
-                        let unmapped = change.unmap(&mut inode.map, key);
-                        delta += change.delta;
-                        let damage = change.damage.take();
-                        stuck |= unmapped.is_err();
-                        took += usize::from(unmapped.is_ok());
-                        error = error.or(unmapped.err()).or(damage);
-                    }
-                    // What cannot be unmapped would be met first again and again.
-                    if !(more && stuck) {
-                        break;
-                    }
-                    start = behind;
-                }
-            }
-            self.count_tree(delta);
-            frozen.pending += delta.abs();
-            if let Some(e) = error {
-                inode.error.get_or_insert_with(|| e.to_string());
-            }
-            if more {
-                return (false, took);
-            }
-        }
-        (true, took)
     }
 
     /// Puts an inode's entry into the ifile, allocating its number if it is new.
@@ -907,6 +845,7 @@ impl Volume {
             self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
             if f.deleted {
                 self.inodes.remove(nr);
+                self.new_numbers.remove(*nr..*nr + 1);
                 self.next_ino = self.next_ino.min(*nr);
             }
         }

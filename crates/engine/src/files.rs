@@ -81,11 +81,11 @@ impl Volume {
         self.ifile.get(&self.store, &self.dat, ino)
     }
 
-    fn writable(&mut self) -> Result<()> {
+    pub(crate) fn writable(&mut self) -> Result<()> {
         if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    fn live_mut(&mut self, ino: Ino) -> Result<&mut Inode> {
+    pub(crate) fn live_mut(&mut self, ino: Ino) -> Result<&mut Inode> {
         self.writable()?;
         self.load(ino)?;
         match self.inodes.get_mut(&ino.0) {
@@ -273,7 +273,7 @@ impl Volume {
         Ok(pieces.into_iter().map(|p| p.unwrap_or(Piece::Hole)).collect())
     }
 
-    fn loaded(&self, tree: Tree, ino: Ino) -> Result<&Inode> {
+    pub(crate) fn loaded(&self, tree: Tree, ino: Ino) -> Result<&Inode> {
         let found = match tree {
             Tree::Live => self.inodes.get(&ino.0).map(|i| &**i),
             Tree::Past(c) => self.views.get(&c).and_then(|v| v.inodes.get(&ino.0)),
@@ -352,51 +352,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmaps a range of blocks; they read as zeroes from now on.
-    pub fn cut(&mut self, ino: Ino, keys: Range<u64>) -> Result<()> {
-        if keys.is_empty() {
-            return Ok(());
-        }
-        self.writable()?;
-        self.load(ino)?;
-        let everything = keys.start == 0 && keys.end > self.store.geometry.max_key();
-        let mut gone = 0i64;
-        if !everything {
-            self.for_each_data(Tree::Live, ino, keys.start, |key| {
-                if key >= keys.end {
-                    return ControlFlow::Break(());
-                }
-                gone += 1;
-                ControlFlow::Continue(())
-            })?;
-            if gone == 0 {
-                return Ok(());
-            }
-        }
-        let per_block = u64::from(self.store.geometry.block_size / 512);
-        let i = self.live_mut(ino)?;
-        let below = !i.map.is_empty() || i.frozen.is_some();
-        let mut dropped = 0;
-        if everything {
-            dropped = i.current.blocks.len() as u64;
-            i.current.blocks.clear();
-            let frozen = i.frozen.as_ref().map_or(0, |f| f.pending);
-            i.pending = -i64::try_from(i.map.blocks / per_block).unwrap_or(0) - frozen;
-        } else {
-            let mut tail = i.current.blocks.split_off(&keys.start);
-            let mut rest = tail.split_off(&keys.end);
-            dropped += tail.len() as u64;
-            i.current.blocks.append(&mut rest);
-            i.pending -= gone;
-        }
-        if below {
-            i.current.cuts.insert(keys);
-        }
-        i.needs_checkpoint = true;
-        self.dirty_blocks -= dropped;
-        Ok(())
-    }
-
     /// Calls `f` for every block offset from `from` on that holds data, ascending.
     pub fn for_each_data(
         &mut self,
@@ -407,10 +362,21 @@ impl Volume {
     ) -> Result<()> {
         self.inode(tree, ino)?;
         let i = self.loaded(tree, ino)?;
-        let frozen = i.frozen.as_ref();
+        self.walk_data(i, from, |key| key.map_or(ControlFlow::Continue(()), &mut f))
+    }
+
+    /// As [`Volume::for_each_data`]; `f` is also told, by `None`, of every key of the map and every
+    /// range that was passed over because it is overwritten or cut away.
+    pub(crate) fn walk_data(
+        &self,
+        i: &Inode,
+        from: u64,
+        mut f: impl FnMut(Option<u64>) -> ControlFlow<()>,
+    ) -> Result<()> {
         // Keys in memory, ascending: the current layer hides the frozen one.
         let mut current = i.current.blocks.range(from..).map(|(k, _)| *k).peekable();
-        let mut below = frozen
+        let mut below = i
+            .frozen
             .iter()
             .flat_map(|f| f.over.blocks.range(from..))
             .map(|(k, _)| *k)
@@ -422,31 +388,35 @@ impl Volume {
             (None, _) => below.next(),
         })
         .peekable();
-        let mut stopped = false;
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
-        bmap::for_each(&i.map.root, &reader, from, |key, _| {
-            while let Some(m) = memory.next_if(|m| *m < key) {
-                if f(m).is_break() {
-                    stopped = true;
+        let mut next = Some(from);
+        while let Some(at) = next {
+            if let Some(hidden) = i.hidden(at) {
+                next = (hidden.end < u64::MAX).then_some(hidden.end);
+                if f(None).is_break() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let stop = i.next_hidden(at);
+            next = None;
+            let mut stopped = false;
+            bmap::for_each(&i.map.root, &reader, at, |key, _| {
+                if key >= stop {
+                    next = Some(key);
                     return ControlFlow::Break(());
                 }
-            }
-            if i.in_memory(key).is_some() {
-                return ControlFlow::Continue(());
-            }
-            if f(key).is_break() {
-                stopped = true;
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        })?;
-        if !stopped {
-            for m in memory {
-                if f(m).is_break() {
-                    break;
-                }
+                let seen = std::iter::from_fn(|| memory.next_if(|m| *m < key)).map(Some);
+                let here = i.in_memory(key).is_none().then_some(key);
+                let told = seen.chain([here]).try_for_each(&mut f);
+                stopped |= told.is_break();
+                told
+            })?;
+            if stopped {
+                return Ok(());
             }
         }
+        let _ = memory.map(Some).try_for_each(f);
         Ok(())
     }
 

@@ -10,6 +10,7 @@
 //! for a log, and a checkpoint never sees half of a later request.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rangemap::RangeSet;
 use silt_format::Ino;
@@ -107,6 +108,8 @@ pub struct Overlay {
     pub blocks: BTreeMap<u64, Block>,
     /// Ranges unmapped before `blocks` were written.
     pub cuts: RangeSet<u64>,
+    /// Nothing below this layer is left.
+    pub emptied: bool,
 }
 
 impl Overlay {
@@ -130,7 +133,7 @@ pub struct Frozen {
     pub over: Overlay,
     /// The inode dies in this checkpoint.
     pub deleted: bool,
-    /// Blocks the overlay adds to the map, as counted at the requests.
+    /// Blocks the overlay adds to the map, as counted or estimated at the requests.
     pub pending: i64,
 }
 
@@ -149,7 +152,8 @@ pub struct Inode {
     pub on_disk: bool,
     /// Dies with the next checkpoint.
     pub deleted: bool,
-    /// Blocks `current` adds to the map.
+    /// Blocks `current` adds to what is below it (to nothing, where that is cut away): exact for
+    /// what is written, for large cuts an estimate.
     pub pending: i64,
     /// Users that need it in memory.
     pub pins: u32,
@@ -200,8 +204,17 @@ impl Inode {
     /// 512-byte units it takes: what is on disk and what waits (node blocks of waiting data are
     /// not known before they are written).
     pub fn blocks_512(&self, block_size: u32) -> u64 {
-        let waiting = self.pending + self.frozen.as_ref().map_or(0, |f| f.pending);
-        self.map.blocks.saturating_add_signed(waiting.saturating_mul(i64::from(block_size / 512)))
+        let mut mapped = self.map.blocks;
+        let mut waiting = self.pending;
+        if self.current.emptied {
+            mapped = 0;
+        } else if let Some(f) = &self.frozen {
+            waiting = waiting.saturating_add(f.pending);
+            if f.over.emptied {
+                mapped = 0;
+            }
+        }
+        mapped.saturating_add_signed(waiting.saturating_mul(i64::from(block_size / 512)))
     }
 
     /// What the layers in memory say of a block; `None`: ask the map.
@@ -210,6 +223,19 @@ impl Inode {
             return Some(answer);
         }
         self.frozen.as_ref().and_then(|f| f.over.get(key))
+    }
+
+    /// The range around `key` that some layer cut away, if one did: what the map says there does not
+    /// count.
+    pub fn hidden(&self, key: u64) -> Option<&Range<u64>> {
+        let below = self.frozen.as_ref().and_then(|f| f.over.cuts.get(&key));
+        self.current.cuts.get(&key).or(below)
+    }
+
+    /// Where the first such range behind `key`, which is in none, begins; `u64::MAX` if none does.
+    pub fn next_hidden(&self, key: u64) -> u64 {
+        let next = |over: &Overlay| over.cuts.overlapping(key..u64::MAX).next().map_or(u64::MAX, |r| r.start);
+        next(&self.current).min(self.frozen.as_ref().map_or(u64::MAX, |f| next(&f.over)))
     }
 
     /// Whether it can be dropped from memory and loaded again later.

@@ -4,6 +4,7 @@ mod block;
 pub mod bmap;
 mod construct;
 mod cpfile;
+mod cuts;
 mod dat;
 mod error;
 mod files;

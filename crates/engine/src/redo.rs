@@ -228,7 +228,9 @@ impl Volume {
             if i.deleted {
                 continue;
             }
-            i.pending += f.pending;
+            if !i.current.emptied {
+                i.pending += f.pending;
+            }
             for (key, b) in f.over.blocks {
                 if i.current.get(key).is_none() {
                     i.current.blocks.insert(key, b);

@@ -5,11 +5,14 @@ use hashbrown::HashMap;
 use silt_format::{Cno, VBlockNr};
 
 use crate::block::{self, Block};
-use crate::bmap::{self, Nodes, ReadNodes};
+use crate::bmap::{self, Nodes, ReadNodes, Severed};
 use crate::dat::Dat;
 use crate::meta::{Map, MetaFile, read_node};
 use crate::store::Store;
 use crate::{Error, Result};
+
+/// What an error counts as, in blocks of work.
+const FAILED: usize = 16;
 
 /// What changing a map needs besides the map. `cno` is the checkpoint under construction.
 pub struct Change<'a> {
@@ -120,16 +123,42 @@ impl Change<'_> {
         }
     }
 
-    /// Unmaps everything.
-    pub fn unmap_all(&mut self, map: &mut Map) -> Result<()> {
+    /// Unmaps every key from `from` on; the pointers that lead there are added to `severed`, for
+    /// [`Change::unravel`]. What is damaged stays mapped and is told in `damage`.
+    pub fn sever(&mut self, map: &mut Map, from: u64, severed: &mut Vec<Severed>) -> Result<()> {
         let before = self.delta;
-        bmap::destroy(&mut map.root, &mut VirtualNodes { change: self, nodes: &mut map.nodes }, |n, ptr| {
-            let Change { store, dat, cno, dead, delta, .. } = &mut *n.change;
-            *delta -= 1;
-            dat.end(store, VBlockNr(ptr), *cno, *dead)
-        })?;
+        let mut damage = None;
+        let mut nodes = VirtualNodes { change: self, nodes: &mut map.nodes };
+        let done = bmap::sever(&mut map.root, &mut nodes, from, severed, &mut damage);
+        self.damage = self.damage.take().or(damage);
         self.count(map, before);
-        Ok(())
+        done
+    }
+
+    /// Ends the life of about `most` blocks that were severed from `map`, and returns how much work it
+    /// was. Damage costs what is below it, which is left for repair.
+    pub fn unravel(&mut self, map: &mut Map, severed: &mut Vec<Severed>, most: usize) -> usize {
+        let before = self.delta;
+        let mut took = 0;
+        while took < most {
+            let mut nodes = VirtualNodes { change: self, nodes: &mut map.nodes };
+            let met = bmap::unravel(&mut nodes, severed, |n, ptr| {
+                n.change.delta -= 1;
+                let Change { store, dat, cno, dead, .. } = &mut *n.change;
+                dat.end(store, VBlockNr(ptr), *cno, *dead)
+            });
+            match met {
+                Ok(true) => took += 1,
+                Ok(false) => break,
+                // It may have taken the device a while to fail.
+                Err(e) => {
+                    self.damage.get_or_insert(e);
+                    took += FAILED;
+                }
+            }
+        }
+        self.count(map, before);
+        took
     }
 
     /// Carries the change of the block count since `before` over to `i_blocks`, which must not

@@ -121,7 +121,8 @@ pub struct Volume {
     pub(crate) inodes: HashMap<u64, Box<Inode>>,
     /// Inodes whose `current` side holds changes.
     pub(crate) dirty: BTreeSet<u64>,
-    /// Numbers handed out that the ifile does not show as taken yet.
+    /// Numbers in use that the ifile does not show as taken: handed out since the last checkpoint, or
+    /// of inodes that die with the one under construction.
     pub(crate) new_numbers: RangeSet<u64>,
     pub(crate) next_ino: u64,
     pub(crate) inodes_count: u64,

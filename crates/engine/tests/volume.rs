@@ -86,6 +86,7 @@ enum Op {
     Create,
     Write { file: usize, key: u64, n: u64 },
     Cut { file: usize, key: u64, n: u64 },
+    Truncate { file: usize, key: u64 },
     CutAll { file: usize },
     Delete { file: usize },
     Checkpoint,
@@ -105,6 +106,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => Just(Op::Create),
         20 => (file(), key(), 1..90u64).prop_map(|(file, key, n)| Op::Write { file, key, n }),
         6 => (file(), key(), 1..300u64).prop_map(|(file, key, n)| Op::Cut { file, key, n }),
+        4 => (file(), key()).prop_map(|(file, key)| Op::Truncate { file, key }),
         2 => file().prop_map(|file| Op::CutAll { file }),
         3 => file().prop_map(|file| Op::Delete { file }),
         6 => Just(Op::Checkpoint),
@@ -176,9 +178,15 @@ fn run(ops: &[Op], block_size: u32, bps: u32) {
                 v.cut(Ino(ino), *key..key + n).unwrap();
                 live.get_mut(&ino).unwrap().retain(|k, _| *k < *key || *k >= key + n);
             }
+            Op::Truncate { file, key } => {
+                let Some(ino) = nth(&live, *file) else { continue };
+                v.cut(Ino(ino), *key..u64::MAX).unwrap();
+                live.get_mut(&ino).unwrap().split_off(key);
+            }
             Op::CutAll { file } => {
                 let Some(ino) = nth(&live, *file) else { continue };
                 v.cut(Ino(ino), 0..u64::MAX).unwrap();
+                assert_eq!(v.inode(Tree::Live, Ino(ino)).unwrap().blocks_512(block_size), 0);
                 live.get_mut(&ino).unwrap().clear();
             }
             Op::Delete { file } => {

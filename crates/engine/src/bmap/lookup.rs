@@ -55,45 +55,104 @@ pub fn for_each(
     from: u64,
     mut f: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<()> {
+    let mut wrong = None;
+    for_each_sound(root, nodes, from, |seen| match seen {
+        Seen::Entry(key, ptr) => f(key, ptr),
+        Seen::Damage { error, .. } => {
+            wrong = Some(error);
+            ControlFlow::Break(())
+        }
+    });
+    wrong.map_or(Ok(()), Err)
+}
+
+/// What [`for_each_sound`] meets.
+#[derive(Debug)]
+pub enum Seen {
+    /// A key and its pointer.
+    Entry(u64, u64),
+    /// A node that cannot be read, and the first key that is known to be behind it, if any is.
+    Damage { error: Error, behind: Option<u64> },
+}
+
+/// Calls `f` for every key from `from` on that can be read, ascending, and for every node that cannot,
+/// until it breaks.
+pub fn for_each_sound(
+    root: &Root,
+    nodes: &impl ReadNodes,
+    from: u64,
+    mut f: impl FnMut(Seen) -> ControlFlow<()>,
+) {
     if !btree::is_btree(root) {
         for key in from..direct::KEYS {
             let ptr = direct::get(root, key);
-            if ptr != 0 && f(key, ptr).is_break() {
+            if ptr != 0 && f(Seen::Entry(key, ptr)).is_break() {
                 break;
             }
         }
-        return Ok(());
+        return;
     }
-    walk(Node::root(root), nodes, from, &mut f).map(|_| ())
+    let _ = walk(Node::root(root), nodes, from, None, &mut f);
 }
 
 fn walk(
     node: Node<'_>,
     nodes: &impl ReadNodes,
     from: u64,
-    f: &mut impl FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>> {
+    behind: Option<u64>,
+    f: &mut impl FnMut(Seen) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     let level = node.level();
     if level <= 1 {
         let start = node.search(from).unwrap_or_else(|i| i);
-        for i in start..node.len() {
-            if f(node.key(i), node.ptr(i)).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        return Ok(ControlFlow::Continue(()));
+        return (start..node.len()).try_for_each(|i| f(Seen::Entry(node.key(i), node.ptr(i))));
     }
     if node.is_empty() {
-        return Ok(ControlFlow::Continue(()));
+        return ControlFlow::Continue(());
     }
-    for i in node.child_for(from)..node.len() {
-        let block = nodes.read(node.ptr(i), level - 1)?;
-        check_first_key(&block, node.key(i))?;
-        if walk(Node::block(&block), nodes, from, f)?.is_break() {
-            return Ok(ControlFlow::Break(()));
+    let len = node.len();
+    (node.child_for(from)..len).try_for_each(|i| {
+        let behind = if i + 1 < len { Some(node.key(i + 1)) } else { behind };
+        let read = nodes.read(node.ptr(i), level - 1);
+        match read.and_then(|b| check_first_key(&b, node.key(i)).map(|()| b)) {
+            Ok(block) => walk(Node::block(&block), nodes, from, behind, f),
+            Err(error) => f(Seen::Damage { error, behind }),
         }
+    })
+}
+
+/// About which part of the keys (0 to 1) is below `key`, told from the nodes on the way to it.
+pub fn part_below(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<f64> {
+    if !btree::is_btree(root) {
+        let used = |end: u64| (0..end.min(direct::KEYS)).filter(|k| direct::get(root, *k) != 0).count();
+        return Ok(used(key) as f64 / used(direct::KEYS).max(1) as f64);
     }
-    Ok(ControlFlow::Continue(()))
+    let top = Node::root(root);
+    let mut level = top.level();
+    // The few children of the root may be filled very differently, those further down hardly.
+    let weight = |i: usize| match level {
+        0 | 1 => 1,
+        _ => nodes.read(top.ptr(i), level - 1).map_or(1, |b| Node::block(&b).len()),
+    };
+    let weights: Vec<usize> = (0..top.len()).map(weight).collect();
+    let all = weights.iter().sum::<usize>().max(1) as f64;
+    let mut begun = top.search(key).unwrap_or_else(|i| i);
+    let Some(mut index) = begun.checked_sub(1) else { return Ok(0.0) };
+    let before: usize = weights.iter().take(index).sum();
+    let (mut low, mut width) = (before as f64 / all, weights.get(index).map_or(0.0, |w| *w as f64 / all));
+    let mut ptr = top.ptr(index);
+    while level > 1 {
+        level -= 1;
+        let block = nodes.read(ptr, level)?;
+        let node = Node::block(&block);
+        begun = node.search(key).unwrap_or_else(|i| i);
+        let Some(last) = begun.checked_sub(1) else { return Ok(low) };
+        index = last;
+        width /= node.len().max(1) as f64;
+        low += width * index as f64;
+        ptr = node.ptr(index);
+    }
+    Ok(low + width)
 }
 
 /// A child begins with the key its parent knows it by (spec 5.2). Checked where whole trees are

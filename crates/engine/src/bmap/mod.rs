@@ -12,12 +12,14 @@
 mod change;
 mod lookup;
 mod remove;
+mod sever;
 #[cfg(test)]
 mod tests;
 
 pub use change::set;
-pub use lookup::{for_each, last_key, lookup, node_at};
-pub use remove::{destroy, remove};
+pub use lookup::{Seen, for_each, for_each_sound, last_key, lookup, node_at, part_below};
+pub use remove::remove;
+pub use sever::{Severed, sever, unravel};
 
 use silt_format::btree::ROOT_BYTES;
 

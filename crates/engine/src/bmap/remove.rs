@@ -4,7 +4,6 @@ use silt_format::btree::{self, Node, NodeMut, node_minimum};
 use silt_format::direct;
 
 use super::change::{Step, descend, first_key_changed, with_mut};
-use super::lookup::check_first_key;
 use super::{Nodes, Root, lookup};
 use crate::Result;
 
@@ -98,7 +97,13 @@ fn remove_entry(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step]) -> 
 }
 
 /// Makes child `index` of `parent` writable.
-fn sibling(root: &mut Root, nodes: &mut impl Nodes, parent: Step, index: usize, level: u8) -> Result<u64> {
+pub(super) fn sibling(
+    root: &mut Root,
+    nodes: &mut impl Nodes,
+    parent: Step,
+    index: usize,
+    level: u8,
+) -> Result<u64> {
     let ptr = with_mut(root, nodes, parent.ptr, |n| n.as_ref().ptr(index))?;
     let new = nodes.make_writable(ptr, level)?;
     if new != ptr {
@@ -108,7 +113,7 @@ fn sibling(root: &mut Root, nodes: &mut impl Nodes, parent: Step, index: usize, 
 }
 
 /// Takes the only child of the root into the root while it fits there.
-fn shrink(root: &mut Root, nodes: &mut impl Nodes) -> Result<()> {
+pub(super) fn shrink(root: &mut Root, nodes: &mut impl Nodes) -> Result<()> {
     loop {
         let top = Node::root(root);
         let level = top.level();
@@ -132,7 +137,7 @@ fn shrink(root: &mut Root, nodes: &mut impl Nodes) -> Result<()> {
 }
 
 /// A level-1 root with small keys only becomes a direct map.
-fn to_direct(root: &mut Root) {
+pub(super) fn to_direct(root: &mut Root) {
     let top = Node::root(root);
     if top.level() != 1 || (!top.is_empty() && top.key(top.len() - 1) >= 3) {
         return;
@@ -142,47 +147,4 @@ fn to_direct(root: &mut Root) {
     for (key, ptr) in entries {
         direct::set(root, key, ptr);
     }
-}
-
-/// Unmaps everything: `data` is told every pointer of a data block, nodes end by themselves.
-/// The map is an empty direct map afterwards.
-pub fn destroy<N: Nodes>(
-    root: &mut Root,
-    nodes: &mut N,
-    mut data: impl FnMut(&mut N, u64) -> Result<()>,
-) -> Result<()> {
-    if btree::is_btree(root) {
-        let top = Node::root(root);
-        let level = top.level();
-        let children: Vec<_> = (0..top.len()).map(|i| (top.key(i), top.ptr(i))).collect();
-        for (key, ptr) in children {
-            destroy_below(nodes, key, ptr, level - 1, &mut data)?;
-        }
-    } else {
-        for ptr in (0..direct::KEYS).map(|k| direct::get(root, k)).filter(|p| *p != 0) {
-            data(nodes, ptr)?;
-        }
-    }
-    root.fill(0);
-    Ok(())
-}
-
-fn destroy_below<N: Nodes>(
-    nodes: &mut N,
-    key: u64,
-    ptr: u64,
-    level: u8,
-    data: &mut impl FnMut(&mut N, u64) -> Result<()>,
-) -> Result<()> {
-    if level == 0 {
-        return data(nodes, ptr);
-    }
-    let block = nodes.read(ptr, level)?;
-    check_first_key(&block, key)?;
-    let node = Node::block(&block);
-    for i in 0..node.len() {
-        destroy_below(nodes, node.key(i), node.ptr(i), level - 1, data)?;
-    }
-    drop(block);
-    nodes.discard(ptr, level)
 }

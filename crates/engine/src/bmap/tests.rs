@@ -14,12 +14,16 @@ const BS: usize = 1024;
 #[derive(Default)]
 struct Memory {
     clean: BTreeMap<u64, Block>,
+    unreadable: Vec<u64>,
     dirty: BTreeMap<u64, Block>,
     next: u64,
 }
 
 impl ReadNodes for Memory {
     fn read(&self, ptr: u64, level: u8) -> Result<Block> {
+        if self.unreadable.contains(&ptr) {
+            return Err(crate::Error::corrupt("here", "B-tree node", "unreadable"));
+        }
         let b = self.dirty.get(&ptr).or_else(|| self.clean.get(&ptr)).expect("pointer to nothing").clone();
         btree::check_node(&b, Some(level)).expect("sound node");
         Ok(b)
@@ -72,13 +76,13 @@ fn check(node: Node<'_>, nodes: &Memory, used: &mut usize) {
     }
 }
 
-fn check_all(root: &Root, nodes: &Memory, model: &BTreeMap<u64, u64>) {
+/// Returns how many nodes there are.
+fn check_tree(root: &Root, nodes: &Memory, model: &BTreeMap<u64, u64>) -> usize {
     let mut used = 0;
     if btree::is_btree(root) {
         btree::check_root(root).unwrap();
         check(Node::root(root), nodes, &mut used);
     }
-    assert_eq!(used, nodes.clean.len() + nodes.dirty.len(), "no node leaks");
     let mut all = Vec::new();
     for_each(root, nodes, 0, |k, p| {
         all.push((k, p));
@@ -87,6 +91,12 @@ fn check_all(root: &Root, nodes: &Memory, model: &BTreeMap<u64, u64>) {
     .unwrap();
     assert!(all.iter().copied().eq(model.iter().map(|(k, v)| (*k, *v))));
     assert_eq!(last_key(root, nodes).unwrap(), model.keys().next_back().copied());
+    used
+}
+
+fn check_all(root: &Root, nodes: &Memory, model: &BTreeMap<u64, u64>) {
+    let used = check_tree(root, nodes, model);
+    assert_eq!(used, nodes.clean.len() + nodes.dirty.len(), "no node leaks");
 }
 
 #[derive(Debug, Clone)]
@@ -96,7 +106,7 @@ enum Op {
     Remove(u64),
     RemoveRun(u64, u64),
     Clean,
-    Destroy,
+    Sever(u64),
 }
 
 fn op(range: u64) -> impl Strategy<Value = Op> {
@@ -106,7 +116,8 @@ fn op(range: u64) -> impl Strategy<Value = Op> {
         4 => (0..range).prop_map(Op::Remove),
         3 => (0..range, 1..600u64).prop_map(|(k, n)| Op::RemoveRun(k, n)),
         2 => Just(Op::Clean),
-        1 => Just(Op::Destroy),
+        1 => Just(Op::Sever(0)),
+        2 => (0..range).prop_map(Op::Sever),
     ]
 }
 
@@ -133,16 +144,23 @@ fn run(ops: &[Op]) {
                 let dirty = std::mem::take(&mut nodes.dirty);
                 nodes.clean.extend(dirty);
             }
-            Op::Destroy => {
+            Op::Sever(from) => {
+                let mut severed = Vec::new();
+                let mut damage = None;
+                sever(&mut root, &mut nodes, from, &mut severed, &mut damage).unwrap();
+                assert!(damage.is_none());
+                let expected: Vec<_> = model.split_off(&from).into_values().collect();
+                // The map is whole before what was severed is walked.
+                check_tree(&root, &nodes, &model);
                 let mut gone = Vec::new();
-                destroy(&mut root, &mut nodes, |_, p| {
+                while unravel(&mut nodes, &mut severed, |_, p| {
                     gone.push(p);
                     Ok(())
                 })
-                .unwrap();
-                gone.sort_unstable();
-                let mut expected: Vec<_> = std::mem::take(&mut model).into_values().collect();
-                expected.sort_unstable();
+                .unwrap()
+                {
+                    assert!(severed.len() <= 4 * 63 + 3, "{}", severed.len());
+                }
                 assert_eq!(gone, expected);
             }
         }
@@ -195,5 +213,109 @@ fn appending_leaves_no_only_children() {
         if k % second < 70 || k % second > second - 70 {
             check_all(&root, &nodes, &model);
         }
+    }
+}
+
+/// A map of `n` keys from 0 on, each pointing to itself and one, all of it written.
+fn grown(n: u64) -> (Root, Memory) {
+    let mut root: Root = [0; ROOT_BYTES];
+    let mut nodes = Memory::default();
+    (0..n).for_each(|k| assert!(set(&mut root, &mut nodes, k, k + 1).unwrap().is_none()));
+    nodes.clean = std::mem::take(&mut nodes.dirty);
+    (root, nodes)
+}
+
+#[test]
+fn severing_anywhere_leaves_a_whole_map() {
+    // Three levels of nodes of 63 entries below the root.
+    let (first, last) = (63, 63 * 63);
+    let n = last * 2 + first * 2 + 5;
+    let near = |key: u64| key.saturating_sub(2)..key + 3;
+    let keys = [0, 3, first, 2 * first, last - first, last, last + first, 2 * last, 2 * last + first, n];
+    for from in keys.into_iter().flat_map(near) {
+        let (mut root, mut nodes) = grown(n);
+        let model: BTreeMap<u64, u64> = (0..n.min(from)).map(|k| (k, k + 1)).collect();
+        let mut severed = Vec::new();
+        let before = nodes.clean.len();
+        sever(&mut root, &mut nodes, from, &mut severed, &mut None).unwrap();
+        assert!(nodes.dirty.len() <= 6 && nodes.clean.len() + 6 >= before, "only the way there is changed");
+        check_tree(&root, &nodes, &model);
+        let mut gone = 0;
+        while unravel(&mut nodes, &mut severed, |_, _| {
+            gone += 1;
+            Ok(())
+        })
+        .unwrap()
+        {}
+        assert_eq!(gone, n.saturating_sub(from));
+        check_all(&root, &nodes, &model);
+    }
+}
+
+#[test]
+fn severing_finds_its_way_around_damage() {
+    let n = 63 * 63 * 2;
+    let leaf = |root: &Root, nodes: &Memory, key: u64| node_at(root, nodes, key, 1).unwrap().unwrap();
+    // Behind the cut: all is ended but what cannot be read.
+    let (mut root, mut nodes) = grown(n);
+    let bad = [leaf(&root, &nodes, 2000), node_at(&root, &nodes, n - 1, 2).unwrap().unwrap()];
+    let lost = 63 + keys_below(&nodes, bad[1]);
+    nodes.unreadable.extend(bad);
+    let (mut severed, mut damage) = (Vec::new(), None);
+    sever(&mut root, &mut nodes, 100, &mut severed, &mut damage).unwrap();
+    assert!(damage.is_none());
+    check_tree(&root, &nodes, &(0..100).map(|k| (k, k + 1)).collect());
+    let (mut gone, mut errors) = (0, 0);
+    loop {
+        match unravel(&mut nodes, &mut severed, |_, _| {
+            gone += 1;
+            Ok(())
+        }) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(_) => errors += 1,
+        }
+    }
+    assert_eq!((gone, errors), (n - 100 - lost, 2));
+    // On the way to the cut: what is right of it goes, the damaged node stays.
+    let (mut root, mut nodes) = grown(n);
+    nodes.unreadable.push(leaf(&root, &nodes, 100));
+    let mut severed = Vec::new();
+    sever(&mut root, &mut nodes, 100, &mut severed, &mut damage).unwrap();
+    assert!(damage.is_some());
+    let mut left = Vec::new();
+    let mut met = 0;
+    for_each_sound(&root, &nodes, 0, |seen| {
+        match seen {
+            Seen::Entry(key, _) => left.push(key),
+            Seen::Damage { behind, .. } => {
+                assert_eq!(behind, None);
+                met += 1;
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!((left, met), ((0..63).collect(), 1));
+}
+
+/// Keys below a node of level 2.
+fn keys_below(nodes: &Memory, ptr: u64) -> u64 {
+    let block = nodes.read(ptr, 2).unwrap();
+    let node = Node::block(&block);
+    (0..node.len()).map(|i| Node::block(&nodes.read(node.ptr(i), 1).unwrap()).len() as u64).sum()
+}
+
+#[test]
+fn the_part_below_a_key_is_told_well() {
+    for n in [2u64, 6, 40, 63 * 5, 63 * 63 + 70, 63 * 63 * 2 + 500] {
+        let (root, nodes) = grown(n);
+        for step in 0..=10 {
+            let key = n * step / 10;
+            let told = part_below(&root, &nodes, key).unwrap();
+            let right = key as f64 / n as f64;
+            assert!((told - right).abs() < 0.04, "{key} of {n}: {told}, not {right}");
+        }
+        assert_eq!(part_below(&root, &nodes, 0).unwrap(), 0.0);
+        assert!(part_below(&root, &nodes, u64::MAX).unwrap() > 0.999);
     }
 }

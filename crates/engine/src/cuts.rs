@@ -1,0 +1,256 @@
+//! Cutting blocks away: truncations, holes, deletions.
+//!
+//! ```text
+//! request:     a range in the overlay hides what is below it; blocks that go are counted or guessed
+//! checkpoint:  a range inside the file -> its keys, some at a time
+//!              a range to the end      -> taken off the map at once (bmap::sever), and what was
+//!                                         severed ends some at a time
+//! ```
+//!
+//! However large a file is, a request and a step do a bounded amount of work, so that nobody waits long
+//! for the volume's lock. Invariants: readers see the cut from the request on; the map is whole after
+//! every step; what is damaged is told with the inode and keeps nothing else from going.
+
+use std::ops::{ControlFlow, Range};
+
+use silt_format::Ino;
+
+use crate::bmap::{self, Seen};
+use crate::construct::{Construction, Stage};
+use crate::files::Tree;
+use crate::inode::{Frozen, Inode, Overlay};
+use crate::meta::{Map, NodeReader};
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Blocks that a request counts at most; beyond that it estimates.
+const LOOKED_AT: usize = 256;
+/// Pieces that an estimate is made of at most.
+const PARTS: usize = 16;
+/// Nodes that cannot be read before a step ends.
+const FAILURES: u32 = 32;
+
+impl Volume {
+    /// Unmaps a range of blocks; they read as zeroes from now on. Takes the same time whatever is in
+    /// the range: how many blocks go is an estimate until the next checkpoint, where they are many.
+    pub fn cut(&mut self, ino: Ino, keys: Range<u64>) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.writable()?;
+        self.load(ino)?;
+        let max = self.store.geometry.max_key();
+        let everything = keys.start == 0 && keys.end > max;
+        let gone = if everything { 0 } else { self.count_cut_off(self.loaded(Tree::Live, ino)?, &keys)? };
+        if gone == 0 && !everything {
+            return Ok(());
+        }
+        let i = self.live_mut(ino)?;
+        let below = !i.map.is_empty() || i.frozen.is_some();
+        let before = i.current.blocks.len();
+        if everything {
+            i.current.blocks.clear();
+        } else {
+            let cut_off: Vec<u64> = i.current.blocks.range(keys.clone()).map(|(key, _)| *key).collect();
+            for key in cut_off {
+                i.current.blocks.remove(&key);
+            }
+        }
+        let left = i.current.blocks.len();
+        i.pending = i.pending.saturating_sub_unsigned(gone);
+        if below {
+            i.current.cuts.insert(keys);
+            i.current.emptied |= i.current.cuts.get(&0).is_some_and(|cut| cut.end > max);
+        }
+        if !below || i.current.emptied {
+            i.pending = i64::try_from(left).unwrap_or(i64::MAX);
+        }
+        i.needs_checkpoint = true;
+        self.dirty_blocks -= (before - left) as u64;
+        Ok(())
+    }
+
+    /// How many blocks of a live file a cut unmaps: 0 only if there are none, an estimate if there are
+    /// more than [`LOOKED_AT`].
+    fn count_cut_off(&self, i: &Inode, keys: &Range<u64>) -> Result<u64> {
+        let (known, whole) = self.count_data(i, keys)?;
+        if whole {
+            return Ok(known);
+        }
+        let block_size = self.store.geometry.block_size;
+        let all = i.blocks_512(block_size) / u64::from(block_size / 512);
+        if keys.end > self.store.geometry.max_key() {
+            // What stays may be little.
+            let (stays, whole) = self.count_data(i, &(0..keys.start))?;
+            if whole {
+                return Ok(all.saturating_sub(stays).max(known));
+            }
+        }
+        Ok(self.guess_data(i, keys)?.min(all).max(known))
+    }
+
+    /// Blocks of a live file in a range that hold data, and whether those are all: no more than
+    /// [`LOOKED_AT`] are looked at.
+    fn count_data(&self, i: &Inode, keys: &Range<u64>) -> Result<(u64, bool)> {
+        let (mut known, mut looked) = (0, 0);
+        let mut whole = true;
+        self.walk_data(i, keys.start, |key| {
+            if key.is_some_and(|key| key >= keys.end) {
+                return ControlFlow::Break(());
+            }
+            if looked == LOOKED_AT {
+                whole = false;
+                return ControlFlow::Break(());
+            }
+            looked += 1;
+            known += u64::from(key.is_some());
+            ControlFlow::Continue(())
+        })?;
+        // What was passed over only may hide some.
+        Ok((if whole { known } else { known.max(1) }, whole))
+    }
+
+    /// About how many blocks of a live file hold data in a range, told from the upper nodes of its map.
+    fn guess_data(&self, i: &Inode, keys: &Range<u64>) -> Result<u64> {
+        let per_block = u64::from(self.store.geometry.block_size / 512);
+        let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+        let mut part = 0.0;
+        let mut at = keys.start;
+        let mut looked = 0;
+        while at < keys.end {
+            let mut stop = keys.end;
+            looked += 1;
+            if looked < PARTS {
+                if let Some(hidden) = i.hidden(at) {
+                    at = hidden.end;
+                    continue;
+                }
+                stop = stop.min(i.next_hidden(at));
+            }
+            let end = bmap::part_below(&i.map.root, &reader, stop)?;
+            part += end - bmap::part_below(&i.map.root, &reader, at)?;
+            at = stop;
+        }
+        let waiting = |over: &Overlay| over.blocks.range(keys.clone()).count() as u64;
+        let fresh = i.pending.saturating_add(i.frozen.as_ref().map_or(0, |f| f.pending));
+        let memory = waiting(&i.current) + i.frozen.as_ref().map_or(0, |f| waiting(&f.over));
+        let mapped = (i.map.blocks / per_block) as f64 * part.clamp(0.0, 1.0);
+        Ok(mapped as u64 + memory.min(u64::try_from(fresh).unwrap_or(0)))
+    }
+
+    /// Takes everything from `from` on off the map of the file at work.
+    pub(crate) fn sever(&mut self, k: &mut Construction, inode: &mut Inode, frozen: &mut Frozen, from: u64) {
+        let mut change = self.change();
+        let severed = change.sever(&mut inode.map, from, &mut k.severed);
+        let (delta, damage) = (change.delta, change.damage.take());
+        self.count_cut(inode, frozen, delta, severed.err().or(damage));
+    }
+
+    /// Accounts for blocks that a cut took from the map.
+    fn count_cut(&mut self, inode: &mut Inode, frozen: &mut Frozen, delta: i64, damage: Option<Error>) {
+        self.count_tree(delta);
+        if !frozen.over.emptied {
+            // They were counted when they were cut.
+            frozen.pending -= delta;
+        }
+        if let Some(e) = damage {
+            inode.error.get_or_insert_with(|| e.to_string());
+        }
+    }
+
+    /// Goes on with what was cut away, from the key `from` on: unmaps about `most` blocks and returns
+    /// how much work it was. What is damaged stays mapped or taken, and is told with the inode.
+    pub(crate) fn apply_cuts(
+        &mut self,
+        k: &mut Construction,
+        inode: &mut Inode,
+        frozen: &mut Frozen,
+        mut from: u64,
+        most: usize,
+    ) -> usize {
+        let max = self.store.geometry.max_key();
+        let most = most.max(64);
+        let mut took = 1;
+        while took < most {
+            let Some(cut) = frozen.over.cuts.overlapping(from..u64::MAX).next().cloned() else {
+                k.stage = Stage::Data { from: 0 };
+                return took;
+            };
+            from = from.max(cut.start);
+            if cut.end > max {
+                self.sever(k, inode, frozen, from);
+                k.stage = Stage::Severed;
+                return took;
+            }
+            let (keys, behind, error) = self.mapped_keys(&inode.map, from..cut.end, most - took);
+            took += 1 + keys.len();
+            let mut error = error;
+            let mut delta = 0;
+            // From the top, as a truncation does: nodes empty one after the other.
+            for key in keys.into_iter().rev() {
+                let mut change = self.change();
+                let unmapped = change.unmap(&mut inode.map, key);
+                delta += change.delta;
+                let damage = change.damage.take();
+                error = error.or(unmapped.err()).or(damage);
+            }
+            self.count_cut(inode, frozen, delta, error);
+            from = behind;
+        }
+        k.stage = Stage::Cuts { from };
+        took
+    }
+
+    /// The first keys of a range that are mapped, at most `most`; where to go on; and what was wrong on
+    /// the way.
+    fn mapped_keys(&self, map: &Map, range: Range<u64>, most: usize) -> (Vec<u64>, u64, Option<Error>) {
+        let reader = NodeReader { nodes: &map.nodes, store: &self.store, resolve: &self.dat };
+        let mut keys = Vec::new();
+        let mut behind = range.end;
+        let mut wrong = None;
+        let mut failed = 0;
+        bmap::for_each_sound(&map.root, &reader, range.start, |seen| {
+            match seen {
+                Seen::Entry(key, _) if key >= range.end => return ControlFlow::Break(()),
+                Seen::Entry(key, _) => {
+                    keys.push(key);
+                    if keys.len() >= most {
+                        behind = key.saturating_add(1);
+                        return ControlFlow::Break(());
+                    }
+                }
+                Seen::Damage { error, behind: next } => {
+                    wrong.get_or_insert(error);
+                    failed += 1;
+                    // It may have taken the device a while to fail. A damaged map may lead back.
+                    if failed >= FAILURES {
+                        behind = next.filter(|n| *n > range.start).map_or(range.end, |n| n.min(range.end));
+                        return ControlFlow::Break(());
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        (keys, behind, wrong)
+    }
+
+    /// Ends about `most` of the blocks that were severed and returns how much work it was.
+    pub(crate) fn end_severed(
+        &mut self,
+        k: &mut Construction,
+        inode: &mut Inode,
+        frozen: &mut Frozen,
+        most: usize,
+    ) -> usize {
+        let mut change = self.change();
+        let took = change.unravel(&mut inode.map, &mut k.severed, most);
+        let (delta, damage) = (change.delta, change.damage.take());
+        self.count_cut(inode, frozen, delta, damage);
+        if k.severed.is_empty() && (frozen.deleted || frozen.over.emptied) {
+            // What could not be walked is left to repair.
+            inode.map = Map::empty();
+            frozen.over.emptied = false;
+        }
+        took
+    }
+}
