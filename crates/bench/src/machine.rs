@@ -73,6 +73,7 @@ impl Machine {
                 version("mkfs.btrfs", "--version"),
                 version("ntfs-3g", "--version"),
                 version("fuse2fs", "-V"),
+                #[cfg(feature = "sqlite")]
                 format!("SQLite {}", rusqlite::version()),
                 version("git", "--version"),
                 version("rsync", "--version"),

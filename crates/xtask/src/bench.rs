@@ -7,8 +7,10 @@ use anyhow::{Result, bail};
 
 /// Builds and runs `silt-bench` with these arguments.
 pub fn bench(root: &Path, arguments: &[String]) -> Result<()> {
-    let builds: [&[&str]; 2] =
-        [&["-p", "siltfs", "-p", "silt-bench", "--bins"], &["-p", "silt-fuse", "--example", "memfs"]];
+    let builds: [&[&str]; 2] = [
+        &["-p", "siltfs", "-p", "silt-bench", "--features", "silt-bench/sqlite", "--bins"],
+        &["-p", "silt-fuse", "--example", "memfs"],
+    ];
     for build in builds {
         let mut cargo = Command::new("cargo");
         let status = cargo.args(["build", "--release", "--quiet"]).args(build).current_dir(root).status()?;

@@ -103,8 +103,10 @@ fn floors() -> Vec<Floor> {
     add("fsync-grow-1", Kind::Flush2ms, What::Ratio(Ext4, 1.3));
     add("fdatasync-over-1", Kind::Flush2ms, What::Ratio(Ext4, 0.8));
     add("fsync-grow-8", Kind::Flush2ms, What::Most(Silt, Figure::FlushesPerOperation, 0.4));
-    add("sqlite-wal", Kind::Flush2ms, What::Ratio(Ext4, 1.0));
-    add("sqlite-rollback", Kind::Flush2ms, What::Ratio(Ext4, 1.0));
+    if cfg!(feature = "sqlite") {
+        add("sqlite-wal", Kind::Flush2ms, What::Ratio(Ext4, 1.0));
+        add("sqlite-rollback", Kind::Flush2ms, What::Ratio(Ext4, 1.0));
+    }
     add("fsync-beside-writer", Kind::Flush2ms, What::Most(Silt, Figure::P99, 0.150));
     add("pause", Kind::Here, What::Most(Silt, Figure::Slowest, 0.100));
     add("create", Kind::Here, What::Rate(Memfs, 25_000.0));

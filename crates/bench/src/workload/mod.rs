@@ -7,6 +7,7 @@ mod mail;
 pub mod material;
 mod pressure;
 mod small;
+#[cfg(feature = "sqlite")]
 mod sqlite;
 mod stream;
 mod tree;
@@ -206,6 +207,7 @@ pub fn all() -> Vec<Workload> {
         small::all,
         stream::all,
         durable::all,
+        #[cfg(feature = "sqlite")]
         sqlite::all,
         tree::all,
         git::all,
