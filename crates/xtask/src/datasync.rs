@@ -274,8 +274,7 @@ pub fn data_sync(rig: &Rig, silt: &Path) -> Result<()> {
             }
             None => found.push("the kernel read nothing".to_owned()),
         }
-        // Of a block that was synced several times Silt takes the last, the kernel each in turn.
-        if report.salvaged < ours {
+        if report.salvaged != ours {
             found.push(format!("the kernel put {} blocks in place, Silt would {ours}", report.salvaged));
         }
         (by_silt, by_kernel) = (by_silt + ours, by_kernel + report.salvaged);

@@ -1,8 +1,4 @@
 //! Requests over a volume in memory: what they do, and who may.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
-use common::{MemoryHost, OTHER, OWNER, ROOT};
 
 use std::sync::atomic::Ordering;
 
@@ -10,6 +6,8 @@ use silt_control::{
     CheckpointQuery, Host, Kind, Moment, MomentMount, Removed, Request, Response, SegmentQuery, Tune,
     UnmountWhat,
 };
+
+use crate::common::{MemoryHost, OTHER, OWNER, ROOT};
 
 fn numbers(host: &MemoryHost, query: CheckpointQuery) -> Vec<u64> {
     host.list(query).into_iter().map(|c| c.number).collect()

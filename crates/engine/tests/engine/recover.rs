@@ -1,66 +1,25 @@
 //! Recovery of synced data: in bounded memory, whatever the power does meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use silt_device::{Device, Fault, MemoryDevice};
-use silt_engine::mkfs::{Parameters, Plan};
-use silt_engine::{Attr, OpenOptions, Time, Tree, Volume};
+use silt_device::{Fault, MemoryDevice};
+use silt_engine::{OpenOptions, Tree, Volume};
 use silt_format::Ino;
+
+use crate::common::{file, formatted, judge};
 
 const BS: usize = 4096;
 
-fn fresh(size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    let parameters = Parameters {
-        block_size: BS as u32,
-        blocks_per_segment: 16,
-        reserved_percent: 5,
-        label: Vec::new(),
-        uuid: [7; 16],
-        crc_seed: 99,
-        now: 1000,
-        block_count: true,
-        owner: (0, 0),
-    };
-    Plan::new(parameters, size).unwrap().write(&*device, true).unwrap();
-    device
-}
-
-fn file(v: &mut Volume) -> Ino {
-    let time = Time { secs: 5, nanos: 6 };
-    v.create_inode(Attr {
-        mode: 0o100_644,
-        uid: 0,
-        gid: 0,
-        links: 1,
-        size: 1 << 30,
-        mtime: time,
-        ctime: time,
-        flags: 0,
-        generation: 0,
-        device: (0, 0),
-    })
-    .unwrap()
-}
-
 fn options() -> OpenOptions {
     OpenOptions { now: 2000, seed: 5, cache_bytes: 20 * BS as u64, ..OpenOptions::default() }
-}
-
-fn judge(device: &dyn Device) {
-    let report = silt_verify::check(device, &silt_verify::Options::default());
-    let errors: Vec<_> = report.errors().filter(|f| f.id != "inode-lost").collect();
-    assert!(errors.is_empty(), "{errors:#?}");
 }
 
 type Content = BTreeMap<(Ino, u64), u8>;
 
 /// A volume that was cut off with many synced blocks behind its newest checkpoint.
 fn cut_off() -> (Arc<MemoryDevice>, Content) {
-    let device = fresh(BS as u64 * 16 * 400);
+    let device = Arc::new(formatted(MemoryDevice::new(BS as u64 * 16 * 400), BS as u32, 16));
     let (mut v, _) = Volume::open(device.clone(), &options()).unwrap();
     v.take_over(2000).unwrap();
     let mut content = Content::new();

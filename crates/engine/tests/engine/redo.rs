@@ -1,13 +1,12 @@
 //! Places that take no log: the log goes elsewhere, nothing is lost, and what is bad is marked.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::sync::Arc;
 
 use silt_device::{Device, Fault, MemoryDevice, Times};
-use silt_engine::mkfs::{Parameters, Plan};
-use silt_engine::{Attr, LogWrite, OpenOptions, Redo, Step, Time, Tree, Volume};
+use silt_engine::{LogWrite, Redo, Step, Tree, Volume};
 use silt_format::{Ino, SegNr};
+
+use crate::common::{file, formatted, judge, open};
 
 const BS: usize = 1024;
 const BPS: u64 = 16;
@@ -15,45 +14,9 @@ const SEGMENT: u64 = BS as u64 * BPS;
 
 fn volume() -> (Arc<Fault<MemoryDevice>>, Volume) {
     let size = SEGMENT * 200;
-    let device = Arc::new(Fault::new(MemoryDevice::new(size)));
-    let parameters = Parameters {
-        block_size: BS as u32,
-        blocks_per_segment: BPS as u32,
-        reserved_percent: 5,
-        label: Vec::new(),
-        uuid: [7; 16],
-        crc_seed: 99,
-        now: 1000,
-        block_count: true,
-        owner: (0, 0),
-    };
-    Plan::new(parameters, size).unwrap().write(&*device, true).unwrap();
+    let device = Arc::new(formatted(Fault::new(MemoryDevice::new(size)), BS as u32, BPS as u32));
     let v = open(device.clone());
     (device, v)
-}
-
-fn open(device: Arc<dyn Device>) -> Volume {
-    let options = OpenOptions { now: 2000, seed: 5, ..OpenOptions::default() };
-    let (mut v, _) = Volume::open(device, &options).unwrap();
-    v.take_over(2000).unwrap();
-    v
-}
-
-fn file(v: &mut Volume) -> Ino {
-    let time = Time { secs: 5, nanos: 6 };
-    v.create_inode(Attr {
-        mode: 0o100_644,
-        uid: 0,
-        gid: 0,
-        links: 1,
-        size: 1 << 30,
-        mtime: time,
-        ctime: time,
-        flags: 0,
-        generation: 0,
-        device: (0, 0),
-    })
-    .unwrap()
 }
 
 fn fill(v: &mut Volume, ino: Ino, blocks: u64, with: u8) {
@@ -70,12 +33,6 @@ fn content(v: &mut Volume, ino: Ino, blocks: u64) -> u8 {
         assert!(b.iter().all(|b| *b == first[0]), "block {key}");
     }
     first[0]
-}
-
-fn judge(device: &dyn Device) {
-    let report = silt_verify::check(device, &silt_verify::Options::default());
-    let errors: Vec<_> = report.errors().filter(|f| f.id != "inode-lost").collect();
-    assert!(errors.is_empty(), "{errors:#?}");
 }
 
 fn write(device: &dyn Device, mut log: LogWrite) -> silt_engine::Result<()> {
@@ -211,20 +168,7 @@ fn power_cuts_while_a_log_moves_lose_nothing() {
 /// Blocks below 4096 bytes get no data-sync logs.
 #[test]
 fn a_data_sync_log_that_fails_becomes_a_checkpoint() {
-    let size = 4096 * 16 * 100;
-    let device = Arc::new(MemoryDevice::new(size));
-    let parameters = Parameters {
-        block_size: 4096,
-        blocks_per_segment: 16,
-        reserved_percent: 5,
-        label: Vec::new(),
-        uuid: [7; 16],
-        crc_seed: 99,
-        now: 1000,
-        block_count: true,
-        owner: (0, 0),
-    };
-    Plan::new(parameters, size).unwrap().write(&*device, true).unwrap();
+    let device = Arc::new(formatted(MemoryDevice::new(4096 * 16 * 100), 4096, 16));
     let mut v = open(device.clone());
     let (a, b) = (file(&mut v), file(&mut v));
     let block = |with: u8| -> silt_engine::Block { vec![with; 4096].into() };

@@ -1,61 +1,19 @@
 //! Making large files smaller and deleting them: a bounded piece of work for every request and step,
 //! and nothing lost or left behind.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use silt_device::{Counter, Device, Fault, MemoryDevice, Times};
-use silt_engine::mkfs::{Parameters, Plan};
-use silt_engine::{Attr, LogWrite, OpenOptions, Redo, Step, Time, Tree, Volume};
+use silt_engine::{LogWrite, Redo, Step, Tree, Volume};
 use silt_format::{Cno, Ino};
+
+use crate::common::{file, formatted, judge, open};
 
 const BS: usize = 1024;
 /// Three levels of nodes: more than 3 * 63 * 63.
 const BLOCKS: u64 = 40_000;
 const SIZE: u64 = 256 << 20;
-
-fn formatted() -> MemoryDevice {
-    let device = MemoryDevice::new(SIZE);
-    let parameters = Parameters {
-        block_size: BS as u32,
-        blocks_per_segment: 2048,
-        reserved_percent: 5,
-        label: Vec::new(),
-        uuid: [7; 16],
-        crc_seed: 99,
-        now: 1000,
-        block_count: true,
-        owner: (0, 0),
-    };
-    Plan::new(parameters, SIZE).unwrap().write(&device, true).unwrap();
-    device
-}
-
-fn open(device: Arc<dyn Device>) -> Volume {
-    let options = OpenOptions { now: 2000, seed: 5, ..OpenOptions::default() };
-    let (mut v, _) = Volume::open(device, &options).unwrap();
-    v.take_over(2000).unwrap();
-    v
-}
-
-fn file(v: &mut Volume) -> Ino {
-    let time = Time { secs: 5, nanos: 6 };
-    v.create_inode(Attr {
-        mode: 0o100_644,
-        uid: 0,
-        gid: 0,
-        links: 1,
-        size: 1 << 40,
-        mtime: time,
-        ctime: time,
-        flags: 0,
-        generation: 0,
-        device: (0, 0),
-    })
-    .unwrap()
-}
 
 fn fill(v: &mut Volume, ino: Ino, keys: Range<u64>, with: u8) {
     for key in keys {
@@ -65,7 +23,7 @@ fn fill(v: &mut Volume, ino: Ino, keys: Range<u64>, with: u8) {
 
 /// A large file and the inode before it, on a volume of which nothing is cached.
 fn large<D: Device + 'static>(wrap: impl Fn(MemoryDevice) -> D) -> (Arc<D>, Volume, Ino, Ino) {
-    let device = Arc::new(wrap(formatted()));
+    let device = Arc::new(wrap(formatted(MemoryDevice::new(SIZE), BS as u32, 2048)));
     let mut v = open(device.clone());
     let (other, ino) = (file(&mut v), file(&mut v));
     fill(&mut v, other, 0..2, 9);
@@ -96,12 +54,6 @@ fn blocks(v: &mut Volume, ino: Ino) -> u64 {
 fn write(device: &dyn Device, mut log: LogWrite) {
     log.seal();
     log.write(device).unwrap();
-}
-
-fn judge(device: &dyn Device) {
-    let report = silt_verify::check(device, &silt_verify::Options::default());
-    let errors: Vec<_> = report.errors().filter(|f| f.id != "inode-lost").collect();
-    assert!(errors.is_empty(), "{errors:#?}");
 }
 
 #[derive(Debug, Clone, Copy)]

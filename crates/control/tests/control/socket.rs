@@ -1,8 +1,4 @@
 //! A daemon's side and a command's side of the socket.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
-use common::MemoryHost;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use silt_control::socket::{self, Stopper};
 use silt_control::{CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, serve};
+
+use crate::common::MemoryHost;
 
 struct Daemon {
     host: Arc<MemoryHost>,
@@ -81,7 +79,7 @@ fn requests_are_answered_one_after_the_other() {
     let query = CheckpointQuery { minor: true, ..CheckpointQuery::default() };
     let parts = ask(&mut remote, Request::ListCheckpoints(query)).unwrap();
     assert_eq!(parts.len(), 3, "in batches");
-    assert_eq!(common::checkpoints(parts).len(), 2300);
+    assert_eq!(crate::common::checkpoints(parts).len(), 2300);
     let e = ask(&mut remote, Request::RemoveCheckpoints { start: 2, end: 1 }).unwrap_err();
     assert_eq!(e.kind, Kind::Invalid);
     // An error does not end the conversation.

@@ -1,68 +1,23 @@
 //! Volumes driven through the engine alone, against a plain model, and judged by `silt-verify`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use silt_device::{Device, MemoryDevice};
-use silt_engine::mkfs::{Parameters, Plan};
-use silt_engine::{Attr, OpenOptions, Time, Tree, Volume};
+use silt_engine::{OpenOptions, Tree, Volume};
 use silt_format::{Cno, Ino};
 
-fn parameters(block_size: u32, blocks_per_segment: u32) -> Parameters {
-    Parameters {
-        block_size,
-        blocks_per_segment,
-        reserved_percent: 5,
-        label: b"test".to_vec(),
-        uuid: [7; 16],
-        crc_seed: 0x1234_5678,
-        now: 1000,
-        block_count: true,
-        owner: (0, 0),
-    }
-}
+use crate::common::{attr, formatted, judge, open_with};
 
 fn fresh(block_size: u32, blocks_per_segment: u32, size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    Plan::new(parameters(block_size, blocks_per_segment), size).unwrap().write(&*device, true).unwrap();
-    device
+    Arc::new(formatted(MemoryDevice::new(size), block_size, blocks_per_segment))
 }
 
+/// With little room for metadata.
 fn open(device: &Arc<MemoryDevice>) -> Volume {
     let options = OpenOptions { now: 2000, seed: 5, cache_bytes: 1 << 20, ..OpenOptions::default() };
-    let (mut v, _) = Volume::open(device.clone() as Arc<dyn Device>, &options).unwrap();
-    v.take_over(2000).unwrap();
-    v
-}
-
-fn attr() -> Attr {
-    Attr {
-        mode: 0o100_644,
-        uid: 1,
-        gid: 2,
-        links: 1,
-        size: i64::MAX as u64,
-        mtime: Time { secs: 5, nanos: 6 },
-        ctime: Time { secs: 7, nanos: 8 },
-        flags: 0,
-        generation: 0,
-        device: (0, 0),
-    }
-}
-
-/// Findings that come from files without names, which is how these tests make them.
-fn judge(device: &MemoryDevice) {
-    let report = silt_verify::check(device, &silt_verify::Options::default());
-    let errors: Vec<_> = report
-        .findings
-        .iter()
-        .filter(|f| f.severity == silt_verify::Severity::Error)
-        .filter(|f| !["inode-lost"].contains(&f.id))
-        .collect();
-    assert!(errors.is_empty(), "{errors:#?}");
+    open_with(device.clone(), &options)
 }
 
 #[test]
