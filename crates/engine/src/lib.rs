@@ -2,6 +2,7 @@
 
 mod block;
 pub mod bmap;
+mod compose;
 mod construct;
 mod cpfile;
 mod cuts;

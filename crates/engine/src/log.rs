@@ -1,6 +1,8 @@
 //! Logs in memory: what fits into one, and the finished bytes (spec 3.2 to 3.5).
 
+use hashbrown::HashMap;
 use silt_device::Device;
+use silt_format::btree::Node;
 use silt_format::summary::{self, BlockInfo, Builder, FINFO_SIZE, HEADER_SIZE, Header};
 use silt_format::{BlockNr, Cno, Crc, Geometry, Ino, SegNr};
 use zerocopy::IntoBytes;
@@ -266,4 +268,11 @@ impl LogWrite {
         device.write_at(self.byte, &bufs)?;
         Ok(())
     }
+}
+
+/// Changed nodes in the order of the log: by level, then by first key.
+pub(crate) fn sorted_nodes(nodes: &HashMap<u64, Block>) -> Vec<(u64, Block)> {
+    let mut all: Vec<_> = nodes.iter().map(|(p, b)| (*p, b.clone())).collect();
+    all.sort_by_key(|(_, b)| (Node::block(b).level(), Node::block(b).key(0)));
+    all
 }

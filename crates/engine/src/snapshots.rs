@@ -101,14 +101,7 @@ impl Volume {
         let (mut deleted, mut kept) = (0, Vec::new());
         for stop in viewed {
             if start < stop {
-                let mut change = Change {
-                    store: &mut self.store,
-                    dat: &mut self.dat,
-                    cno: self.cno,
-                    dead: true,
-                    delta: 0,
-                    damage: None,
-                };
+                let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
                 let (n, snapshots) = self.cpfile.delete(&mut change, start..stop)?;
                 deleted += n;
                 kept.extend(snapshots.into_iter().map(|c| c.0));

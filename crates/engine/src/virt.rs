@@ -27,6 +27,18 @@ pub struct Change<'a> {
     pub damage: Option<Error>,
 }
 
+impl<'a> Change<'a> {
+    /// One of a map whose old versions stay with their checkpoints.
+    pub fn new(store: &'a mut Store, dat: &'a mut Dat, cno: Cno) -> Self {
+        Self { store, dat, cno, dead: false, delta: 0, damage: None }
+    }
+
+    /// One of cpfile or sufile.
+    pub fn dead(store: &'a mut Store, dat: &'a mut Dat, cno: Cno) -> Self {
+        Self { dead: true, ..Self::new(store, dat, cno) }
+    }
+}
+
 struct VirtualNodes<'a, 'b> {
     change: &'a mut Change<'b>,
     nodes: &'a mut HashMap<u64, Block>,
