@@ -87,14 +87,16 @@ pub fn find(device: &dyn Device) -> Result<Option<&'static str>> {
     let back = read(back_at, len - back_at)?;
     let secondary = if len >= 8192 { sb::secondary_offset(len) } else { 0 };
     let secondary = usize::try_from(secondary.saturating_sub(back_at)).unwrap_or(usize::MAX);
-    let found = nilfs(&front, back.get(secondary..).unwrap_or_default())
+    let found = nilfs(front.get(1024..).unwrap_or_default())
         .or_else(|| ext(&front))
         .or_else(|| TABLE.iter().find(|m| has(&front, m.at, m.bytes)).map(|m| m.name))
         .or_else(|| swap(&front))
         .or_else(|| lvm(&front))
         .or_else(|| zfs(&front, &back, back_at))
         .or_else(|| raid_at_end(&back, back_at, len))
-        .or_else(|| partitions(&front, &back));
+        .or_else(|| partitions(&front, &back))
+        // Last: the end of a RAID member may be that of the volume on the array.
+        .or_else(|| nilfs(back.get(secondary..).unwrap_or_default()));
     Ok(found)
 }
 
@@ -106,9 +108,9 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-fn nilfs(front: &[u8], secondary: &[u8]) -> Option<&'static str> {
-    let valid = |b: &[u8]| b.len() >= sb::SIZE && SuperBlock::parse(b).is_ok();
-    (valid(front.get(1024..).unwrap_or_default()) || valid(secondary)).then_some("a NILFS2 file system")
+fn nilfs(super_block: &[u8]) -> Option<&'static str> {
+    let valid = super_block.len() >= sb::SIZE && SuperBlock::parse(super_block).is_ok();
+    valid.then_some("a NILFS2 file system")
 }
 
 /// The generations of ext differ in their features.
@@ -232,6 +234,29 @@ mod tests {
         assert_eq!(with(&[magic, (0x45C, &[4])]), Some("an ext3 file system"));
         assert_eq!(with(&[magic, (0x45C, &[4]), (0x460, &[0x42])]), Some("an ext4 file system"));
         assert_eq!(with(&[magic, (0x460, &[8])]), Some("an external journal of an ext file system"));
+    }
+
+    #[test]
+    fn one_super_block_names_a_volume_but_not_the_member_of_an_array() {
+        let parameters = silt_engine::mkfs::Parameters {
+            block_size: 1024,
+            blocks_per_segment: 16,
+            reserved_percent: 5,
+            label: Vec::new(),
+            uuid: [1; 16],
+            crc_seed: 1,
+            now: 1,
+            block_count: false,
+            owner: (0, 0),
+        };
+        let device = MemoryDevice::new(LEN);
+        silt_engine::mkfs::Plan::new(parameters, LEN).unwrap().write(&device, true).unwrap();
+        assert_eq!(find(&device).unwrap(), Some("a NILFS2 file system"));
+        device.write_at(1024, &[&[0; 1024]]).unwrap();
+        assert_eq!(find(&device).unwrap(), Some("a NILFS2 file system"));
+        // The array of one member begins behind its super block and may end with the member.
+        device.write_at(4096, &[&[0xFC, 0x4E, 0x2B, 0xA9]]).unwrap();
+        assert_eq!(find(&device).unwrap(), Some("a software RAID member"));
     }
 
     #[test]
