@@ -15,6 +15,11 @@ const PACKAGES: &[(&str, &str)] = &[
     ("grub-common", "usr/bin/grub-mount"),
     ("zstd", "usr/bin/zstd"),
     ("fuse3", "usr/bin/fusermount3"),
+    // What workloads of the benchmarks run, which the tests try, too.
+    ("e2fsprogs", "sbin/mkfs.ext4"),
+    ("git", "usr/bin/git"),
+    ("make", "usr/bin/make"),
+    ("rsync", "usr/bin/rsync"),
 ];
 
 /// Where things are.
