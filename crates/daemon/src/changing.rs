@@ -120,7 +120,7 @@ fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Optio
 
 /// Has the kernel ask again for what it may believe wrongly. On a thread of its own: the kernel may hold
 /// locks of these names for a request that waits for the log writer.
-fn drop_cached(core: &Core, names: Vec<(NodeId, Vec<u8>)>, node: Option<NodeId>) {
+pub fn drop_cached(core: &Core, names: Vec<(NodeId, Vec<u8>)>, node: Option<NodeId>) {
     let Some(notifier) = core.notifier.get().cloned() else { return };
     let tell = move || {
         let inodes = names.iter().map(|(dir, _)| notifier.inval_inode(*dir, -1, 0));

@@ -6,20 +6,21 @@ use std::sync::atomic::Ordering;
 
 use silt_engine::Tree;
 use silt_format::Ino;
+use silt_format::inode::flags;
 use silt_fs::{Fs, FsError, Seek, SetAttr, Stat, WriteFlags};
-use silt_fuse::ops::{Create, Fallocate, Ioctl, Lseek, Open, Read, ReadDir, Rename, Write};
+use silt_fuse::ops::{Create, Fallocate, Ioctl, Lseek, Read, ReadDir, Rename, Write};
 use silt_fuse::{
     Config, Context, Errno, FileType, Filesystem, InitFlags, KernelInfo, NodeId, OpenFlags, ReplyAttr,
     ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Statfs,
+    ReplyLseek, ReplyStatfs, ReplyWrite, Statfs,
 };
 
-use crate::changing::{Change, errno, must_wait};
+use crate::changing::{Change, drop_cached, errno, must_wait};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, set_time, time};
 use crate::core::{Core, Want};
 use crate::reading::Readers;
 
-/// Answers of opens: what the kernel has cached stays valid, and closing needs no word.
+/// How files without a name are opened: what the kernel has cached stays valid, and closing needs no word.
 const KEEP: OpenFlags = OpenFlags::KEEP_CACHE.union(OpenFlags::NOFLUSH);
 
 /// One mount.
@@ -100,6 +101,44 @@ impl Mount {
             Ok((s, Some(s.ino)))
         };
         self.change_names((parent, name), None, run, answer);
+    }
+
+    /// `chattr`. What was written through mappings before a file is fixed arrives before.
+    fn set_flags(&self, ctx: silt_fs::Context, node: NodeId, wanted: u32, reply: ReplyIoctl) {
+        if let Err(e) = self.live() {
+            return reply.error(self.errno(&e));
+        }
+        let (core, notifier) = (self.core.clone(), self.core.notifier.get().cloned());
+        let told = notifier.clone();
+        let set = move || {
+            let run = move |fs: &mut Fs| fs.set_flags(&ctx, ino(node), wanted).map(|()| ((), None));
+            let answer = move |result| match result {
+                Ok(()) => {
+                    // The kernel does not know that this changes attributes, and would keep the old ctime. It takes
+                    // no lock for a notice that leaves content alone.
+                    if let Some(Err(e)) = told.map(|n| n.inval_inode(node, -1, 0)) {
+                        tracing::warn!("{e}");
+                    }
+                    reply.ioctl(0, &[]);
+                }
+                Err(e) => reply.error(e),
+            };
+            Change { names: Vec::new(), node: Some(node), bytes: 0, run, answer }.start(&core);
+        };
+        let before = self.core.fs.lock().flags(self.tree, ino(node)).unwrap_or(0);
+        let fixes = wanted & !before & (flags::IMMUTABLE | flags::APPEND) != 0;
+        let Some(notifier) = notifier.filter(|_| fixes) else { return set() };
+        // On a thread of its own: the kernel writes what is dirty first, which this one has to take.
+        let fix = move || {
+            if let Err(e) = notifier.inval_inode(node, 0, 0) {
+                tracing::warn!("{e}");
+            }
+            set();
+        };
+        // Where there is no thread its answer is EIO.
+        if let Err(e) = std::thread::Builder::new().name("flags".into()).spawn(fix) {
+            tracing::warn!("no thread to fix a file: {e}");
+        }
     }
 
     fn sync(&self, want: Want, reply: ReplyEmpty) {
@@ -276,24 +315,8 @@ impl Filesystem for Mount {
         self.make(new_parent, new_name, run, |made| reply_entry(made, reply));
     }
 
-    fn open(&self, _: &Context, node: NodeId, open: &Open, reply: ReplyOpen) {
-        let has = |flag: i32| open.flags & flag.cast_unsigned() != 0;
-        let (write, append) = (has(libc::O_WRONLY) || has(libc::O_RDWR), has(libc::O_APPEND));
-        let result = self.core.fs.lock().may_open(self.tree, ino(node), write, append, has(libc::O_TRUNC));
-        if let Err(e) = result {
-            return reply.error(self.errno(&e));
-        }
-        reply.opened(0, KEEP);
-    }
-
-    fn create(&self, ctx: &Context, parent: NodeId, name: &[u8], create: &Create, reply: ReplyCreate) {
-        let (ctx, mode) = (context(ctx), create.mode);
-        let run = move |fs: &mut Fs, name: &[u8]| fs.create(&ctx, ino(parent), name, mode);
-        self.make(parent, name, run, |made| match made {
-            Ok(s) => reply.created(&entry(&s), 0, KEEP),
-            Err(e) => reply.error(e),
-        });
-    }
+    // Opening and closing need no word: `open` and `create` stay unanswered (ENOSYS), the kernel makes files
+    // with `mknod`, and what the flags of a file forbid is refused where it is done.
 
     fn tmpfile(&self, ctx: &Context, parent: NodeId, create: &Create, reply: ReplyCreate) {
         // It comes remembered: without a name nothing else would keep it.
@@ -332,9 +355,16 @@ impl Filesystem for Mount {
         let (core, ctx, offset, bytes) = (&self.core, context(ctx), write.offset, write.data.len());
         // What comes out of the page cache was answered long ago.
         let whose = (!write.cached).then_some(node);
-        let answer = |result| match result {
+        let shared = write.cached.then(|| core.clone());
+        let answer = move |result| match result {
             Ok(n) => reply.written(u32::try_from(n).unwrap_or(u32::MAX)),
-            Err(e) => reply.error(e),
+            Err(e) => {
+                reply.error(e);
+                // Written through a mapping of a file that is fixed: the kernel still shows it.
+                if let Some(core) = shared.filter(|_| e == Errno::EPERM) {
+                    drop_cached(&core, Vec::new(), Some(node));
+                }
+            }
         };
         let fs = core.fs.lock();
         if must_wait(core, &fs, bytes) {
@@ -420,20 +450,7 @@ impl Filesystem for Mount {
             let Some(bytes) = ioctl.input.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) else {
                 return reply.error(Errno::EINVAL);
             };
-            let (ctx, wanted) = (context(ctx), u32::from_ne_bytes(bytes));
-            let run = move |fs: &mut Fs| fs.set_flags(&ctx, ino(node), wanted);
-            let notifier = self.core.notifier.get().cloned();
-            return self.change_inode(node, run, move |result| match result {
-                Ok(()) => {
-                    // The kernel does not know that this changes attributes, and would keep the old ctime. It takes
-                    // no lock for a notice that leaves content alone.
-                    if let Some(Err(e)) = notifier.map(|n| n.inval_inode(node, -1, 0)) {
-                        tracing::warn!("{e}");
-                    }
-                    reply.ioctl(0, &[]);
-                }
-                Err(e) => reply.error(e),
-            });
+            return self.set_flags(context(ctx), node, u32::from_ne_bytes(bytes), reply);
         }
         let mut fs = self.core.fs.lock();
         let result = match ioctl.cmd {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use silt_device::Device;
 use silt_engine::{LogWrite, OpenOptions, Step, Time as EngineTime, Volume};
 use silt_format::Cno;
+use silt_format::inode::flags;
 use silt_fs::{
     Context, Fs, FsError, Ino, Options, SetAttr, SetTime, Stat, Tree, WriteFlags, fallocate_mode,
     rename_flags,
@@ -160,8 +161,13 @@ impl FsTarget {
             0o100_000 | 0o040_000 => {}
             _ => return Err(Errno::ENXIO),
         }
-        self.fs.may_open(Tree::Live, ino, write, append, false).map_err(errno)?;
-        Ok(ino)
+        // Other file systems refuse here what ours refuses when it is done.
+        let fixed = if append { flags::IMMUTABLE } else { flags::IMMUTABLE | flags::APPEND };
+        match self.stat(ino)?.file_type() {
+            0o040_000 if write => Err(Errno::EISDIR),
+            _ if write && self.fs.flags(Tree::Live, ino).map_err(errno)? & fixed != 0 => Err(Errno::EPERM),
+            _ => Ok(ino),
+        }
     }
 
     fn write(&mut self, ino: Ino, offset: u64, len: u64, seed: u64, flags: WriteFlags) -> Res<()> {

@@ -5,7 +5,7 @@ use silt_format::inode::flags;
 
 use crate::error::{FsError, Of, Result};
 use crate::types::{
-    Context, S_IFMT, S_ISGID, SetAttr, SetTime, Stat, is_append_only, is_fixed, is_immutable, without_suidgid,
+    Context, S_IFMT, S_ISGID, SetAttr, SetTime, Stat, is_fixed, is_immutable, without_suidgid,
 };
 use crate::{Fs, Ino};
 
@@ -112,38 +112,6 @@ impl Fs {
             || sets_time(set.atime)
             || sets_time(set.mtime);
         if (fixed && is_fixed(attr)) || (touches && is_immutable(attr)) {
-            return Err(FsError::NotPermitted);
-        }
-        Ok(())
-    }
-
-    /// Whether a regular file may be opened so. EPERM: its flags forbid it. EISDIR: a directory
-    /// for writing. EROFS. Permission bits are not looked at.
-    pub fn may_open(
-        &mut self,
-        tree: Tree,
-        ino: Ino,
-        write: bool,
-        append: bool,
-        truncate: bool,
-    ) -> Result<()> {
-        let attr = match tree {
-            Tree::Live => self.live(ino)?,
-            Tree::Past(_) => self.attr(tree, ino)?,
-        };
-        if !(write || truncate) {
-            return Ok(());
-        }
-        if attr.is_dir() {
-            return Err(FsError::IsDir);
-        }
-        if attr.is_regular() {
-            if tree != Tree::Live {
-                return Err(FsError::ReadOnly);
-            }
-            self.writable()?;
-        }
-        if is_immutable(&attr) || (is_append_only(&attr) && (truncate || !append)) {
             return Err(FsError::NotPermitted);
         }
         Ok(())

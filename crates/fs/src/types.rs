@@ -100,8 +100,7 @@ pub struct SetAttr {
 pub struct WriteFlags {
     /// Through a handle that appends: the data goes to the end of the file, whatever the offset.
     pub append: bool,
-    /// From somebody's page cache, long after it was allowed: the offset counts, and flags set
-    /// since do not.
+    /// Through a mapping: whatever the handle, the offset counts.
     pub cached: bool,
     /// Clear set-user-ID, and set-group-ID of what its group may execute.
     pub kill_suidgid: bool,

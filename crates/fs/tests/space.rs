@@ -205,7 +205,6 @@ fn nothing_is_written_to_what_is_read_only() {
     assert_eq!(fs.fallocate(&c, f, 0, 0, 10).unwrap_err(), no);
     assert_eq!(fs.set_flags(&c, f, 0).unwrap_err(), no);
     assert_eq!(fs.setattr(&c, f, &SetAttr { mode: Some(0), ..SetAttr::default() }).unwrap_err(), no);
-    assert_eq!(fs.may_open(Tree::Live, f, true, false, false).unwrap_err(), no);
     assert!(!fs.collect_orphans(10).unwrap());
     fs.remember(f);
     fs.forget_all().unwrap();
