@@ -49,7 +49,8 @@ fn says_where_it_is_mounted_and_what_waits() {
     assert_eq!(b.json(&["status", "--json", &v])["mounts"], s["mounts"]);
     b.ok(&["sync", m.dir()]);
     assert_eq!(b.json(&["status", "--json", &v])["dirty"], 0);
-    let all = b.json(&["status", "--json"]);
+    // Of the whole machine: what others left behind is told, too, and is no failure of this one.
+    let all: serde_json::Value = serde_json::from_str(&b.run(&["status", "--json"]).out).unwrap();
     assert!(all.as_array().unwrap().iter().any(|s| s["volume"] == v.as_str()), "{all}");
     m.unmount();
 }
