@@ -287,6 +287,7 @@ enum Next<'a> {
 
 /// Waits for the next request.
 fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
+    let mut aborted = false;
     let length = loop {
         match channel.read(buffer.space()) {
             Ok(length) => break length,
@@ -294,6 +295,8 @@ fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
             Err(Os::INTR | Os::NOENT) => {}
             Err(Os::AGAIN) => channel.wait_readable(),
             Err(Os::NODEV) => return Ok(Next::End(Ended::Unmounted)),
+            // An unmount that takes a request away while it is being read says this as well, but only once.
+            Err(Os::CONNABORTED) if !aborted => aborted = true,
             Err(Os::CONNABORTED) => return Ok(Next::End(Ended::Aborted)),
             Err(error) => return Err(Error::Read(error.into())),
         }
