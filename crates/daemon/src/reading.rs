@@ -3,6 +3,7 @@
 //! What is in the host's page cache is read at once by the thread that serves requests; what has
 //! to wait for the medium goes to a few reader threads, and its answer comes when it comes.
 
+use std::cell::RefCell;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -14,8 +15,17 @@ use silt_fuse::{Errno, ReplyData};
 /// Reader threads.
 const THREADS: usize = 4;
 
+/// Alignment of memory that is read into.
+const PAGE: usize = 4096;
+
 /// Bytes that stand for holes.
 static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+
+thread_local! {
+    /// What the thread reads into: as large as its largest read and a page, and made only once. A new one for each
+    /// would be zeroed, and given back to the system, each time.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A read whose places are known.
 struct Job {
@@ -37,8 +47,7 @@ impl Readers {
             let (todo, device) = (todo.clone(), device.clone());
             std::thread::Builder::new().name(format!("reader {i}")).spawn(move || {
                 for job in todo {
-                    let bytes = fetch(&*device, &job.plan, true);
-                    answer(job, bytes);
+                    let _ = serve(&*device, job, true);
                 }
             })?;
         }
@@ -47,24 +56,37 @@ impl Readers {
 
     /// Answers at once if nothing has to be waited for, later otherwise.
     pub fn read(&self, plan: Vec<ReadPiece>, reply: ReplyData) {
-        let job = Job { plan, reply };
-        match fetch(&*self.device, &job.plan, false) {
-            Ok(None) => {
-                if let Err(back) = self.jobs.send(job) {
-                    back.into_inner().reply.error(Errno::EIO);
-                }
-            }
-            bytes => answer(job, bytes),
+        if let Some(job) = serve(&*self.device, Job { plan, reply }, false)
+            && let Err(back) = self.jobs.send(job)
+        {
+            back.into_inner().reply.error(Errno::EIO);
         }
     }
 }
 
-/// Reads what the plan wants from the device, one buffer after the other; `None`: it would have to
+/// Reads what the job wants and answers it; gives it back where it would have to wait and may not.
+fn serve(device: &dyn Device, job: Job, wait: bool) -> Option<Job> {
+    BUFFER.with_borrow_mut(|buffer| {
+        let total: usize =
+            job.plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
+        if buffer.len() < total + PAGE {
+            buffer.resize(total + PAGE, 0);
+        }
+        // Whole pages are read in place where the page cache is bypassed.
+        let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
+        let bytes = &mut buffer[start..];
+        match fetch(device, &job.plan, bytes, wait) {
+            Ok(true) => answer(job, bytes),
+            Ok(false) => return Some(job),
+            Err(e) => job.reply.error(e),
+        }
+        None
+    })
+}
+
+/// Reads what the plan wants from the device into `rest`, one piece after the other; `false`: it would have to
 /// wait and may not.
-fn fetch(device: &dyn Device, plan: &[ReadPiece], wait: bool) -> Result<Option<Vec<u8>>, Errno> {
-    let total = plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
-    let mut bytes = vec![0; total];
-    let mut rest = &mut bytes[..];
+fn fetch(device: &dyn Device, plan: &[ReadPiece], mut rest: &mut [u8], wait: bool) -> Result<bool, Errno> {
     for piece in plan {
         let Source::Device(from) = piece.source else { continue };
         let (to, after) = rest.split_at_mut(piece.len);
@@ -73,22 +95,18 @@ fn fetch(device: &dyn Device, plan: &[ReadPiece], wait: bool) -> Result<Option<V
             if wait { device.read_at(from, to).map(|()| true) } else { device.read_if_cached(from, to) };
         match done {
             Ok(true) => {}
-            Ok(false) => return Ok(None),
+            Ok(false) => return Ok(false),
             Err(e) => {
                 tracing::error!("{e}");
                 return Err(Errno::EIO);
             }
         }
     }
-    Ok(Some(bytes))
+    Ok(true)
 }
 
-fn answer(job: Job, bytes: Result<Option<Vec<u8>>, Errno>) {
-    let bytes = match bytes {
-        Ok(bytes) => bytes.unwrap_or_default(),
-        Err(e) => return job.reply.error(e),
-    };
-    let mut rest = &bytes[..];
+fn answer(job: Job, bytes: &[u8]) {
+    let mut rest = bytes;
     let mut slices = Vec::with_capacity(job.plan.len());
     for piece in &job.plan {
         match &piece.source {

@@ -114,6 +114,9 @@ fn notes(report: &OpenReport) -> Vec<String> {
     notes
 }
 
+/// How far the kernel reads ahead of programs, in KiB.
+const READ_AHEAD_KIB: u32 = 1024;
+
 /// Linux passes sync(2) on to `fuseblk` mounts from 6.18 on.
 fn kernel_passes_sync() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -231,6 +234,9 @@ fn serve(
     let _ = core.notifier.set(running.notifier());
     // The first answer shows that the mount works; with it comes whether sync(2) arrives.
     probe(&dir);
+    if let Err(e) = silt_fuse::set_read_ahead(&dir, READ_AHEAD_KIB) {
+        tracing::debug!("the kernel's own measure of reading ahead stays: {e}");
+    }
     ready();
     let ended = running.join();
     drop(loop_handle);

@@ -11,21 +11,31 @@
 //!
 //! Locks: none across requests, except those of the direct way. The length is an atomic.
 
+mod ahead;
 mod direct;
 mod transfer;
 
 use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::sysfs::{self, DevNr};
 use crate::{Capabilities, Device, Error, Operation, Result, check_range, ioctl, total};
+use ahead::{Ahead, SMALL};
 use direct::Direct;
+
+/// Bytes of one hint to the system to read.
+const HINT: usize = 512 << 10;
+
+/// Reads and writes of so many bytes go past the page cache.
+const LARGE: u64 = 256 << 10;
 
 /// What kind of file a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +48,10 @@ pub(crate) enum Kind {
 pub(crate) struct Descriptors {
     /// For everything, through the page cache.
     pub main: OwnedFd,
-    /// Opened with `O_DIRECT`.
+    /// Opened with `O_DIRECT`, for everything.
     pub direct: Option<OwnedFd>,
+    /// Opened with `O_DIRECT`, for what is large.
+    pub large: Option<OwnedFd>,
     /// Opened with `O_EXCL`, on a block device.
     pub claim: Option<OwnedFd>,
 }
@@ -51,9 +63,11 @@ pub struct FileDevice {
     kind: Kind,
     main: OwnedFd,
     direct: Option<Direct>,
+    large: Option<Direct>,
     claim: Mutex<Option<OwnedFd>>,
     len: AtomicU64,
     capabilities: Capabilities,
+    ahead: Ahead,
     /// What the system below turned out not to do.
     lacks_nowait: AtomicBool,
     lacks_dsync: AtomicBool,
@@ -72,10 +86,12 @@ impl FileDevice {
             path: path.to_owned(),
             kind,
             direct: fds.direct.map(|fd| Direct::new(fd, align)),
+            large: fds.large.map(|fd| Direct::new(fd, align)),
             main: fds.main,
             claim: Mutex::new(fds.claim),
             len: AtomicU64::new(0),
             capabilities,
+            ahead: Ahead::default(),
             lacks_nowait: AtomicBool::new(false),
             lacks_dsync: AtomicBool::new(false),
             lacks_discard: AtomicBool::new(false),
@@ -146,7 +162,25 @@ impl FileDevice {
     fn write(&self, offset: u64, bufs: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
         match &self.direct {
             Some(direct) => direct.write_at(self.main.as_fd(), self.len(), offset, bufs, flags),
-            None => transfer::write_at(self.main.as_fd(), offset, bufs, flags),
+            None => match &self.large {
+                // What is read again soon is in the caches above: the page cache would cost a copy, and time to
+                // find and free its pages.
+                Some(large) if total(bufs) >= LARGE && large.takes_whole(offset, total(bufs)) => {
+                    large.write_at(self.main.as_fd(), self.len(), offset, bufs, flags)
+                }
+                _ => transfer::write_at(self.main.as_fd(), offset, bufs, flags),
+            },
+        }
+    }
+
+    /// Has the system read a range into the page cache, without waiting.
+    fn fetch(&self, range: Option<Range<u64>>) {
+        let Some(range) = range else { return };
+        // Each piece is at most what the system takes for one hint.
+        for from in range.clone().step_by(HINT) {
+            let len = NonZeroU64::new((range.end - from).min(HINT as u64));
+            // The read itself tells of errors.
+            let _ = rustix::fs::fadvise(&self.main, from, len, Advice::WillNeed);
         }
     }
 
@@ -228,7 +262,21 @@ impl Device for FileDevice {
         self.check(Operation::Read, offset, len)?;
         match &self.direct {
             Some(direct) => direct.read_at(self.main.as_fd(), self.len(), offset, buf),
-            None => transfer::read_at(self.main.as_fd(), offset, buf),
+            None => match &self.large {
+                // Into the reader's own memory: the page cache would take as much again, all of it new.
+                Some(large) if len >= LARGE => large.read_at(self.main.as_fd(), self.len(), offset, buf),
+                _ => {
+                    if buf.len() <= SMALL {
+                        if self.read_if_cached(offset, buf)? {
+                            return Ok(());
+                        }
+                        self.fetch(self.ahead.around(offset, len, self.len()));
+                    } else {
+                        self.fetch(self.ahead.beyond(offset, offset + len, self.len()));
+                    }
+                    transfer::read_at(self.main.as_fd(), offset, buf)
+                }
+            },
         }
         .map_err(|e| Error::of_request(Operation::Read, offset, len, e))
     }
@@ -236,11 +284,19 @@ impl Device for FileDevice {
     fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let len = buf.len() as u64;
         self.check(Operation::Read, offset, len)?;
-        if self.direct.is_some() || self.lacks_nowait.load(Ordering::Relaxed) {
+        let past_it = self.direct.is_some() || (len >= LARGE && self.large.is_some());
+        if past_it || self.lacks_nowait.load(Ordering::Relaxed) {
             return Ok(false);
         }
         match transfer::read_cached(self.main.as_fd(), offset, buf) {
-            Ok(all) => Ok(all),
+            Ok(all) => {
+                if all && buf.len() <= SMALL {
+                    self.ahead.found();
+                } else if all {
+                    self.fetch(self.ahead.beyond(offset, offset + len, self.len()));
+                }
+                Ok(all)
+            }
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
                 self.lacks_nowait.store(true, Ordering::Relaxed);
                 Ok(false)

@@ -155,7 +155,10 @@ fn finish(path: &Path, main: OwnedFd, access: Access, options: &OpenOptions) -> 
             Error::of_path(path, e)
         })?),
     };
-    FileDevice::new(path, kind, Descriptors { main, direct, claim }, read_only)
+    // Not everything below can do it, and nothing depends on it.
+    let large =
+        direct.is_none().then(|| reopen(path, &main, access_flags(access) | OFlags::DIRECT).ok()).flatten();
+    FileDevice::new(path, kind, Descriptors { main, direct, large, claim }, read_only)
 }
 
 /// Locks an image, as far as the file system below knows locks.

@@ -66,7 +66,7 @@ pub use filesystem::Filesystem;
 pub use init::{Config, KernelInfo, MAX_WRITE};
 pub use mount::{
     BlockDevice, MountEntry, MountOptions, Unmount, abort_connection, find_mount, locate_mount, mounts,
-    unmount,
+    set_read_ahead, unmount,
 };
 pub use notify::Notifier;
 pub use ops::{Context, SetAttr, SetTime};

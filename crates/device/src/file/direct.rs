@@ -102,6 +102,11 @@ impl Direct {
         n.is_multiple_of(self.align)
     }
 
+    /// Whether so many bytes at `offset` are whole units.
+    pub fn takes_whole(&self, offset: u64, len: u64) -> bool {
+        self.aligned(offset) && self.aligned(len)
+    }
+
     fn down(&self, n: u64) -> u64 {
         n - n % self.align
     }

@@ -12,11 +12,13 @@ pub(crate) mod control;
 mod direct;
 mod helper;
 mod options;
+mod read_ahead;
 mod table;
 mod unmount;
 
 pub use control::abort_connection;
 pub use options::{BlockDevice, MountOptions};
+pub use read_ahead::set_read_ahead;
 pub use table::{MountEntry, find_mount, locate_mount, mounts};
 pub use unmount::{Unmount, unmount};
 

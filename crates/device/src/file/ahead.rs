@@ -1,0 +1,177 @@
+//! Reading more than was asked for, where that pays.
+//!
+//! Large reads that go on where another ended are a stream: what comes next is brought into the page cache before it
+//! is asked for. The system's own reading ahead would know one stream a descriptor, and several threads read here.
+//!
+//! Small things that were written together lie together in a log, and are often read together: metadata when a tree
+//! is walked, files when they are copied or built. What is around a small read that has to wait for the medium is
+//! brought into the page cache with it. How much follows from how often later reads find there what they want; where
+//! they do not, it ends, to be tried again now and then.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Bytes that are fetched before a stream comes to them, and how near reads must be to belong to one.
+const STREAM: u64 = 4 << 20;
+const NEAR: u64 = 1 << 20;
+/// Streams that are known at a time.
+const STREAMS: usize = 8;
+
+/// Largest read in bytes that is small, and no part of a stream.
+pub(super) const SMALL: usize = 64 << 10;
+/// Bytes around a read, at first, at least (less is none) and at most.
+const FIRST: u64 = 64 << 10;
+const LEAST: u64 = 16 << 10;
+const MOST: u64 = 512 << 10;
+/// Reads that wait between two looks at how it goes.
+const LOOK: u32 = 16;
+/// Looks without reading more until it is tried again.
+const REST: u32 = 16;
+
+/// See the module. Counts race harmlessly.
+pub(super) struct Ahead {
+    window: AtomicU64,
+    found: AtomicU32,
+    waited: AtomicU32,
+    rested: AtomicU32,
+    /// The one used last comes first.
+    streams: Mutex<[Stream; STREAMS]>,
+}
+
+/// Where a stream has come to.
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// End of the furthest read.
+    end: u64,
+    /// Everything before this was asked for.
+    fetched: u64,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        let zero = || AtomicU32::new(0);
+        Ahead {
+            window: AtomicU64::new(FIRST),
+            found: zero(),
+            waited: zero(),
+            rested: zero(),
+            streams: Mutex::default(),
+        }
+    }
+}
+
+impl Ahead {
+    /// A small read found what it wanted.
+    pub fn found(&self) {
+        self.found.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A small read of `len` bytes at `offset` has to wait: what to read with it, if anything.
+    pub fn around(&self, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
+        if self.waited.fetch_add(1, Ordering::Relaxed) + 1 >= LOOK {
+            self.look();
+        }
+        let window = self.window.load(Ordering::Relaxed);
+        if window < LEAST {
+            return None;
+        }
+        let from = offset / window * window;
+        let to = offset.saturating_add(len).next_multiple_of(window).min(size);
+        Some(from..to)
+    }
+
+    /// A large read ends at `end`, having begun at `offset`: what to fetch for those that will follow, if anything.
+    pub fn beyond(&self, offset: u64, end: u64, size: u64) -> Option<Range<u64>> {
+        let mut streams = self.streams.lock();
+        let near = |s: &Stream| s.end != 0 && offset.abs_diff(s.end) <= NEAR;
+        let Some(at) = streams.iter().position(near) else {
+            streams.rotate_right(1);
+            streams[0] = Stream { end, fetched: end };
+            return None;
+        };
+        streams[..=at].rotate_right(1);
+        let stream = &mut streams[0];
+        stream.end = stream.end.max(end);
+        let from = stream.fetched.max(stream.end);
+        let to = stream.end.saturating_add(STREAM).min(size);
+        // In pieces worth a request.
+        if to.saturating_sub(from) < STREAM / 4 {
+            return None;
+        }
+        stream.fetched = to;
+        Some(from..to)
+    }
+
+    fn look(&self) {
+        let (found, waited) = (self.found.swap(0, Ordering::Relaxed), self.waited.swap(0, Ordering::Relaxed));
+        let window = self.window.load(Ordering::Relaxed);
+        let new = if window < LEAST {
+            if self.rested.fetch_add(1, Ordering::Relaxed) + 1 < REST {
+                return;
+            }
+            self.rested.store(0, Ordering::Relaxed);
+            FIRST
+        } else if found >= waited {
+            (window * 2).min(MOST)
+        } else if found < waited / 4 {
+            window / 2
+        } else {
+            return;
+        };
+        self.window.store(new, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 1 << 30;
+
+    #[test]
+    fn it_grows_where_it_pays() {
+        let ahead = Ahead::default();
+        assert_eq!(ahead.around(100_000, 4096, SIZE), Some(65_536..131_072));
+        assert_eq!(ahead.around(SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
+        for _ in 0..10 * LOOK {
+            ahead.found();
+            ahead.found();
+            ahead.around(0, 1, SIZE);
+        }
+        assert_eq!(ahead.around(MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
+    }
+
+    #[test]
+    fn streams_are_followed() {
+        let ahead = Ahead::default();
+        let piece = 128 << 10;
+        let (mut fetched, mut requests) = (0, 0);
+        for n in 0..100 {
+            // Two streams and somebody who reads here and there.
+            for begin in [0, SIZE / 2] {
+                let at = begin + n * piece;
+                if let Some(range) = ahead.beyond(at, at + piece, SIZE) {
+                    assert!(range.start >= at + piece && range.end <= at + piece + STREAM);
+                    (fetched, requests) = (fetched + range.end - range.start, requests + 1);
+                }
+            }
+            assert_eq!(ahead.beyond(SIZE / 4 + n * STREAM, SIZE / 4 + n * STREAM + piece, SIZE), None);
+        }
+        assert!((2 * 99 * piece..2 * (99 * piece + STREAM)).contains(&fetched), "each byte once: {fetched}");
+        assert!(requests < 40, "{requests}");
+        assert_eq!(ahead.beyond(SIZE - piece, SIZE, SIZE), None);
+    }
+
+    #[test]
+    fn it_ends_where_it_does_not_and_is_tried_again() {
+        let ahead = Ahead::default();
+        let widths: Vec<u64> = (0..20 * LOOK * REST)
+            .map(|_| ahead.around(0, 1, SIZE).map_or(0, |around| around.end - around.start))
+            .collect();
+        let read: u64 = widths.iter().sum();
+        assert!(widths.contains(&0) && read / (widths.len() as u64) < 8 << 10, "{read}");
+        assert!(widths[widths.len() / 2..].contains(&FIRST), "tried again");
+    }
+}
