@@ -21,6 +21,9 @@ pub struct Machine {
     pub memory: u64,
     /// The device and file system of the scratch directory.
     pub disk: String,
+    /// What was set for this run, if anything.
+    #[serde(default)]
+    pub setting: Option<String>,
     /// How busy it was in the minute before.
     pub load_before: f64,
     /// How busy it was at the end, by this run too.
@@ -64,6 +67,7 @@ impl Machine {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             memory: kib * 1024,
             disk,
+            setting: None,
             load_before: load(),
             load_after: 0.0,
             versions: vec![
@@ -87,14 +91,16 @@ impl Machine {
     /// One paragraph.
     pub fn text(&self) -> String {
         format!(
-            "Linux {}, {} x {}, {:.1} GiB of memory, {}; load {:.2} before, {:.2} after",
+            "Linux {}, {} x {}, {:.1} GiB of memory, {}; load {:.2} before, {:.2} after{}{}",
             self.kernel,
             self.processors,
             self.processor,
             self.memory as f64 / (1u64 << 30) as f64,
             self.disk,
             self.load_before,
-            self.load_after
+            self.load_after,
+            if self.setting.is_some() { "; " } else { "" },
+            self.setting.as_deref().unwrap_or_default()
         )
     }
 }

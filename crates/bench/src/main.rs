@@ -8,6 +8,7 @@
 
 mod cell;
 mod disk;
+mod idle;
 mod machine;
 mod measure;
 mod packages;
@@ -234,6 +235,8 @@ fn compare(options: &Options) -> Result<()> {
     // Unmounted and removed when dropped, in this order: `lab` names what lies in it.
     let scratch = tempfile::Builder::new().prefix("silt-bench-").tempdir_in(&options.scratch)?;
     let mut machine = Machine::look(&tools, scratch.path());
+    let polling = idle::Polling::start();
+    machine.setting = polling.as_ref().map(idle::Polling::text);
     let scale = if options.quick { Scale::Quick } else { Scale::Whole };
     let lab = Lab { filled: options.filled, tools, scratch: scratch.path().to_owned(), scale };
     let rounds = options.rounds.unwrap_or(if options.quick { 2 } else { 5 });

@@ -210,6 +210,7 @@ mod tests {
             processors: 2,
             memory: 0,
             disk: String::new(),
+            setting: None,
             load_before: 0.0,
             load_after: 0.0,
             versions: Vec::new(),
