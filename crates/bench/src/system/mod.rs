@@ -125,7 +125,7 @@ impl System {
             }
             System::Ntfs3g => ("ntfs-3g".as_ref(), &["-o", "no_detach"]),
             System::Fuse2fs => ("fuse2fs".as_ref(), &["-f"]),
-            System::Memfs => (&tools.memfs, &["--threads", "1", "--allow-other"]),
+            System::Memfs => (&tools.memfs, &["--threads", "1", "--no-create", "--allow-other"]),
         };
         let mut command = Command::new(program);
         command.args(arguments);
