@@ -6,29 +6,41 @@ mod common;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use common::{Bench, Mounted, can_mount, is_root};
+use rustix::fs::{IFlags, ioctl_setflags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 const LEN: usize = 8192;
 
-fn chattr(flags: &str, path: &Path) {
-    assert!(Command::new("chattr").arg(flags).arg(path).status().unwrap().success());
+/// A shared mapping of the whole file.
+struct Mapping(*mut u8);
+
+impl Mapping {
+    fn of(file: &File) -> Self {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping that nobody else knows.
+        let map = unsafe { mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, file, 0) };
+        Mapping(map.unwrap().cast())
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= LEN);
+        // SAFETY: within the mapping, and the file stays as long.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.add(at), bytes.len()) }
+    }
+
+    fn sync(&self) -> rustix::io::Result<()> {
+        // SAFETY: the mapping as it was made.
+        unsafe { msync(self.0.cast(), LEN, MsyncFlags::SYNC) }
+    }
 }
 
-/// Writes through a mapping, and syncs it if asked to.
-fn write_mapped(file: &File, at: usize, bytes: &[u8], sync: bool) -> rustix::io::Result<()> {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of the whole file, which stays as long, taken away again.
-    unsafe {
-        let map = mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, file, 0)?;
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), map.cast::<u8>().add(at), bytes.len());
-        let synced = if sync { msync(map, LEN, MsyncFlags::SYNC) } else { Ok(()) };
-        munmap(map, LEN)?;
-        synced
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping as it was made, not used any more.
+        let _ = unsafe { munmap(self.0.cast(), LEN) };
     }
 }
 
@@ -49,9 +61,12 @@ fn fixed_files_stay_as_they_are_whoever_has_them_open() {
     fs::write(&path, &expected).unwrap();
     expected[..3].copy_from_slice(b"map");
     let before = File::options().read(true).write(true).open(&path).unwrap();
-    write_mapped(&before, 0, b"map", false).unwrap();
-    for flag in ["=i", "=a"] {
-        chattr(flag, &path);
+    // Dirty still when the flag is set: unmapping would write it.
+    let map = Mapping::of(&before);
+    map.write(0, b"map");
+    for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
+        // Through a descriptor that was open before: closing one writes what is dirty.
+        ioctl_setflags(&before, flag).unwrap();
         let now = File::options().read(true).write(true).open(&path).unwrap();
         for file in [&before, &now] {
             assert!(refused(file.write_all_at(b"x", 5)));
@@ -59,8 +74,11 @@ fn fixed_files_stay_as_they_are_whoever_has_them_open() {
             assert!(refused(file.set_len(10_000)));
         }
         assert!(refused(fs::write(&path, "new")), "truncating at open");
-        write_mapped(&now, 4096, b"x", true).unwrap_err();
-        if flag == "=i" {
+        let late = Mapping::of(&now);
+        late.write(4096, b"x");
+        late.sync().unwrap_err();
+        drop(late);
+        if flag == IFlags::IMMUTABLE {
             let mut append = File::options().append(true).open(&path).unwrap();
             assert!(refused(append.write_all(b"x")));
         }
@@ -72,10 +90,10 @@ fn fixed_files_stay_as_they_are_whoever_has_them_open() {
         assert!((0..500).any(|_| right()));
     }
     File::options().append(true).open(&path).unwrap().write_all(b"tail").unwrap();
-    chattr("=", &path);
+    ioctl_setflags(&before, IFlags::empty()).unwrap();
     expected.extend(b"tail");
     assert!(fs::read(&path).unwrap() == expected);
-    drop(before);
+    drop((map, before));
     m.unmount();
     let (m, _) = Mounted::new(&b, &[&v], "mnt");
     assert!(fs::read(m.path("f")).unwrap() == expected);

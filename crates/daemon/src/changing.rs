@@ -11,6 +11,7 @@ use silt_fuse::{Errno, NodeId};
 
 use crate::convert::ino;
 use crate::core::{Core, Want};
+use crate::notices::Notice;
 
 /// A request that changes something. `run` does it and says which inode its answer hands out to the
 /// kernel, if any.
@@ -98,7 +99,8 @@ where
                         tracing::warn!("{e}");
                     }
                     answer(Err(Errno::from_raw(e)));
-                    drop_cached(&shared, names, node);
+                    let names = names.into_iter().map(|(dir, name)| Notice::Name(dir, name));
+                    shared.tell(names.chain(node.map(Notice::Content)));
                 }
             }),
         );
@@ -116,23 +118,6 @@ fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Optio
         || (o.dirsync && !names.is_empty())
         || names.iter().any(|(dir, _)| fs.is_sync(ino(*dir)))
         || node.is_some_and(|n| fs.is_sync(ino(n)))
-}
-
-/// Has the kernel ask again for what it may believe wrongly. On a thread of its own: the kernel may hold
-/// locks of these names for a request that waits for the log writer.
-pub fn drop_cached(core: &Core, names: Vec<(NodeId, Vec<u8>)>, node: Option<NodeId>) {
-    let Some(notifier) = core.notifier.get().cloned() else { return };
-    let tell = move || {
-        let inodes = names.iter().map(|(dir, _)| notifier.inval_inode(*dir, -1, 0));
-        let entries = names.iter().map(|(dir, name)| notifier.inval_entry(*dir, name));
-        let content = node.map(|n| notifier.inval_inode(n, 0, 0));
-        for error in inodes.chain(entries).chain(content).filter_map(Result::err) {
-            tracing::warn!("{error}");
-        }
-    };
-    if let Err(e) = std::thread::Builder::new().name("notices".into()).spawn(tell) {
-        tracing::warn!("no thread to tell the kernel of a change that is not durable: {e}");
-    }
 }
 
 /// The error number for the kernel; damage goes to the log and the super blocks.

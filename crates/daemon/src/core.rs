@@ -19,6 +19,7 @@ use silt_fuse::Notifier;
 
 use crate::burst::Burst;
 use crate::config::MountOptions;
+use crate::notices::{Notice, Notices};
 
 /// What a caller wants durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +97,7 @@ pub struct Core {
     pub damage: AtomicBool,
     /// Tells the kernel that what it cached is no longer so.
     pub notifier: OnceLock<Notifier>,
+    notices: Notices,
     /// How much may wait for the next log while somebody syncs.
     pub burst: Burst,
 }
@@ -124,6 +126,7 @@ impl Core {
             sync_arrives: AtomicBool::new(false),
             damage: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            notices: Notices::default(),
             burst: Burst::default(),
         })
     }
@@ -242,6 +245,13 @@ impl Core {
         if !self.damage.swap(true, Ordering::Relaxed) {
             self.queue.lock().write_back = true;
             self.wake.notify_one();
+        }
+    }
+
+    /// Has the kernel ask again for what it may believe wrongly.
+    pub fn tell(&self, notices: impl IntoIterator<Item = Notice>) {
+        if let Some(notifier) = self.notifier.get() {
+            self.notices.tell(notifier, notices);
         }
     }
 

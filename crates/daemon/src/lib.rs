@@ -18,6 +18,7 @@ mod host;
 mod loop_handle;
 mod moments;
 mod mount;
+mod notices;
 mod reading;
 mod run;
 mod writer;

@@ -1,9 +1,12 @@
 //! What the kernel asks of one mounted tree: the live one, or a moment beside it.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use silt_engine::Tree;
 use silt_format::Ino;
 use silt_format::inode::flags;
@@ -15,19 +18,27 @@ use silt_fuse::{
     ReplyLseek, ReplyStatfs, ReplyWrite, Statfs,
 };
 
-use crate::changing::{Change, drop_cached, errno, must_wait};
+use crate::changing::{Change, errno, must_wait};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, set_time, time};
 use crate::core::{Core, Want};
+use crate::notices::Notice;
 use crate::reading::Readers;
 
 /// How files without a name are opened: what the kernel has cached stays valid, and closing needs no word.
 const KEEP: OpenFlags = OpenFlags::KEEP_CACHE.union(OpenFlags::NOFLUSH);
+
+/// For how long older writes of a file that was fixed are taken.
+const LATE: Duration = Duration::from_secs(10);
 
 /// One mount.
 pub struct Mount {
     core: Arc<Core>,
     tree: Tree,
     readers: Readers,
+    /// Whether the kernel says that pages are written when their requests still wait, as it did before 6.16.
+    writes_late: bool,
+    /// Files that were made immutable or append-only, and until when older writes may come.
+    fixing: Mutex<HashMap<NodeId, Instant>>,
     /// Runs when the kernel lets go of the mount.
     on_destroy: Box<dyn Fn() + Send + Sync>,
 }
@@ -39,7 +50,9 @@ impl Mount {
         readers: Readers,
         on_destroy: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Mount { core, tree, readers, on_destroy: Box::new(on_destroy) }
+        let writes_late = !crate::host::kernel_is_at_least(6, 16);
+        let fixing = Mutex::default();
+        Mount { core, tree, readers, writes_late, fixing, on_destroy: Box::new(on_destroy) }
     }
 
     fn errno(&self, e: &FsError) -> Errno {
@@ -128,6 +141,7 @@ impl Mount {
         let before = self.core.fs.lock().flags(self.tree, ino(node)).unwrap_or(0);
         let fixes = wanted & !before & (flags::IMMUTABLE | flags::APPEND) != 0;
         let Some(notifier) = notifier.filter(|_| fixes) else { return set() };
+        self.fixing.lock().insert(node, Instant::now() + LATE);
         // On a thread of its own: the kernel writes what is dirty first, which this one has to take.
         let fix = move || {
             if let Err(e) = notifier.inval_inode(node, 0, 0) {
@@ -139,6 +153,17 @@ impl Mount {
         if let Err(e) = std::thread::Builder::new().name("flags".into()).spawn(fix) {
             tracing::warn!("no thread to fix a file: {e}");
         }
+    }
+
+    /// Whether what is written through mappings of a file that is fixed may be older than that.
+    fn fixed_lately(&self, node: NodeId) -> bool {
+        let mut fixing = self.fixing.lock();
+        if fixing.is_empty() {
+            return false;
+        }
+        let now = Instant::now();
+        fixing.retain(|_, until| now < *until);
+        self.writes_late && fixing.contains_key(&node)
     }
 
     fn sync(&self, want: Want, reply: ReplyEmpty) {
@@ -315,8 +340,9 @@ impl Filesystem for Mount {
         self.make(new_parent, new_name, run, |made| reply_entry(made, reply));
     }
 
-    // Opening and closing need no word: `open` and `create` stay unanswered (ENOSYS), the kernel makes files
-    // with `mknod`, and what the flags of a file forbid is refused where it is done.
+    // Opening needs no word: `open` and `create` stay unanswered (ENOSYS), the kernel makes files with `mknod`, and
+    // what the flags of a file forbid is refused where it is done. At each close the kernel writes what is dirty
+    // through mappings.
 
     fn tmpfile(&self, ctx: &Context, parent: NodeId, create: &Create, reply: ReplyCreate) {
         // It comes remembered: without a name nothing else would keep it.
@@ -350,19 +376,20 @@ impl Filesystem for Mount {
         let flags = WriteFlags {
             append: write.flags & libc::O_APPEND.cast_unsigned() != 0 && !write.cached,
             cached: write.cached,
+            late: write.cached && self.fixed_lately(node),
             kill_suidgid: write.kill_suidgid,
         };
         let (core, ctx, offset, bytes) = (&self.core, context(ctx), write.offset, write.data.len());
         // What comes out of the page cache was answered long ago.
         let whose = (!write.cached).then_some(node);
-        let shared = write.cached.then(|| core.clone());
+        let shared = core.clone();
         let answer = move |result| match result {
             Ok(n) => reply.written(u32::try_from(n).unwrap_or(u32::MAX)),
             Err(e) => {
                 reply.error(e);
-                // Written through a mapping of a file that is fixed: the kernel still shows it.
-                if let Some(core) = shared.filter(|_| e == Errno::EPERM) {
-                    drop_cached(&core, Vec::new(), Some(node));
+                // The kernel has it in its pages already, and would go on showing it.
+                if matches!(e, Errno::EPERM | Errno::EROFS) {
+                    shared.tell([Notice::Content(node)]);
                 }
             }
         };

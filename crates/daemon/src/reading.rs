@@ -1,7 +1,8 @@
 //! Reading file data without holding the lock: the map was looked up, the device is read here.
 //!
-//! What is in the host's page cache is read at once by the thread that serves requests; what has
-//! to wait for the medium goes to a few reader threads, and its answer comes when it comes.
+//! What is small and in the host's page cache is read at once by the thread that serves requests; what has
+//! to wait for the medium, or is large and read past that cache, goes to a few reader threads, and its answer
+//! comes when it comes.
 
 use std::cell::RefCell;
 use std::io::IoSlice;

@@ -119,9 +119,7 @@ const READ_AHEAD_KIB: u32 = 1024;
 
 /// Linux passes sync(2) on to `fuseblk` mounts from 6.18 on.
 fn kernel_passes_sync() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 18)
+    crate::host::kernel_is_at_least(6, 18)
 }
 
 /// The device a `fuseblk` mount is made on, if it is to be one; the handle keeps a loop device.

@@ -3,7 +3,7 @@
 //! A [`FileDevice`] holds the descriptor requests go through, a second one where the page cache is
 //! to be bypassed, and for a block device a third that claims it for us alone. An image is claimed
 //! by a lock on the file, which goes with the first descriptor. What the system below cannot do
-//! (discard, reads that do not wait, durable writes) is found out by the first request that tries,
+//! (discard, reads that do not wait, durable writes, large requests past the page cache) is found out by the first request that tries,
 //! and not tried again.
 //!
 //! After a failed `flush` the kernel may have dropped what it could not write: whatever was
@@ -31,8 +31,8 @@ use crate::{Capabilities, Device, Error, Operation, Result, check_range, ioctl, 
 use ahead::{Ahead, SMALL};
 use direct::Direct;
 
-/// Bytes of one hint to the system to read.
-const HINT: usize = 512 << 10;
+/// Bytes of one hint to the system to read: of a longer one it may take only as much as it reads ahead itself.
+const HINT: usize = 128 << 10;
 
 /// Reads and writes of so many bytes go past the page cache.
 const LARGE: u64 = 256 << 10;
@@ -72,6 +72,7 @@ pub struct FileDevice {
     lacks_nowait: AtomicBool,
     lacks_dsync: AtomicBool,
     lacks_discard: AtomicBool,
+    lacks_large: AtomicBool,
 }
 
 impl FileDevice {
@@ -86,7 +87,7 @@ impl FileDevice {
             path: path.to_owned(),
             kind,
             direct: fds.direct.map(|fd| Direct::new(fd, align)),
-            large: fds.large.map(|fd| Direct::new(fd, align)),
+            large: fds.large.map(|fd| Direct::new(fd, align.max(page_size()))),
             main: fds.main,
             claim: Mutex::new(fds.claim),
             len: AtomicU64::new(0),
@@ -95,6 +96,7 @@ impl FileDevice {
             lacks_nowait: AtomicBool::new(false),
             lacks_dsync: AtomicBool::new(false),
             lacks_discard: AtomicBool::new(false),
+            lacks_large: AtomicBool::new(false),
         };
         device.refresh_len()?;
         Ok(device)
@@ -165,18 +167,36 @@ impl FileDevice {
             None => match &self.large {
                 // What is read again soon is in the caches above: the page cache would cost a copy, and time to
                 // find and free its pages.
-                Some(large) if total(bufs) >= LARGE && large.takes_whole(offset, total(bufs)) => {
-                    large.write_at(self.main.as_fd(), self.len(), offset, bufs, flags)
+                Some(large)
+                    if total(bufs) >= LARGE
+                        && large.takes_whole(offset, total(bufs))
+                        && !self.lacks_large.load(Ordering::Relaxed) =>
+                {
+                    match large.write_at(self.main.as_fd(), self.len(), offset, bufs, flags) {
+                        Err(e) if flags.is_empty() && self.does_without_large(&e) => {
+                            transfer::write_at(self.main.as_fd(), offset, bufs, flags)
+                        }
+                        result => result,
+                    }
                 }
                 _ => transfer::write_at(self.main.as_fd(), offset, bufs, flags),
             },
         }
     }
 
+    /// Whether a large request failed because the system below cannot do it past the page cache; none will be tried
+    /// again.
+    fn does_without_large(&self, e: &io::Error) -> bool {
+        let lacks = lacks_flag(e);
+        if lacks {
+            self.lacks_large.store(true, Ordering::Relaxed);
+        }
+        lacks
+    }
+
     /// Has the system read a range into the page cache, without waiting.
     fn fetch(&self, range: Option<Range<u64>>) {
         let Some(range) = range else { return };
-        // Each piece is at most what the system takes for one hint.
         for from in range.clone().step_by(HINT) {
             let len = NonZeroU64::new((range.end - from).min(HINT as u64));
             // The read itself tells of errors.
@@ -202,6 +222,11 @@ impl FileDevice {
             }
         }
     }
+}
+
+/// What goes past the page cache beside what goes through it shares no page with that.
+fn page_size() -> u32 {
+    u32::try_from(rustix::param::page_size()).unwrap_or(1 << 16).max(4096)
 }
 
 /// Unit in bytes of requests past the page cache that the file system below states, or 0.
@@ -264,7 +289,14 @@ impl Device for FileDevice {
             Some(direct) => direct.read_at(self.main.as_fd(), self.len(), offset, buf),
             None => match &self.large {
                 // Into the reader's own memory: the page cache would take as much again, all of it new.
-                Some(large) if len >= LARGE => large.read_at(self.main.as_fd(), self.len(), offset, buf),
+                Some(large) if len >= LARGE && !self.lacks_large.load(Ordering::Relaxed) => {
+                    match large.read_at(self.main.as_fd(), self.len(), offset, buf) {
+                        Err(e) if self.does_without_large(&e) => {
+                            transfer::read_at(self.main.as_fd(), offset, buf)
+                        }
+                        result => result,
+                    }
+                }
                 _ => {
                     if buf.len() <= SMALL {
                         if self.read_if_cached(offset, buf)? {
@@ -284,16 +316,15 @@ impl Device for FileDevice {
     fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let len = buf.len() as u64;
         self.check(Operation::Read, offset, len)?;
-        let past_it = self.direct.is_some() || (len >= LARGE && self.large.is_some());
+        let large = self.large.is_some() && !self.lacks_large.load(Ordering::Relaxed);
+        let past_it = self.direct.is_some() || (len >= LARGE && large);
         if past_it || self.lacks_nowait.load(Ordering::Relaxed) {
             return Ok(false);
         }
         match transfer::read_cached(self.main.as_fd(), offset, buf) {
             Ok(all) => {
                 if all && buf.len() <= SMALL {
-                    self.ahead.found();
-                } else if all {
-                    self.fetch(self.ahead.beyond(offset, offset + len, self.len()));
+                    self.ahead.found(offset);
                 }
                 Ok(all)
             }

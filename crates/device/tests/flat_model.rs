@@ -11,7 +11,9 @@ use silt_device::{
 };
 
 /// Not a multiple of a page or a sector, and longer than a chunk of the memory device.
-const SIZE: u64 = 3 * 64 * 1024 + 777;
+const SIZE: u64 = 9 * 64 * 1024 + 777;
+/// From here on requests to a file go past the page cache.
+const LARGE: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Copy)]
 enum Backend {
@@ -46,7 +48,16 @@ fn place() -> impl Strategy<Value = u64> {
 }
 
 fn length() -> impl Strategy<Value = usize> {
-    prop_oneof![0..10usize, 0..9000usize, Just(4096), Just(8192), Just(70_000), Just(SIZE as usize)]
+    prop_oneof![
+        0..10usize,
+        0..9000usize,
+        Just(4096),
+        Just(8192),
+        Just(70_000),
+        Just(LARGE),
+        Just(LARGE + 4096),
+        Just(SIZE as usize)
+    ]
 }
 
 fn op() -> impl Strategy<Value = Op> {

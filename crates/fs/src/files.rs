@@ -92,7 +92,7 @@ impl Fs {
         let before = self.live(ino)?;
         self.check_regular(&before)?;
         let append = flags.append && !flags.cached;
-        if is_immutable(&before) || (is_append_only(&before) && !append) {
+        if !flags.late && (is_immutable(&before) || (is_append_only(&before) && !append)) {
             return Err(FsError::NotPermitted);
         }
         if data.is_empty() {

@@ -102,6 +102,8 @@ pub struct WriteFlags {
     pub append: bool,
     /// Through a mapping: whatever the handle, the offset counts.
     pub cached: bool,
+    /// Done before flags that forbid it were set: they do not count.
+    pub late: bool,
     /// Clear set-user-ID, and set-group-ID of what its group may execute.
     pub kill_suidgid: bool,
 }

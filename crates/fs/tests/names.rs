@@ -337,6 +337,7 @@ fn flags_are_enforced_everywhere() {
         // Nor through a mapping, which opening the file does not prevent.
         let mapped = WriteFlags { cached: true, append: true, ..PLAIN };
         assert_eq!(fs.write(&r, f, 0, b"d", mapped).unwrap_err(), nothing);
+        fs.write(&r, f, 0, b"d", WriteFlags { late: true, ..mapped }).unwrap();
         // It cannot be replaced, and neither can its directory lose it.
         fs.create(&r, ROOT, b"other", 0).unwrap();
         assert_eq!(fs.rename(&r, ROOT, b"other", d, b"f", 0).unwrap_err(), nothing);

@@ -13,7 +13,7 @@ use silt_fs::{Fs, FsError, Ino, Options, SetAttr, Tree, WriteFlags, fallocate_mo
 const ROOT: Ino = Ino::ROOT;
 /// Blocks kept besides what is promised: two segments.
 const SLACK: u64 = 64;
-const PLAIN: WriteFlags = WriteFlags { append: false, cached: false, kill_suidgid: false };
+const PLAIN: WriteFlags = WriteFlags { append: false, cached: false, late: false, kill_suidgid: false };
 
 fn small() -> Fs {
     let form = Form { block_size: 1024, blocks_per_segment: 32, size: 2 << 20 };

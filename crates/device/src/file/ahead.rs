@@ -25,6 +25,9 @@ pub(super) const SMALL: usize = 64 << 10;
 const FIRST: u64 = 64 << 10;
 const LEAST: u64 = 16 << 10;
 const MOST: u64 = 512 << 10;
+/// What was fetched is remembered in pieces of so many bits of offset, so many pieces, by their place.
+const PIECE: u32 = 14;
+const PIECES: usize = 8192;
 /// Reads that wait between two looks at how it goes.
 const LOOK: u32 = 16;
 /// Looks without reading more until it is tried again.
@@ -36,6 +39,8 @@ pub(super) struct Ahead {
     found: AtomicU32,
     waited: AtomicU32,
     rested: AtomicU32,
+    /// Number of a fetched piece, plus one.
+    fetched: Box<[AtomicU64]>,
     /// The one used last comes first.
     streams: Mutex<[Stream; STREAMS]>,
 }
@@ -57,15 +62,25 @@ impl Default for Ahead {
             found: zero(),
             waited: zero(),
             rested: zero(),
+            fetched: (0..PIECES).map(|_| AtomicU64::new(0)).collect(),
             streams: Mutex::default(),
         }
     }
 }
 
 impl Ahead {
-    /// A small read found what it wanted.
-    pub fn found(&self) {
-        self.found.fetch_add(1, Ordering::Relaxed);
+    fn piece(&self, offset: u64) -> (&AtomicU64, u64) {
+        let number = offset >> PIECE;
+        (&self.fetched[number as usize % PIECES], number + 1)
+    }
+
+    /// A small read found what it wanted: perhaps thanks to us, which counts once for each piece.
+    pub fn found(&self, offset: u64) {
+        let (mark, number) = self.piece(offset);
+        if mark.load(Ordering::Relaxed) == number {
+            mark.store(0, Ordering::Relaxed);
+            self.found.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// A small read of `len` bytes at `offset` has to wait: what to read with it, if anything.
@@ -78,14 +93,22 @@ impl Ahead {
             return None;
         }
         let from = offset / window * window;
-        let to = offset.saturating_add(len).next_multiple_of(window).min(size);
+        let to = offset.saturating_add(len).div_ceil(window).saturating_mul(window).min(size);
+        for at in (from..to).step_by(1 << PIECE) {
+            let (mark, number) = self.piece(at);
+            mark.store(number, Ordering::Relaxed);
+        }
+        // What was asked for would have been read anyway.
+        self.piece(offset).0.store(0, Ordering::Relaxed);
         Some(from..to)
     }
 
-    /// A large read ends at `end`, having begun at `offset`: what to fetch for those that will follow, if anything.
+    /// A large read that has to wait ends at `end`, having begun at `offset`: what to fetch for those that will follow, if anything.
     pub fn beyond(&self, offset: u64, end: u64, size: u64) -> Option<Range<u64>> {
         let mut streams = self.streams.lock();
-        let near = |s: &Stream| s.end != 0 && offset.abs_diff(s.end) <= NEAR;
+        let near = |s: &Stream| {
+            s.end != 0 && offset.saturating_add(NEAR) >= s.end && offset <= s.fetched.saturating_add(NEAR)
+        };
         let Some(at) = streams.iter().position(near) else {
             streams.rotate_right(1);
             streams[0] = Stream { end, fetched: end };
@@ -128,19 +151,32 @@ impl Ahead {
 mod tests {
     use super::*;
 
-    const SIZE: u64 = 1 << 30;
+    const SIZE: u64 = 4 << 30;
 
     #[test]
     fn it_grows_where_it_pays() {
         let ahead = Ahead::default();
         assert_eq!(ahead.around(100_000, 4096, SIZE), Some(65_536..131_072));
         assert_eq!(ahead.around(SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
+        let mut at = 0;
         for _ in 0..10 * LOOK {
-            ahead.found();
-            ahead.found();
-            ahead.around(0, 1, SIZE);
+            let range = ahead.around(at, 1, SIZE).unwrap();
+            range.clone().step_by(4096).for_each(|at| ahead.found(at));
+            at = range.end;
         }
         assert_eq!(ahead.around(MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
+    }
+
+    #[test]
+    fn what_is_found_without_it_does_not_count() {
+        let ahead = Ahead::default();
+        let mut ended = false;
+        for n in 0..20 * u64::from(LOOK) {
+            (0..100).for_each(|other| ahead.found(SIZE / 2 + other * 4096));
+            ended |= ahead.around(n * MOST, 1, SIZE).is_none();
+            ahead.found(n * MOST);
+        }
+        assert!(ended);
     }
 
     #[test]

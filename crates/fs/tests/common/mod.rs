@@ -98,7 +98,7 @@ pub fn stat(fs: &mut Fs, path: &str) -> Stat {
 }
 
 pub const ROOT: Ino = Ino::ROOT;
-pub const PLAIN: WriteFlags = WriteFlags { append: false, cached: false, kill_suidgid: false };
+pub const PLAIN: WriteFlags = WriteFlags { append: false, cached: false, late: false, kill_suidgid: false };
 
 pub fn t(secs: i64) -> Time {
     Time { secs, nanos: 5 }

@@ -28,7 +28,7 @@ Mount options:
   errors=panic           is treated as remount-ro
   norecovery             do not look for synced data behind the newest checkpoint; needs ro on a
                          volume that was not cleanly unmounted
-  direct                 go around the host's page cache
+  direct                 all requests go around the host's page cache, not only large ones
   sync, dirsync          answer every change, every change of a directory, only when it is durable
                          (default: async)
   allow_other            let other users in (default for root; others need user_allow_other in
