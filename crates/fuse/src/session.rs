@@ -73,14 +73,11 @@ impl Session {
         let mut buffer = Buffer::new();
         let ended = match self.negotiate(&target, &mut buffer)? {
             Some(ended) => Ok(ended),
-            None => {
-                let ended = self.serve(&target, &mut buffer, threads);
-                if matches!(ended, Ok(Ended::Unmounted)) {
-                    self.disarm();
-                }
-                ended
-            }
+            None => self.serve(&target, &mut buffer, threads),
         };
+        if matches!(ended, Ok(Ended::Unmounted)) {
+            self.disarm();
+        }
         target.destroy();
         ended
     }

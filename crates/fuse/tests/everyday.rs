@@ -247,4 +247,15 @@ fn a_session_that_ends_leaves_the_next_one_alone() {
     }
     before.unmount(silt_fuse::Unmount::Strict).unwrap();
     before.join().unwrap();
+    // One that is unmounted before anybody serves it.
+    for round in 0..100 {
+        let unserved = silt_fuse::Session::mount(path, &options).unwrap();
+        silt_fuse::unmount(path, silt_fuse::Unmount::Strict).unwrap();
+        let next = mount();
+        let ended = unserved.run(std::sync::Arc::new(Memfs::new(Settings::default())), 1).unwrap();
+        assert_eq!(ended, Ended::Unmounted);
+        assert!(place.is_mounted(), "round {round}");
+        next.unmount(silt_fuse::Unmount::Strict).unwrap();
+        next.join().unwrap();
+    }
 }
