@@ -71,7 +71,7 @@ impl Default for Ahead {
 impl Ahead {
     fn piece(&self, offset: u64) -> (&AtomicU64, u64) {
         let number = offset >> PIECE;
-        (&self.fetched[number as usize % PIECES], number + 1)
+        (&self.fetched[(number % PIECES as u64) as usize], number + 1)
     }
 
     /// A small read found what it wanted: perhaps thanks to us, which counts once for each piece.
