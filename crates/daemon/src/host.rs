@@ -158,10 +158,3 @@ impl Host for DaemonHost {
         }
     }
 }
-
-/// Whether this is Linux `major.minor` or newer.
-pub fn kernel_is_at_least(major: u32, minor: u32) -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
-}

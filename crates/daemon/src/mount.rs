@@ -1,12 +1,9 @@
 //! What the kernel asks of one mounted tree: the live one, or a moment beside it.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use silt_engine::Tree;
 use silt_format::Ino;
 use silt_format::inode::flags;
@@ -21,24 +18,19 @@ use silt_fuse::{
 use crate::changing::{Change, errno, must_wait};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, set_time, time};
 use crate::core::{Core, Want};
+use crate::fixing::Fixing;
 use crate::notices::Notice;
 use crate::reading::Readers;
 
 /// How files without a name are opened: what the kernel has cached stays valid, and closing needs no word.
 const KEEP: OpenFlags = OpenFlags::KEEP_CACHE.union(OpenFlags::NOFLUSH);
 
-/// For how long older writes of a file that was fixed are taken.
-const LATE: Duration = Duration::from_secs(10);
-
 /// One mount.
 pub struct Mount {
     core: Arc<Core>,
     tree: Tree,
     readers: Readers,
-    /// Whether the kernel says that pages are written when their requests still wait, as it did before 6.16.
-    writes_late: bool,
-    /// Files that were made immutable or append-only, and until when older writes may come.
-    fixing: Mutex<HashMap<NodeId, Instant>>,
+    fixing: Fixing,
     /// Runs when the kernel lets go of the mount.
     on_destroy: Box<dyn Fn() + Send + Sync>,
 }
@@ -50,9 +42,7 @@ impl Mount {
         readers: Readers,
         on_destroy: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let writes_late = !crate::host::kernel_is_at_least(6, 16);
-        let fixing = Mutex::default();
-        Mount { core, tree, readers, writes_late, fixing, on_destroy: Box::new(on_destroy) }
+        Mount { core, tree, readers, fixing: Fixing::default(), on_destroy: Box::new(on_destroy) }
     }
 
     fn errno(&self, e: &FsError) -> Errno {
@@ -141,7 +131,7 @@ impl Mount {
         let before = self.core.fs.lock().flags(self.tree, ino(node)).unwrap_or(0);
         let fixes = wanted & !before & (flags::IMMUTABLE | flags::APPEND) != 0;
         let Some(notifier) = notifier.filter(|_| fixes) else { return set() };
-        self.fixing.lock().insert(node, Instant::now() + LATE);
+        self.fixing.begin(node);
         // On a thread of its own: the kernel writes what is dirty first, which this one has to take.
         let fix = move || {
             if let Err(e) = notifier.inval_inode(node, 0, 0) {
@@ -153,17 +143,6 @@ impl Mount {
         if let Err(e) = std::thread::Builder::new().name("flags".into()).spawn(fix) {
             tracing::warn!("no thread to fix a file: {e}");
         }
-    }
-
-    /// Whether what is written through mappings of a file that is fixed may be older than that.
-    fn fixed_lately(&self, node: NodeId) -> bool {
-        let mut fixing = self.fixing.lock();
-        if fixing.is_empty() {
-            return false;
-        }
-        let now = Instant::now();
-        fixing.retain(|_, until| now < *until);
-        self.writes_late && fixing.contains_key(&node)
     }
 
     fn sync(&self, want: Want, reply: ReplyEmpty) {
@@ -376,7 +355,7 @@ impl Filesystem for Mount {
         let flags = WriteFlags {
             append: write.flags & libc::O_APPEND.cast_unsigned() != 0 && !write.cached,
             cached: write.cached,
-            late: write.cached && self.fixed_lately(node),
+            late: write.cached && self.fixing.may_be_older(node),
             kill_suidgid: write.kill_suidgid,
         };
         let (core, ctx, offset, bytes) = (&self.core, context(ctx), write.offset, write.data.len());

@@ -24,6 +24,7 @@ use crate::Error;
 use crate::config::{Config, MountOptions};
 use crate::core::{Core, now_secs};
 use crate::host::DaemonHost;
+use crate::kernel;
 use crate::loop_handle::LoopHandle;
 use crate::moments::Moments;
 use crate::mount::Mount;
@@ -117,11 +118,6 @@ fn notes(report: &OpenReport) -> Vec<String> {
 /// How far the kernel reads ahead of programs, in KiB.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// Linux passes sync(2) on to `fuseblk` mounts from 6.18 on.
-fn kernel_passes_sync() -> bool {
-    crate::host::kernel_is_at_least(6, 18)
-}
-
 /// The device a `fuseblk` mount is made on, if it is to be one; the handle keeps a loop device.
 fn block_device(
     config: &Config,
@@ -131,7 +127,7 @@ fn block_device(
     let wanted = config.options.block_type
         && !config.options.read_only
         && rustix::process::geteuid().is_root()
-        && kernel_passes_sync();
+        && kernel::passes_sync();
     if !wanted {
         return (None, None);
     }

@@ -11,8 +11,9 @@
 //!
 //! Locks: none across requests, except those of the direct way. The length is an atomic.
 
-mod ahead;
+mod around;
 mod direct;
+mod streams;
 mod transfer;
 
 use std::io;
@@ -28,8 +29,9 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::sysfs::{self, DevNr};
 use crate::{Capabilities, Device, Error, Operation, Result, check_range, ioctl, total};
-use ahead::{Ahead, SMALL};
+use around::{Around, SMALL};
 use direct::Direct;
+use streams::Streams;
 
 /// Bytes of one hint to the system to read: of a longer one it may take only as much as it reads ahead itself.
 const HINT: usize = 128 << 10;
@@ -67,7 +69,8 @@ pub struct FileDevice {
     claim: Mutex<Option<OwnedFd>>,
     len: AtomicU64,
     capabilities: Capabilities,
-    ahead: Ahead,
+    around: Around,
+    streams: Streams,
     /// What the system below turned out not to do.
     lacks_nowait: AtomicBool,
     lacks_dsync: AtomicBool,
@@ -92,7 +95,8 @@ impl FileDevice {
             claim: Mutex::new(fds.claim),
             len: AtomicU64::new(0),
             capabilities,
-            ahead: Ahead::default(),
+            around: Around::default(),
+            streams: Streams::default(),
             lacks_nowait: AtomicBool::new(false),
             lacks_dsync: AtomicBool::new(false),
             lacks_discard: AtomicBool::new(false),
@@ -302,9 +306,9 @@ impl Device for FileDevice {
                         if self.read_if_cached(offset, buf)? {
                             return Ok(());
                         }
-                        self.fetch(self.ahead.around(offset, len, self.len()));
+                        self.fetch(self.around.of(offset, len, self.len()));
                     } else {
-                        self.fetch(self.ahead.beyond(offset, offset + len, self.len()));
+                        self.fetch(self.streams.beyond(offset, offset + len, self.len()));
                     }
                     transfer::read_at(self.main.as_fd(), offset, buf)
                 }
@@ -324,7 +328,7 @@ impl Device for FileDevice {
         match transfer::read_cached(self.main.as_fd(), offset, buf) {
             Ok(all) => {
                 if all && buf.len() <= SMALL {
-                    self.ahead.found(offset);
+                    self.around.found(offset);
                 }
                 Ok(all)
             }

@@ -1,7 +1,4 @@
-//! Reading more than was asked for, where that pays.
-//!
-//! Large reads that go on where another ended are a stream: what comes next is brought into the page cache before it
-//! is asked for. The system's own reading ahead would know one stream a descriptor, and several threads read here.
+//! Reading what is around small reads, where that pays.
 //!
 //! Small things that were written together lie together in a log, and are often read together: metadata when a tree
 //! is walked, files when they are copied or built. What is around a small read that has to wait for the medium is
@@ -10,14 +7,6 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use parking_lot::Mutex;
-
-/// Bytes that are fetched before a stream comes to them, and how near reads must be to belong to one.
-const STREAM: u64 = 4 << 20;
-const NEAR: u64 = 1 << 20;
-/// Streams that are known at a time.
-const STREAMS: usize = 8;
 
 /// Largest read in bytes that is small, and no part of a stream.
 pub(super) const SMALL: usize = 64 << 10;
@@ -34,41 +23,29 @@ const LOOK: u32 = 16;
 const REST: u32 = 16;
 
 /// See the module. Counts race harmlessly.
-pub(super) struct Ahead {
+pub(super) struct Around {
     window: AtomicU64,
     found: AtomicU32,
     waited: AtomicU32,
     rested: AtomicU32,
     /// Number of a fetched piece, plus one.
     fetched: Box<[AtomicU64]>,
-    /// The one used last comes first.
-    streams: Mutex<[Stream; STREAMS]>,
 }
 
-/// Where a stream has come to.
-#[derive(Clone, Copy, Default)]
-struct Stream {
-    /// End of the furthest read.
-    end: u64,
-    /// Everything before this was asked for.
-    fetched: u64,
-}
-
-impl Default for Ahead {
+impl Default for Around {
     fn default() -> Self {
         let zero = || AtomicU32::new(0);
-        Ahead {
+        Around {
             window: AtomicU64::new(FIRST),
             found: zero(),
             waited: zero(),
             rested: zero(),
             fetched: (0..PIECES).map(|_| AtomicU64::new(0)).collect(),
-            streams: Mutex::default(),
         }
     }
 }
 
-impl Ahead {
+impl Around {
     fn piece(&self, offset: u64) -> (&AtomicU64, u64) {
         let number = offset >> PIECE;
         (&self.fetched[(number % PIECES as u64) as usize], number + 1)
@@ -84,7 +61,7 @@ impl Ahead {
     }
 
     /// A small read of `len` bytes at `offset` has to wait: what to read with it, if anything.
-    pub fn around(&self, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
+    pub fn of(&self, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
         if self.waited.fetch_add(1, Ordering::Relaxed) + 1 >= LOOK {
             self.look();
         }
@@ -100,30 +77,6 @@ impl Ahead {
         }
         // What was asked for would have been read anyway.
         self.piece(offset).0.store(0, Ordering::Relaxed);
-        Some(from..to)
-    }
-
-    /// A large read that has to wait ends at `end`, having begun at `offset`: what to fetch for those that will follow, if anything.
-    pub fn beyond(&self, offset: u64, end: u64, size: u64) -> Option<Range<u64>> {
-        let mut streams = self.streams.lock();
-        let near = |s: &Stream| {
-            s.end != 0 && offset.saturating_add(NEAR) >= s.end && offset <= s.fetched.saturating_add(NEAR)
-        };
-        let Some(at) = streams.iter().position(near) else {
-            streams.rotate_right(1);
-            streams[0] = Stream { end, fetched: end };
-            return None;
-        };
-        streams[..=at].rotate_right(1);
-        let stream = &mut streams[0];
-        stream.end = stream.end.max(end);
-        let from = stream.fetched.max(stream.end);
-        let to = stream.end.saturating_add(STREAM).min(size);
-        // In pieces worth a request.
-        if to.saturating_sub(from) < STREAM / 4 {
-            return None;
-        }
-        stream.fetched = to;
         Some(from..to)
     }
 
@@ -155,56 +108,35 @@ mod tests {
 
     #[test]
     fn it_grows_where_it_pays() {
-        let ahead = Ahead::default();
-        assert_eq!(ahead.around(100_000, 4096, SIZE), Some(65_536..131_072));
-        assert_eq!(ahead.around(SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
+        let around = Around::default();
+        assert_eq!(around.of(100_000, 4096, SIZE), Some(65_536..131_072));
+        assert_eq!(around.of(SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
         let mut at = 0;
         for _ in 0..10 * LOOK {
-            let range = ahead.around(at, 1, SIZE).unwrap();
-            range.clone().step_by(4096).for_each(|at| ahead.found(at));
+            let range = around.of(at, 1, SIZE).unwrap();
+            range.clone().step_by(4096).for_each(|at| around.found(at));
             at = range.end;
         }
-        assert_eq!(ahead.around(MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
+        assert_eq!(around.of(MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
     }
 
     #[test]
     fn what_is_found_without_it_does_not_count() {
-        let ahead = Ahead::default();
+        let around = Around::default();
         let mut ended = false;
         for n in 0..20 * u64::from(LOOK) {
-            (0..100).for_each(|other| ahead.found(SIZE / 2 + other * 4096));
-            ended |= ahead.around(n * MOST, 1, SIZE).is_none();
-            ahead.found(n * MOST);
+            (0..100).for_each(|other| around.found(SIZE / 2 + other * 4096));
+            ended |= around.of(n * MOST, 1, SIZE).is_none();
+            around.found(n * MOST);
         }
         assert!(ended);
     }
 
     #[test]
-    fn streams_are_followed() {
-        let ahead = Ahead::default();
-        let piece = 128 << 10;
-        let (mut fetched, mut requests) = (0, 0);
-        for n in 0..100 {
-            // Two streams and somebody who reads here and there.
-            for begin in [0, SIZE / 2] {
-                let at = begin + n * piece;
-                if let Some(range) = ahead.beyond(at, at + piece, SIZE) {
-                    assert!(range.start >= at + piece && range.end <= at + piece + STREAM);
-                    (fetched, requests) = (fetched + range.end - range.start, requests + 1);
-                }
-            }
-            assert_eq!(ahead.beyond(SIZE / 4 + n * STREAM, SIZE / 4 + n * STREAM + piece, SIZE), None);
-        }
-        assert!((2 * 99 * piece..2 * (99 * piece + STREAM)).contains(&fetched), "each byte once: {fetched}");
-        assert!(requests < 40, "{requests}");
-        assert_eq!(ahead.beyond(SIZE - piece, SIZE, SIZE), None);
-    }
-
-    #[test]
     fn it_ends_where_it_does_not_and_is_tried_again() {
-        let ahead = Ahead::default();
+        let around = Around::default();
         let widths: Vec<u64> = (0..20 * LOOK * REST)
-            .map(|_| ahead.around(0, 1, SIZE).map_or(0, |around| around.end - around.start))
+            .map(|_| around.of(0, 1, SIZE).map_or(0, |around| around.end - around.start))
             .collect();
         let read: u64 = widths.iter().sum();
         assert!(widths.contains(&0) && read / (widths.len() as u64) < 8 << 10, "{read}");
