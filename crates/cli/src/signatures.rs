@@ -241,13 +241,10 @@ mod tests {
         let parameters = silt_engine::mkfs::Parameters {
             block_size: 1024,
             blocks_per_segment: 16,
-            reserved_percent: 5,
-            label: Vec::new(),
             uuid: [1; 16],
             crc_seed: 1,
             now: 1,
-            block_count: false,
-            owner: (0, 0),
+            ..silt_engine::mkfs::Parameters::default()
         };
         let device = MemoryDevice::new(LEN);
         silt_engine::mkfs::Plan::new(parameters, LEN).unwrap().write(&device, true).unwrap();

@@ -49,13 +49,11 @@ fn mkfs(block_size: u32) -> MemoryDevice {
     let parameters = Parameters {
         block_size,
         blocks_per_segment: 64,
-        reserved_percent: 5,
-        label: Vec::new(),
         uuid: [1; 16],
         crc_seed: 77,
         now: 1000,
         block_count: true,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, 48 << 20).unwrap().write(&device, false).unwrap();
     device

@@ -82,13 +82,11 @@ fn mkfs() -> MemoryDevice {
     let parameters = Parameters {
         block_size: 4096,
         blocks_per_segment: 64,
-        reserved_percent: 5,
-        label: Vec::new(),
         uuid: [1; 16],
         crc_seed: 77,
         now: 1000,
         block_count: true,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, SIZE).unwrap().write(&device, false).unwrap();
     device

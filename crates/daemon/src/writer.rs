@@ -480,13 +480,11 @@ mod tests {
         let parameters = Parameters {
             block_size: 4096,
             blocks_per_segment: 64,
-            reserved_percent: 5,
-            label: Vec::new(),
             uuid: [1; 16],
             crc_seed: 7,
             now: 1000,
             block_count: true,
-            owner: (0, 0),
+            ..Parameters::default()
         };
         Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
         let (volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();

@@ -46,13 +46,11 @@ impl Bench {
         let parameters = Parameters {
             block_size: 4096,
             blocks_per_segment: 256,
-            reserved_percent: 5,
-            label: Vec::new(),
             uuid: [3; 16],
             crc_seed: 5,
             now: 1000,
             block_count: true,
-            owner: (0, 0),
+            ..Parameters::default()
         };
         Plan::new(parameters, size).unwrap().write(&device, false).unwrap();
         bench

@@ -36,6 +36,23 @@ pub struct Parameters {
     pub owner: (u32, u32),
 }
 
+impl Default for Parameters {
+    /// What mkfs.nilfs2 does without options, with no identity and no time yet.
+    fn default() -> Self {
+        Parameters {
+            block_size: 4096,
+            blocks_per_segment: 2048,
+            reserved_percent: 5,
+            label: Vec::new(),
+            uuid: [0; 16],
+            crc_seed: 0,
+            now: 0,
+            block_count: false,
+            owner: (0, 0),
+        }
+    }
+}
+
 /// A plan for a fresh volume, checked.
 #[derive(Debug, Clone)]
 pub struct Plan {

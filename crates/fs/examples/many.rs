@@ -40,17 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let block_size: u32 = arguments.next().map_or(Ok(4096), |n| n.parse())?;
     let size = 256 << 30;
     let device = Arc::new(MemoryDevice::new(size));
-    let parameters = Parameters {
-        block_size,
-        blocks_per_segment: 2048,
-        reserved_percent: 5,
-        label: Vec::new(),
-        uuid: [0; 16],
-        crc_seed: 1,
-        now: 1,
-        block_count: false,
-        owner: (0, 0),
-    };
+    let parameters = Parameters { block_size, uuid: [0; 16], crc_seed: 1, now: 1, ..Parameters::default() };
     Plan::new(parameters, size)?.write(&*device, false)?;
     let (mut volume, _) = Volume::open(device, &OpenOptions::default())?;
     volume.take_over(1)?;

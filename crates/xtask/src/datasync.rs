@@ -125,13 +125,12 @@ fn cut(scratch: &Scratch, seed: u64, states: usize) -> Result<Vec<Left>> {
     let parameters = Parameters {
         block_size: 4096,
         blocks_per_segment: [16, 64, 2048][usize::try_from(seed % 3)?],
-        reserved_percent: 5,
         label: b"data sync".to_vec(),
         uuid: [9; 16],
         crc_seed: 4712,
         now: NOW - 100,
         block_count: true,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, size)?.write(&base, false)?;
     let device = Arc::new(Recorder::new(base));

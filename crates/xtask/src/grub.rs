@@ -76,13 +76,12 @@ fn write(image: &Path, block_size: u32) -> Result<(Contents, BTreeSet<String>)> 
     let parameters = Parameters {
         block_size,
         blocks_per_segment: 64,
-        reserved_percent: 5,
         label: b"grub".to_vec(),
         uuid: [5; 16],
         crc_seed: 4711,
         now: 1_790_000_000,
         block_count: true,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, size)?.write(&*device, false)?;
     let options = OpenOptions { now: 1_790_000_001, ..OpenOptions::default() };

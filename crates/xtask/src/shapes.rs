@@ -103,14 +103,12 @@ pub fn shapes(rig: &Rig) -> Result<()> {
     let device: Arc<dyn Device> = Arc::new(silt_device::create_image(&image, SIZE, true)?);
     let parameters = Parameters {
         block_size: u32::try_from(BLOCK)?,
-        blocks_per_segment: 2048,
-        reserved_percent: 5,
         label: b"shapes".to_vec(),
         uuid: [7; 16],
         crc_seed: 0x5115_7001,
         now: NOW - 100,
         block_count: true,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, SIZE)?.write(&*device, false)?;
     let mut model = Model::new(Capabilities::silt(usize::try_from(BLOCK)?));

@@ -36,13 +36,12 @@ impl MemoryHost {
             Parameters {
                 block_size: 1024,
                 blocks_per_segment: 256,
-                reserved_percent: 5,
                 label: b"memory".to_vec(),
                 uuid: [7; 16],
                 crc_seed: 1,
                 now: 1_000,
                 block_count: true,
-                owner: (0, 0),
+                ..Parameters::default()
             },
             size,
         )

@@ -12,13 +12,12 @@ pub fn formatted<D: Device>(device: D, block_size: u32, blocks_per_segment: u32)
     let parameters = Parameters {
         block_size,
         blocks_per_segment,
-        reserved_percent: 5,
         label: b"test".to_vec(),
         uuid: [7; 16],
         crc_seed: 0x1234_5678,
         now: 1000,
         block_count: true,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, device.len()).unwrap().write(&device, true).unwrap();
     device

@@ -28,13 +28,10 @@ pub fn device(form: Form) -> Arc<MemoryDevice> {
     let parameters = Parameters {
         block_size: form.block_size,
         blocks_per_segment: form.blocks_per_segment,
-        reserved_percent: 5,
-        label: Vec::new(),
         uuid: [7; 16],
         crc_seed: 77,
         now: 1000,
-        block_count: false,
-        owner: (0, 0),
+        ..Parameters::default()
     };
     Plan::new(parameters, form.size).unwrap().write(&*device, false).unwrap();
     device
