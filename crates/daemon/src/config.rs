@@ -51,6 +51,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Mount as `fuseblk` if that can be had, so that sync(2) may arrive; root only.
     pub block_type: bool,
+    /// Requests come through io_uring where the kernel offers it.
+    pub io_uring: bool,
 }
 
 impl Default for MountOptions {
@@ -74,6 +76,7 @@ impl Default for MountOptions {
             dev: false,
             exec: true,
             block_type: true,
+            io_uring: false,
         }
     }
 }

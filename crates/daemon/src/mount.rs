@@ -182,6 +182,9 @@ impl Filesystem for Mount {
                 | InitFlags::CACHE_SYMLINKS
                 | InitFlags::EXPLICIT_INVAL_DATA,
         );
+        if self.core.options.io_uring {
+            config.want(InitFlags::OVER_IO_URING);
+        }
         Ok(())
     }
 

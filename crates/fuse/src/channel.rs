@@ -58,6 +58,12 @@ impl Channel {
         is_unconnected(&self.fd)
     }
 
+    /// From now on reading returns at once, with EAGAIN where there is no request.
+    pub(crate) fn never_block(&self) -> Result<(), Os> {
+        use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+        fcntl_setfl(&self.fd, fcntl_getfl(&self.fd)? | OFlags::NONBLOCK)
+    }
+
     /// Waits until a request can be read, for descriptors that were made non-blocking.
     pub(crate) fn wait_readable(&self) {
         use rustix::event::{PollFd, PollFlags, poll};

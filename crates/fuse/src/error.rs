@@ -74,6 +74,9 @@ pub enum Error {
     /// Reading requests failed in a way that cannot be continued from.
     #[error("reading requests from /dev/fuse failed: {0}")]
     Read(#[source] io::Error),
+    /// A ring of io_uring could not be set up or used.
+    #[error("requests cannot go through io_uring: {0}")]
+    Ring(#[source] io::Error),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),

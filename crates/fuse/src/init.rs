@@ -74,6 +74,11 @@ impl Config {
         self.flags |= can;
         flags - can
     }
+
+    /// Whether requests shall go through rings, and can.
+    pub(crate) fn wants_rings(&self) -> bool {
+        (self.flags & self.offered).contains(InitFlags::OVER_IO_URING)
+    }
 }
 
 /// The state after an INIT request.

@@ -37,8 +37,8 @@
 //!
 //! # Modules
 //! [`abi`] the messages, `request` and `dispatch` from bytes to methods, `reply` back, `init` the negotiation,
-//! `session` the loop, `channel` the descriptor, `mount` mounting, unmounting and aborting, `notify`
-//! notifications.
+//! `session` the loop, `patience` how it waits, `channel` the descriptor, `ring` and `slot` the other way through io_uring, `mount`
+//! mounting, unmounting and aborting, `notify` notifications.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("FUSE is spoken here as Linux speaks it");
@@ -54,9 +54,12 @@ mod init;
 mod mount;
 mod notify;
 pub mod ops;
+mod patience;
 mod reply;
 mod request;
+mod ring;
 mod session;
+mod slot;
 
 pub use abi::{InitFlags, IoctlFlags, OpenFlags, ROOT_ID};
 pub use attr::{Attr, Entry, FileType, NodeId, Statfs, Statx, Timestamp};
@@ -75,6 +78,7 @@ pub use reply::{
     ReplyInterrupt, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyStatx,
     ReplyWrite, ReplyXattr,
 };
+pub use ring::io_uring_is_on;
 pub use session::{Ended, Running, Session};
 
 /// The device that FUSE is spoken on.

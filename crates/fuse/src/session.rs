@@ -8,7 +8,7 @@
 //! a successful `init`; a request never ends the loop, only the end of the connection does. Each thread has
 //! its own descriptor (where the kernel allows it) and one buffer. No locks.
 
-use crate::abi::{InHeader, MIN_READ_BUFFER, WriteIn, opcode};
+use crate::abi::{InHeader, InitFlags, MIN_READ_BUFFER, WriteIn, opcode};
 use crate::channel::Channel;
 use crate::dispatch::Target;
 use crate::errno::Errno;
@@ -17,13 +17,16 @@ use crate::filesystem::Filesystem;
 use crate::init::{self, MAX_WRITE, Negotiation};
 use crate::mount::{self, MountOptions, Mounted, Unmount, control};
 use crate::notify::Notifier;
-use crate::reply::Raw;
+use crate::patience::Patience;
+use crate::reply::{Raw, Way};
 use crate::request::Request;
+use crate::ring::Rings;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno as Os;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +74,19 @@ impl Session {
     pub fn run<F: Filesystem>(mut self, fs: Arc<F>, threads: usize) -> Result<Ended> {
         let target = Target::new(fs);
         let mut buffer = Buffer::new();
-        let ended = match self.negotiate(&target, &mut buffer)? {
-            Some(ended) => Ok(ended),
-            None => self.serve(&target, &mut buffer, threads),
-        };
+        let failed = || self.abort();
+        let ended = std::thread::scope(|scope| {
+            let prepare = || Rings::prepare(scope, &target, &self.channel, &failed);
+            let rings = match self.negotiate(&target, &mut buffer, prepare)? {
+                Agreed::Serve(rings) => rings,
+                Agreed::End(ended) => return Ok(Ok(ended)),
+            };
+            let ended = self.serve(&target, &mut buffer, threads);
+            if let Some(rings) = rings {
+                rings.end();
+            }
+            Ok(ended)
+        })?;
         if matches!(ended, Ok(Ended::Unmounted)) {
             self.disarm();
         }
@@ -93,15 +105,20 @@ impl Session {
         Ok(Running { path, notifier, thread })
     }
 
-    /// Answers INIT. None if all went well.
-    fn negotiate<F: Filesystem>(&self, target: &Target<F>, buffer: &mut Buffer) -> Result<Option<Ended>> {
+    /// Answers INIT. `prepare` sets up rings.
+    fn negotiate<'scope, F: Filesystem>(
+        &self,
+        target: &Target<F>,
+        buffer: &mut Buffer,
+        prepare: impl Fn() -> Result<Rings<'scope>>,
+    ) -> Result<Agreed<'scope>> {
         loop {
-            let bytes = match next(&self.channel, buffer)? {
+            let bytes = match next(&self.channel, buffer, &mut Patience::new(1))? {
                 Next::Request(bytes) => bytes,
-                Next::End(ended) => return Ok(Some(ended)),
+                Next::End(ended) => return Ok(Agreed::End(ended)),
             };
             let Ok(Request { header, body }) = Request::parse(bytes) else { continue };
-            let raw = Raw::new(Arc::clone(&self.channel), header.unique, header.opcode);
+            let raw = Raw::new(Way::Device(Arc::clone(&self.channel)), header.unique, header.opcode);
             if header.opcode != opcode::INIT {
                 raw.error(Errno::EIO);
                 continue;
@@ -119,11 +136,21 @@ impl Session {
                         raw.error(errno);
                         return Err(Error::Init(errno));
                     }
+                    let rings = config.wants_rings().then(&prepare).transpose().unwrap_or_else(|error| {
+                        tracing::warn!("{error}; they go through /dev/fuse");
+                        None
+                    });
+                    if rings.is_none() {
+                        config.flags.remove(InitFlags::OVER_IO_URING);
+                    }
                     let page = u32::try_from(rustix::param::page_size()).unwrap_or(4096);
                     let out = init::answer(&kernel, &config, page);
                     tracing::debug!(?kernel, ?out, "negotiated");
                     raw.value(&out);
-                    return Ok(None);
+                    if let Some(rings) = &rings {
+                        rings.start();
+                    }
+                    return Ok(Agreed::Serve(rings));
                 }
             }
         }
@@ -276,6 +303,12 @@ impl Buffer {
     }
 }
 
+/// What came of INIT.
+enum Agreed<'scope> {
+    Serve(Option<Rings<'scope>>),
+    End(Ended),
+}
+
 /// What reading the device brought.
 enum Next<'a> {
     Request(&'a [u8]),
@@ -283,13 +316,18 @@ enum Next<'a> {
 }
 
 /// Waits for the next request.
-fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
+fn next<'a>(channel: &Channel, buffer: &'a mut Buffer, patience: &mut Patience) -> Result<Next<'a>> {
     let mut aborted = false;
+    patience.begin(Instant::now());
     let length = loop {
         match channel.read(buffer.space()) {
             Ok(length) => break length,
             // A signal, or the request was taken back before we saw it.
             Err(Os::INTR | Os::NOENT) => {}
+            Err(Os::AGAIN) if patience.look_again(Instant::now()) => {
+                std::thread::yield_now();
+                patience.yielded(Instant::now());
+            }
             Err(Os::AGAIN) => channel.wait_readable(),
             Err(Os::NODEV) => return Ok(Next::End(Ended::Unmounted)),
             // An unmount that takes a request away while it is being read says this as well, but only once.
@@ -298,14 +336,24 @@ fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
             Err(error) => return Err(Error::Read(error.into())),
         }
     };
+    patience.came(Instant::now());
     Ok(Next::Request(buffer.space().get(..length).unwrap_or_default()))
 }
 
 /// Serves one channel to the end.
 fn serve<F: Filesystem>(target: &Target<F>, channel: &Arc<Channel>, buffer: &mut Buffer) -> Result<Ended> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut patience = Patience::new(processors);
+    if patience.is_able()
+        && let Err(error) = channel.never_block()
+    {
+        tracing::debug!(%error, "requests are slept for");
+    }
     loop {
-        match next(channel, buffer)? {
-            Next::Request(bytes) => target.dispatch(channel, bytes),
+        match next(channel, buffer, &mut patience)? {
+            Next::Request(bytes) => {
+                target.dispatch(Way::Device(Arc::clone(channel)), Request::parse(bytes));
+            }
             Next::End(ended) => return Ok(ended),
         }
     }

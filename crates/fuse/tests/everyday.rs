@@ -15,8 +15,22 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::time::{Duration, SystemTime};
 
+fn settings() -> Settings {
+    Settings { rings: !common::rings().is_empty(), ..Settings::default() }
+}
+
 fn rig() -> Option<Rig<Memfs>> {
-    can_mount().then(|| Rig::new(Memfs::new(Settings::default())))
+    can_mount().then(|| Rig::new(Memfs::new(settings())))
+}
+
+/// What is asked for is what is tested.
+#[test]
+fn requests_come_through_rings_if_they_shall() {
+    let Some(rig) = rig() else { return };
+    fs::write(rig.at("a"), "hello").unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    assert_eq!(names.filter(|name| name.starts_with("ring-")).count() > 0, !common::rings().is_empty());
 }
 
 #[test]
@@ -188,7 +202,7 @@ fn large_files_by_write_read_and_mapping() {
 #[test]
 fn several_threads_serve() {
     let Some(_) = can_mount().then_some(()) else { return };
-    let rig = Rig::with(Memfs::new(Settings::default()), &MountOptions::default(), 4);
+    let rig = Rig::with(Memfs::new(settings()), &MountOptions::default(), 4);
     std::thread::scope(|scope| {
         for worker in 0..4 {
             let rig = &rig;
@@ -208,7 +222,7 @@ fn several_threads_serve() {
 #[test]
 fn the_writeback_cache_and_making_files_without_create() {
     let Some(_) = can_mount().then_some(()) else { return };
-    let settings = Settings { writeback: true, create: false, ..Settings::default() };
+    let settings = Settings { writeback: true, create: false, ..settings() };
     let rig = Rig::new(Memfs::new(settings));
     let path = rig.at("file");
     let mut file = File::create_new(&path).unwrap();
@@ -234,7 +248,7 @@ fn a_session_that_ends_leaves_the_next_one_alone() {
     let options = MountOptions { source: "memfs".into(), subtype: "memfs".into(), ..MountOptions::default() };
     let mount = || {
         let session = silt_fuse::Session::mount(path, &options).unwrap();
-        session.spawn(std::sync::Arc::new(Memfs::new(Settings::default())), 1).unwrap()
+        session.spawn(std::sync::Arc::new(Memfs::new(settings())), 1).unwrap()
     };
     let mut before = mount();
     for round in 0..300 {
@@ -252,7 +266,7 @@ fn a_session_that_ends_leaves_the_next_one_alone() {
         let unserved = silt_fuse::Session::mount(path, &options).unwrap();
         silt_fuse::unmount(path, silt_fuse::Unmount::Strict).unwrap();
         let next = mount();
-        let ended = unserved.run(std::sync::Arc::new(Memfs::new(Settings::default())), 1).unwrap();
+        let ended = unserved.run(std::sync::Arc::new(Memfs::new(settings())), 1).unwrap();
         assert_eq!(ended, Ended::Unmounted);
         assert!(place.is_mounted(), "round {round}");
         next.unmount(silt_fuse::Unmount::Strict).unwrap();

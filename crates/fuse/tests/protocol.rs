@@ -262,7 +262,7 @@ fn notifications_drop_what_was_cached() {
     if !can_mount() {
         return;
     }
-    let rig = Rig::new(Memfs::new(Settings::default()));
+    let rig = Rig::new(Memfs::new(Settings { rings: !common::rings().is_empty(), ..Settings::default() }));
     let notifier = rig.notifier();
     fs::write(rig.at("file"), "old content").unwrap();
     let file = File::open(rig.at("file")).unwrap();

@@ -16,6 +16,7 @@ use crate::mounted::{Mounted, judge, mkfs, wait_free};
 use crate::scratch::{Group, Scratch};
 use crate::suites::{self, Programs};
 use crate::tree;
+use crate::uring;
 use crate::witness::Witness;
 
 /// What goes on beside the witnesses.
@@ -70,13 +71,15 @@ fn one_volume(stage: &Stage<'_>, from: u64, kills: u64) -> Result<u64> {
     let (image, dir) = (volume.join("v.img"), volume.join("mnt"));
     let block_size = if (from / LIFE).is_multiple_of(2) { "4096" } else { "1024" };
     mkfs(stage.silt, &image, "32G", &["-b", block_size])?;
+    let rings = (from / LIFE).div_ceil(2) % 2 == 1;
+    let options: &[&str] = if rings { &uring::OPTIONS } else { &[] };
     let mut witnesses =
         ["one", "two"].map(|name| Witness::new(&dir.join(name), from * 2 + name.len() as u64));
     for number in from..from + kills {
         // Each volume begins with another work.
         let work = WORKS[usize::try_from((number + number / LIFE) % 4).unwrap_or(0)];
-        let what = || format!("kill {number}, blocks of {block_size}, beside {work:?}");
-        let mounted = Mounted::new(stage.silt, &image, &dir, &[]).with_context(what)?;
+        let what = || format!("kill {number}, blocks of {block_size}, beside {work:?}, io_uring {rings}");
+        let mounted = Mounted::new(stage.silt, &image, &dir, options).with_context(what)?;
         witnesses.iter_mut().try_for_each(Witness::check).with_context(|| format!("before {}", what()))?;
         one_kill(stage, mounted, &mut witnesses, work, number).with_context(what)?;
         wait_free(&image)?;

@@ -21,5 +21,6 @@ pub mod superblock;
 pub mod through;
 pub mod tree;
 pub mod turn;
+pub mod uring;
 pub mod whole;
 pub mod witness;

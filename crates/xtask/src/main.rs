@@ -12,8 +12,9 @@ use silt_model::syscalls::{Look, NoMoments, PathTarget, probe, tree_manifest};
 use xtask::guest::{self, Options};
 use xtask::prove::{Plan, prove, shrink_first_turn};
 use xtask::rig::{self, Rig};
-use xtask::suites::{BLOCK_SIZES, Programs, fsx, pjdfstest};
+use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
+use xtask::uring::Switch;
 use xtask::{bench, datasync, faults, golden, grub, kill, roundtrip, scratch, shapes, tree, whole};
 
 #[derive(Parser)]
@@ -238,13 +239,17 @@ fn act(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Suites { fsx: ops, kills } => {
             let (silt, programs) = (built()?, Programs::get(&root())?);
-            for block_size in BLOCK_SIZES {
-                pjdfstest(&silt, &programs, block_size)?;
-                fsx(&silt, &programs, block_size, ops)?;
+            let rings = Switch::on();
+            for on in On::all(&silt, &programs, rings.is_some()) {
+                pjdfstest(on)?;
+                fsx(on, ops)?;
             }
             kill::kill(&silt, &programs, kills)?;
         }
-        Verb::Kills { kills } => kill::kill(&built()?, &Programs::get(&root())?, kills)?,
+        Verb::Kills { kills } => {
+            let _rings = Switch::on();
+            kill::kill(&built()?, &Programs::get(&root())?, kills)?;
+        }
         Verb::Tree { files, linux, package } => {
             tree::tree(&Rig::find()?, &built()?, &which(files, linux, package))?;
         }

@@ -105,6 +105,18 @@ impl Mounted {
         Ok(())
     }
 
+    /// Fails unless the daemon serves rings.
+    pub fn wants_rings(&self) -> Result<()> {
+        let tasks = format!("/proc/{}/task", self.pid.as_raw_nonzero());
+        let names = std::fs::read_dir(&tasks)?
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        if names.into_iter().any(|name| name.starts_with("ring-")) {
+            Ok(())
+        } else {
+            bail!("requests do not come through io_uring")
+        }
+    }
+
     /// The most memory that the daemon has had in use, in KiB.
     pub fn peak_memory(&self) -> Result<u64> {
         let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::mounted::{Mounted, judge, mkfs, run};
 use crate::scratch::{self, Scratch};
+use crate::uring;
 
 /// The versions that are run.
 const PJDFSTEST: (&str, &str) = ("pjdfstest", "0.2.2");
@@ -17,7 +18,7 @@ const FSX: (&str, &str) = ("fsx", "0.3.2");
 const PJDFSTEST_PASSED: u64 = 382;
 
 /// Volumes with such blocks are tried.
-pub const BLOCK_SIZES: [&str; 2] = ["4096", "1024"];
+const BLOCK_SIZES: [&str; 2] = ["4096", "1024"];
 
 /// Where the programs are.
 pub struct Programs {
@@ -52,12 +53,44 @@ fn program(root: &Path, (name, version): (&str, &str)) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A new volume, mounted.
-fn volume(silt: &Path, scratch: &Scratch, size: &str, block_size: &str) -> Result<(PathBuf, Mounted)> {
-    let image = scratch.join("v.img");
-    mkfs(silt, &image, size, &["-b", block_size])?;
-    let mounted = Mounted::new(silt, &image, &scratch.join("mnt"), &[])?;
-    Ok((image, mounted))
+/// What a suite runs on.
+#[derive(Clone, Copy)]
+pub struct On<'a> {
+    /// The program that mounts.
+    pub silt: &'a Path,
+    /// The suites.
+    pub programs: &'a Programs,
+    /// Bytes a block of the volume, as `silt mkfs` takes it.
+    pub block_size: &'a str,
+    /// Requests come through io_uring.
+    pub rings: bool,
+}
+
+impl<'a> On<'a> {
+    /// All that a suite runs on; `rings`: io_uring can be had.
+    pub fn all(silt: &'a Path, programs: &'a Programs, rings: bool) -> Vec<Self> {
+        let on = |block_size, rings| Self { silt, programs, block_size, rings };
+        let through_the_device = BLOCK_SIZES.map(|block_size| on(block_size, false));
+        through_the_device.into_iter().chain(rings.then(|| on(BLOCK_SIZES[0], true))).collect()
+    }
+
+    /// A new volume, mounted.
+    fn volume(&self, scratch: &Scratch, size: &str) -> Result<(PathBuf, Mounted)> {
+        let image = scratch.join("v.img");
+        mkfs(self.silt, &image, size, &["-b", self.block_size])?;
+        let options: &[&str] = if self.rings { &uring::OPTIONS } else { &[] };
+        let mounted = Mounted::new(self.silt, &image, &scratch.join("mnt"), options)?;
+        if self.rings {
+            mounted.wants_rings()?;
+        }
+        Ok((image, mounted))
+    }
+
+    /// In words.
+    pub fn name(&self) -> String {
+        let rings = if self.rings { ", through io_uring" } else { "" };
+        format!("blocks of {}{rings}", self.block_size)
+    }
 }
 
 /// Runs pjdfstest in the new directory `inside`; its settings go to `scratch`.
@@ -76,15 +109,15 @@ pub(crate) fn pjdfstest_command(programs: &Programs, inside: &Path, scratch: &Pa
     Ok(command)
 }
 
-/// Runs all of pjdfstest on a volume with such blocks.
-pub fn pjdfstest(silt: &Path, programs: &Programs, block_size: &str) -> Result<()> {
+/// Runs all of pjdfstest.
+pub fn pjdfstest(on: On<'_>) -> Result<()> {
     let scratch = Scratch::new("suite")?;
-    let (image, mounted) = volume(silt, &scratch, "512M", block_size)?;
+    let (image, mounted) = on.volume(&scratch, "512M")?;
     let inside = mounted.dir().join("pjdfstest");
-    let output = scratch::output(&mut pjdfstest_command(programs, &inside, scratch.path())?)?;
+    let output = scratch::output(&mut pjdfstest_command(on.programs, &inside, scratch.path())?)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let summary = text.lines().rev().find(|l| l.starts_with("Summary:")).unwrap_or("no summary");
-    println!("pjdfstest, blocks of {block_size}: {summary}");
+    println!("pjdfstest, {}: {summary}", on.name());
     if !output.status.success() || count(summary, "failed") != Some(0) {
         let failed: Vec<_> = text.lines().filter(|l| l.contains("FAILED") || l.contains("failed")).collect();
         bail!("pjdfstest failed:\n{}", failed.join("\n"));
@@ -137,7 +170,7 @@ const FSX_LEG: u64 = 10_000;
 const FSX_AT_ONCE: usize = 3;
 
 /// Runs fsx for `ops` operations, in legs of at most [`FSX_LEG`]; each has a file, a volume and a seed of its own.
-pub fn fsx(silt: &Path, programs: &Programs, block_size: &str, ops: u64) -> Result<()> {
+pub fn fsx(on: On<'_>, ops: u64) -> Result<()> {
     let started = Instant::now();
     let legs = Mutex::new(0..ops.div_ceil(FSX_LEG));
     let next = || legs.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -146,12 +179,10 @@ pub fn fsx(silt: &Path, programs: &Programs, block_size: &str, ops: u64) -> Resu
             let ops = FSX_LEG.min(ops - leg * FSX_LEG);
             let seed = 42 + leg;
             let run = FsxRun { ops, seed, msync: leg.is_multiple_of(2) };
-            fsx_leg(silt, programs, block_size, &run)
-                .with_context(|| format!("fsx, seed {seed}"))
-                .inspect_err(|_| {
-                    // The others need not go on.
-                    *legs.lock().unwrap_or_else(PoisonError::into_inner) = 0..0;
-                })?;
+            fsx_leg(on, &run).with_context(|| format!("fsx, seed {seed}")).inspect_err(|_| {
+                // The others need not go on.
+                *legs.lock().unwrap_or_else(PoisonError::into_inner) = 0..0;
+            })?;
         }
         Ok(())
     };
@@ -162,15 +193,15 @@ pub fn fsx(silt: &Path, programs: &Programs, block_size: &str, ops: u64) -> Resu
     })?;
     let legs = ops.div_ceil(FSX_LEG);
     let seconds = started.elapsed().as_secs_f64();
-    println!("fsx, blocks of {block_size}: {ops} operations by {legs} processes in {seconds:.0} s");
+    println!("fsx, {}: {ops} operations by {legs} processes in {seconds:.0} s", on.name());
     Ok(())
 }
 
-fn fsx_leg(silt: &Path, programs: &Programs, block_size: &str, leg: &FsxRun) -> Result<()> {
+fn fsx_leg(on: On<'_>, leg: &FsxRun) -> Result<()> {
     let scratch = Scratch::new("suite")?;
     // A volume keeps all that was ever written.
-    let (image, mounted) = volume(silt, &scratch, "16G", block_size)?;
-    let output = run(&mut fsx_command(programs, &mounted.dir().join("file"), scratch.path(), leg)?)?;
+    let (image, mounted) = on.volume(&scratch, "16G")?;
+    let output = run(&mut fsx_command(on.programs, &mounted.dir().join("file"), scratch.path(), leg)?)?;
     if !String::from_utf8_lossy(&output.stdout).contains("All operations completed") {
         bail!("fsx does not say that it came to its end");
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::rig::{self, Rig};
 use crate::suites::Programs;
 use crate::tree::Files;
-use crate::{datasync, golden, grub, kill, roundtrip, scratch, shapes, suites, tree};
+use crate::{datasync, golden, grub, kill, roundtrip, scratch, shapes, suites, tree, uring};
 
 /// Runs cargo in the project.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
@@ -87,6 +87,20 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
     // With the profile of the build before: what is built once is built once.
     clock.step("tests", || cargo(root, &["test", "--release", "--workspace"]))?;
     let rig = Rig::find()?;
+    // Without it mounts with the option do without.
+    let rings = uring::Switch::on();
+    if rings.is_some() {
+        clock.step("tests, through io_uring", || {
+            let arguments =
+                ["test", "--release", "-p", "silt-fuse", "--test", "everyday", "--test", "protocol"];
+            let mut command = Command::new("cargo");
+            command.args(arguments).env("SILT_TEST_IO_URING", "1").current_dir(root);
+            let status = scratch::status(&mut command)?;
+            if status.success() { Ok(()) } else { bail!("cargo {} ended with {status}", arguments.join(" ")) }
+        })?;
+    } else {
+        println!("this kernel has no FUSE over io_uring, or we may not switch it on: LEFT OUT");
+    }
     let mounts = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     let through = mounts.then(|| (silt.to_owned(), THROUGH));
     let seeds = 0..plan.histories;
@@ -97,13 +111,9 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
             return Ok(());
         }
         let programs = Programs::get(root)?;
-        for block_size in suites::BLOCK_SIZES {
-            clock.step(&format!("pjdfstest, blocks of {block_size}"), || {
-                suites::pjdfstest(silt, &programs, block_size)
-            })?;
-            clock.step(&format!("fsx, blocks of {block_size}"), || {
-                suites::fsx(silt, &programs, block_size, plan.fsx_ops)
-            })?;
+        for on in suites::On::all(silt, &programs, rings.is_some()) {
+            clock.step(&format!("pjdfstest, {}", on.name()), || suites::pjdfstest(on))?;
+            clock.step(&format!("fsx, {}", on.name()), || suites::fsx(on, plan.fsx_ops))?;
         }
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;

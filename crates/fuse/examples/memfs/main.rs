@@ -1,6 +1,6 @@
 //! Mounts a file system in memory and serves it until unmounted.
 //!
-//! `memfs [--threads N] [--writeback] [--no-create] [--ttl SECONDS] [--allow-other] [--block DEVICE]
+//! `memfs [--threads N] [--writeback] [--rings] [--no-create] [--ttl SECONDS] [--allow-other] [--block DEVICE]
 //! [--source NAME] DIRECTORY`, or `memfs --unmount DIRECTORY`
 
 mod memfs;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-const USAGE: &str = "usage: memfs [--threads N] [--writeback] [--no-create] [--ttl SECONDS] [--allow-other] \
+const USAGE: &str = "usage: memfs [--threads N] [--writeback] [--rings] [--no-create] [--ttl SECONDS] [--allow-other] \
                      [--block DEVICE] [--source NAME] DIRECTORY\n       memfs --unmount DIRECTORY";
 
 struct Arguments {
@@ -41,6 +41,7 @@ fn arguments() -> Option<Arguments> {
             Some("--ttl") => settings.ttl = Duration::from_secs(words.next()?.to_str()?.parse().ok()?),
             Some("--unmount") => unmount = true,
             Some("--writeback") => settings.writeback = true,
+            Some("--rings") => settings.rings = true,
             Some("--no-create") => settings.create = false,
             Some("--allow-other") => options.allow_other = true,
             Some("--source") => options.source = words.next()?.into_string().ok()?,

@@ -138,6 +138,8 @@ bitflags! {
         const HAS_EXPIRE_ONLY = 1 << 35;
         /// Shared mappings of files opened with `DIRECT_IO` are allowed.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// Requests and answers go through io_uring, in the kernel since 6.14.
+        const OVER_IO_URING = 1 << 41;
     }
 }
 
@@ -169,7 +171,8 @@ impl InitFlags {
             | Self::HANDLE_KILLPRIV_V2.bits()
             | Self::INIT_EXT.bits()
             | Self::HAS_EXPIRE_ONLY.bits()
-            | Self::DIRECT_IO_ALLOW_MMAP.bits(),
+            | Self::DIRECT_IO_ALLOW_MMAP.bits()
+            | Self::OVER_IO_URING.bits(),
     );
 }
 
@@ -257,6 +260,13 @@ pub mod notify {
     pub const INVAL_ENTRY: i32 = 3;
     pub const STORE: i32 = 4;
     pub const DELETE: i32 = 6;
+}
+
+/// Commands to the device through io_uring.
+#[allow(missing_docs)]
+pub mod ring_command {
+    pub const REGISTER: u32 = 1;
+    pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
 #[cfg(test)]

@@ -182,6 +182,13 @@ wire! {
     NotifyStore { nodeid: u64, offset: u64, size: u32, padding: u32, }
     /// Notification: a polled file became ready.
     NotifyPollWakeup { kh: u64, }
+    /// What a ring entry's request and answer carry besides header and data.
+    RingEntry { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
+    /// The first buffer of a ring entry: [`InHeader`] or [`OutHeader`], the fixed arguments of the opcode. All
+    /// else, an answer's fixed result too, is in the second buffer.
+    RingHead { in_out: [u64; 16], op_in: [u64; 16], entry: RingEntry, }
+    /// The command part of a submission.
+    RingCommand { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
 }
 
 #[cfg(test)]
@@ -217,6 +224,9 @@ mod tests {
             (size_of::<NotifyInvalEntry>(), 16),
             (size_of::<NotifyDelete>(), 24),
             (size_of::<NotifyStore>(), 24),
+            (size_of::<RingEntry>(), 32),
+            (size_of::<RingHead>(), 288),
+            (size_of::<RingCommand>(), 24),
         ];
         for (index, (got, want)) in sizes.into_iter().enumerate() {
             assert_eq!(got, want, "structure number {index}");

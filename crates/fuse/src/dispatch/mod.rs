@@ -6,11 +6,10 @@
 mod operations;
 
 use crate::abi::{ForgetIn, InterruptIn, opcode, opcode_name};
-use crate::channel::Channel;
 use crate::errno::Errno;
 use crate::filesystem::Filesystem;
 use crate::ops::{Context, Forgets};
-use crate::reply::{Raw, ReplyInterrupt};
+use crate::reply::{Raw, ReplyInterrupt, Way};
 use crate::request::{Malformed, Request};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -49,23 +48,23 @@ impl<F: Filesystem> Target<F> {
     }
 
     /// Serves one request.
-    pub(crate) fn dispatch(&self, channel: &Arc<Channel>, bytes: &[u8]) {
-        let Ok(request) = Request::parse(bytes) else {
-            tracing::error!(length = bytes.len(), "a request without a valid header");
+    pub(crate) fn dispatch(&self, way: Way, request: Result<Request<'_>, Malformed>) {
+        let Ok(request) = request else {
+            tracing::error!("a request without a valid header");
             return;
         };
         let code = request.header.opcode;
         let operation = opcode_name(code);
         tracing::trace!(operation, unique = request.header.unique, node = request.header.nodeid);
         self.guarded(operation, || {
-            if self.route(channel, request).is_err() {
+            if self.route(way, request).is_err() {
                 tracing::error!(operation, code, "a request that does not fit its operation");
             }
         });
     }
 
     /// Sorts out what wants no ordinary answer; the rest goes on to `operations`.
-    fn route(&self, channel: &Arc<Channel>, request: Request<'_>) -> Result<(), Malformed> {
+    fn route(&self, way: Way, request: Request<'_>) -> Result<(), Malformed> {
         let Request { header, mut body } = request;
         match header.opcode {
             // These three have no answer.
@@ -82,7 +81,7 @@ impl<F: Filesystem> Target<F> {
             opcode::NOTIFY_REPLY => return Ok(()),
             _ => {}
         }
-        let raw = Raw::new(Arc::clone(channel), header.unique, header.opcode);
+        let raw = Raw::new(way, header.unique, header.opcode);
         let ctx =
             Context { unique: header.unique, uid: header.uid, gid: header.gid, pid: header.pid, umask: 0 };
         match header.opcode {

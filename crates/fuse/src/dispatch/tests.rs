@@ -3,6 +3,7 @@
 use super::*;
 use crate::abi::{GetattrIn, InHeader, SetattrIn, WriteIn, fattr};
 use crate::attr::{Attr, Timestamp};
+use crate::channel::Channel;
 use crate::channel::testing::{pair, receive};
 use crate::ops::{SetAttr, SetTime, Write};
 use crate::reply::{ReplyAttr, ReplyData, ReplyEntry, ReplyWrite};
@@ -69,7 +70,7 @@ impl Rig {
     }
 
     fn send(&self, bytes: &[u8]) {
-        self.target.dispatch(&self.channel, bytes);
+        self.target.dispatch(Way::Device(self.channel.clone()), Request::parse(bytes));
     }
 
     /// The answers so far: error and number of each.

@@ -128,7 +128,7 @@ mod tests {
 
     fn raw() -> (Raw, OwnedFd) {
         let (channel, other) = pair();
-        (Raw::new(Arc::new(channel), 1, opcode::READDIR), other)
+        (Raw::new(crate::reply::Way::Device(Arc::new(channel)), 1, opcode::READDIR), other)
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! caller waits for ever.
 //!
 //! Answering never fails towards the file system: where the kernel no longer wants the answer (unmounted,
-//! aborted) it is dropped. Each answer is one `writev`; data parts go to the kernel from where they lie.
+//! aborted) it is dropped. Each answer is one `writev`, where data parts go to the kernel from where they lie, or
+//! an entry of a ring.
 
 mod directory;
 mod typed;
@@ -17,23 +18,40 @@ pub use typed::*;
 use crate::abi::opcode_name;
 use crate::channel::Channel;
 use crate::errno::Errno;
+use crate::slot::Slot;
 use rustix::io::Errno as Os;
 use std::io::IoSlice;
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
+/// Where an answer goes.
+#[derive(Debug)]
+pub(crate) enum Way {
+    Device(Arc<Channel>),
+    Ring(Slot),
+}
+
+impl Way {
+    fn answer(self, error: i32, unique: u64, body: &[IoSlice<'_>]) -> Result<(), Os> {
+        match self {
+            Way::Device(channel) => channel.write(error, unique, body),
+            Way::Ring(slot) => slot.answer(error, unique, body),
+        }
+    }
+}
+
 /// What all reply objects are made of.
 #[derive(Debug)]
 pub(crate) struct Raw {
     /// None once answered.
-    channel: Option<Arc<Channel>>,
+    way: Option<Way>,
     unique: u64,
     opcode: u32,
 }
 
 impl Raw {
-    pub(crate) fn new(channel: Arc<Channel>, unique: u64, opcode: u32) -> Self {
-        Self { channel: Some(channel), unique, opcode }
+    pub(crate) fn new(way: Way, unique: u64, opcode: u32) -> Self {
+        Self { way: Some(way), unique, opcode }
     }
 
     pub(crate) fn unique(&self) -> u64 {
@@ -41,8 +59,8 @@ impl Raw {
     }
 
     fn send(&mut self, error: i32, body: &[IoSlice<'_>]) {
-        let Some(channel) = self.channel.take() else { return };
-        match channel.write(error, self.unique, body) {
+        let Some(way) = self.way.take() else { return };
+        match way.answer(error, self.unique, body) {
             Ok(()) => {}
             // The kernel has forgotten the request: aborted or unmounted meanwhile.
             Err(Os::NOENT | Os::NODEV | Os::CONNABORTED | Os::PERM) => {
@@ -69,13 +87,13 @@ impl Raw {
 
     /// Ends it without an answer, for requests that want none.
     pub(crate) fn forget(mut self) {
-        self.channel = None;
+        self.way = None;
     }
 }
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        if self.channel.is_some() {
+        if self.way.is_some() {
             tracing::warn!(operation = opcode_name(self.opcode), "request was dropped without an answer");
             self.send(-Errno::EIO.raw(), &[]);
         }

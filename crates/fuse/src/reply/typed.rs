@@ -294,13 +294,13 @@ mod tests {
     use super::*;
     use crate::abi::opcode;
     use crate::channel::testing::{pair, receive};
-    use crate::reply::Raw;
+    use crate::reply::{Raw, Way};
     use rustix::fd::OwnedFd;
     use std::sync::Arc;
 
     fn raw() -> (Raw, OwnedFd) {
         let (channel, other) = pair();
-        (Raw::new(Arc::new(channel), 9, opcode::READ), other)
+        (Raw::new(Way::Device(Arc::new(channel)), 9, opcode::READ), other)
     }
 
     #[test]
@@ -338,10 +338,11 @@ mod tests {
 
     #[test]
     fn interrupts_need_no_answer() {
-        let (raw1, other) = raw();
-        let keep = raw1.channel.clone();
+        let (channel, other) = pair();
+        let channel = Arc::new(channel);
+        let raw1 = Raw::new(Way::Device(channel.clone()), 9, opcode::READ);
         ReplyInterrupt::new(raw1).handled();
-        let marker = Raw::new(keep.unwrap(), 10, opcode::READ);
+        let marker = Raw::new(Way::Device(channel), 10, opcode::READ);
         marker.error(Errno::ENOENT);
         assert_eq!(receive(&other).1, 10, "the marker must be the first message");
         let (raw2, other) = raw();

@@ -35,6 +35,14 @@ pub fn can_mount() -> bool {
     }
 }
 
+/// What to ask for so that requests come through io_uring, where `SILT_TEST_IO_URING` is set: `cargo xtask test` runs
+/// these tests both ways.
+pub fn rings() -> silt_fuse::InitFlags {
+    let wanted = std::env::var_os("SILT_TEST_IO_URING").is_some();
+    assert!(!wanted || silt_fuse::io_uring_is_on(), "the kernel's switch is off");
+    if wanted { silt_fuse::InitFlags::OVER_IO_URING } else { silt_fuse::InitFlags::empty() }
+}
+
 /// True if a program is installed; says so if not.
 pub fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

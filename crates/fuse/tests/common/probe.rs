@@ -78,7 +78,7 @@ impl Probe {
 impl Filesystem for Probe {
     fn init(&self, kernel: &KernelInfo, config: &mut Config) -> Result<(), Errno> {
         *self.kernel.lock() = Some(*kernel);
-        config.want(self.flags);
+        config.want(self.flags | super::common::rings());
         self.refuse.map_or(Ok(()), Err)
     }
     fn destroy(&self) {

@@ -36,11 +36,17 @@ Mount options:
   suid, dev              honour set-user-id bits, device nodes; root only (default: nosuid, nodev)
   exec, noexec           allow programs to be run (default), or not
   fuseblk, nofuseblk     as root, mount on a block device where sync(2) reaches it then (default)
+  io_uring, noio_uring   requests come through io_uring (Linux 6.14), for several programs at once, where
+                         /sys/module/fuse/parameters/enable_uring says Y (default: noio_uring)
   remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
   discard, nodiscard, pp=SECONDS, gc, nogc
                          accepted; they matter once there is a cleaner
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
 accepted. Access times are kept in memory only, whatever is asked.";
+
+/// Said where io_uring is asked for and cannot be had.
+const NO_RINGS: &str = "requests do not come through io_uring: this needs Linux 6.14 or newer, and before mounting \
+                        echo Y > /sys/module/fuse/parameters/enable_uring";
 
 /// Parsed options.
 #[derive(Debug, Clone)]
@@ -165,6 +171,13 @@ impl Options {
             ("noexec", None) => d.exec = false,
             ("fuseblk", None) => d.block_type = true,
             ("nofuseblk", None) => d.block_type = false,
+            ("io_uring", None) => {
+                d.io_uring = true;
+                if !silt_fuse::io_uring_is_on() {
+                    self.notes.push(NO_RINGS.to_owned());
+                }
+            }
+            ("noio_uring", None) => d.io_uring = false,
             ("pp", Some(v)) => {
                 v.parse::<u64>().map_err(|_| bad(name, v, "a number of seconds"))?;
                 self.details.push("pp= matters once there is a cleaner".to_owned());
@@ -250,7 +263,8 @@ mod tests {
         let (notes, details) = o.check().unwrap();
         assert_eq!((notes.len(), details.len()), (1, 3));
 
-        let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec").unwrap();
+        let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec,io_uring").unwrap();
+        assert!(o.daemon.io_uring && !parse("io_uring,noio_uring").unwrap().daemon.io_uring);
         assert_eq!(o.daemon.interval, Some(Duration::from_millis(500)));
         assert_eq!((o.daemon.cache, o.daemon.dirty), (64 << 20, 1 << 30));
         assert!(o.daemon.direct && o.daemon.allow_other && !o.daemon.exec);

@@ -19,6 +19,8 @@ pub struct Settings {
     pub ttl: Duration,
     /// Let the kernel collect writes.
     pub writeback: bool,
+    /// Requests come through io_uring where the kernel can.
+    pub rings: bool,
     /// Answer CREATE; otherwise the kernel makes files by MKNOD, which saves it RELEASE.
     pub create: bool,
     /// Owner of the root.
@@ -29,7 +31,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(3600), writeback: false, create: true, uid: 0, gid: 0 }
+        Self { ttl: Duration::from_secs(3600), writeback: false, rings: false, create: true, uid: 0, gid: 0 }
     }
 }
 
@@ -195,6 +197,9 @@ impl Filesystem for Memfs {
         );
         if self.settings.writeback {
             config.want(InitFlags::WRITEBACK_CACHE);
+        }
+        if self.settings.rings {
+            config.want(InitFlags::OVER_IO_URING);
         }
         Ok(())
     }
