@@ -8,12 +8,12 @@
 
 mod cell;
 mod disk;
-mod idle;
 mod machine;
 mod measure;
 mod packages;
 mod process;
 mod report;
+mod settings;
 mod system;
 mod workload;
 
@@ -214,10 +214,13 @@ fn compare(options: &Options) -> Result<()> {
         bail!("only root can do this: it makes file systems, mounts them and drops caches");
     }
     let workloads = chosen(&options.only)?;
+    let usual: Vec<System> =
+        System::value_variants().iter().copied().filter(|system| *system != System::SiltUring).collect();
     let systems = match options.systems.as_slice() {
-        [] => System::value_variants(),
+        [] => usual.as_slice(),
         some => some,
     };
+    let _rings = if systems.contains(&System::SiltUring) { Some(settings::Rings::start()?) } else { None };
     let tools = Tools::find()?;
     packages::install()?;
     process::catch_signals()?;
@@ -235,8 +238,8 @@ fn compare(options: &Options) -> Result<()> {
     // Unmounted and removed when dropped, in this order: `lab` names what lies in it.
     let scratch = tempfile::Builder::new().prefix("silt-bench-").tempdir_in(&options.scratch)?;
     let mut machine = Machine::look(&tools, scratch.path());
-    let polling = idle::Polling::start();
-    machine.setting = polling.as_ref().map(idle::Polling::text);
+    let polling = settings::Polling::start();
+    machine.setting = polling.as_ref().map(settings::Polling::text);
     let scale = if options.quick { Scale::Quick } else { Scale::Whole };
     let lab = Lab { filled: options.filled, tools, scratch: scratch.path().to_owned(), scale };
     let rounds = options.rounds.unwrap_or(if options.quick { 2 } else { 5 });

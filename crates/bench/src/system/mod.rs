@@ -21,6 +21,10 @@ use crate::process::{Child, go_on, run};
 pub enum System {
     /// This project's
     Silt,
+    /// The same with requests through io_uring; only if asked for
+    #[value(name = "silt-uring")]
+    #[serde(rename = "silt-uring")]
+    SiltUring,
     /// The kernel's
     Ext4,
     /// The kernel's
@@ -71,6 +75,7 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             System::Silt => "silt",
+            System::SiltUring => "silt-uring",
             System::Ext4 => "ext4",
             System::Xfs => "xfs",
             System::Btrfs => "btrfs",
@@ -88,7 +93,7 @@ impl System {
     /// The command that makes one on a device, if any; with `keep` it discards nothing.
     pub fn make(self, tools: &Tools, device: &Path, keep: bool) -> Option<Command> {
         let (program, arguments): (&Path, &[&str]) = match self {
-            System::Silt => (&tools.silt, &["mkfs", "-q", "-f"]),
+            System::Silt | System::SiltUring => (&tools.silt, &["mkfs", "-q", "-f"]),
             // Tables written now and not by the kernel during the first minutes.
             System::Ext4 | System::Fuse2fs => {
                 ("mkfs.ext4".as_ref(), &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
@@ -105,7 +110,7 @@ impl System {
             System::Ext4 | System::Fuse2fs => {
                 command.args(["-E", "nodiscard"]);
             }
-            System::Silt | System::Xfs | System::Btrfs => {
+            System::Silt | System::SiltUring | System::Xfs | System::Btrfs => {
                 command.arg("-K");
             }
             System::Ntfs3g | System::Memfs => {}
@@ -118,6 +123,7 @@ impl System {
     pub fn mount(self, tools: &Tools, device: &Path, dir: &Path, keep: bool) -> Command {
         let (program, arguments): (&Path, &[&str]) = match self {
             System::Silt => (&tools.silt, &["mount", "-f"]),
+            System::SiltUring => (&tools.silt, &["mount", "-f", "-o", "io_uring"]),
             // The only one that discards by default.
             System::Btrfs if keep => ("mount".as_ref(), &["-o", "noatime,nodiscard", "-t", "btrfs"]),
             System::Ext4 | System::Xfs | System::Btrfs => {
@@ -199,7 +205,7 @@ impl<'a> Mounted<'a> {
             return Ok(());
         }
         let mut command = match self.system {
-            System::Silt => {
+            System::Silt | System::SiltUring => {
                 let mut command = Command::new(&self.tools.silt);
                 command.arg("umount");
                 command
@@ -247,7 +253,7 @@ pub fn sync(system: System, root: &Path, device: Option<&Path>) -> Result<()> {
             File::open(device)?.sync_all()?;
         }
         // Where the kernel does not pass syncfs on.
-        (System::Silt, _) => dir.sync_all()?,
+        (System::Silt | System::SiltUring, _) => dir.sync_all()?,
         _ => {}
     }
     Ok(())
