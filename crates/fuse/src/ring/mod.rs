@@ -21,6 +21,7 @@ use crate::filesystem::Filesystem;
 use crate::init::MAX_WRITE;
 use crate::slot::{Answers, Memory};
 use server::Server;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -77,10 +78,13 @@ impl<'scope> Rings<'scope> {
                     let _ = tell.send(told);
                     // No word means that it has come to nothing.
                     let (Some(server), Ok(())) = (server, wait.recv()) else { return };
-                    if let Err(error) = server.serve(target, device) {
-                        tracing::error!(%error, "a ring stopped serving");
-                        failed();
+                    // Without it what is requested on its processor would wait for ever.
+                    match catch_unwind(AssertUnwindSafe(|| server.serve(target, device))) {
+                        Ok(Ok(())) => return,
+                        Ok(Err(error)) => tracing::error!(%error, "a ring stopped serving"),
+                        Err(_) => tracing::error!("a ring stopped serving: internal error"),
                     }
+                    failed();
                 };
                 let name = format!("ring-{}", share.cpu);
                 std::thread::Builder::new().name(name).spawn_scoped(scope, work).map_err(Error::Thread)?
