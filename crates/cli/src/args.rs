@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, dumpseg, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, status, sync, tune, umount,
+    chcp, check, dumpseg, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, status, sync, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -31,6 +31,7 @@ pub enum Verb {
     Dumpseg(dumpseg::Args),
     Tune(tune::Args),
     Resize(resize::Args),
+    Check(check::Args),
     Install(install::Args),
     #[command(hide = true)]
     Serve(mount::serve::Args),

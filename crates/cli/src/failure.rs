@@ -17,6 +17,8 @@ pub enum Failure {
     Error(ControlError),
     /// Everything has been said already; some items failed.
     Told,
+    /// The volume is damaged, and what is wrong has been said.
+    Damaged,
     /// Whoever read our output has gone: nothing to say, nobody to say it to.
     Pipe,
 }
@@ -32,6 +34,7 @@ impl Failure {
         match self {
             Failure::Error(e) => exit::of(e.kind),
             Failure::Told => exit::FAILURE,
+            Failure::Damaged => exit::of(Kind::Corrupt),
             Failure::Pipe => exit::OK,
         }
     }

@@ -31,7 +31,7 @@ pub fn call(
         each(part).map_err(|failure| {
             let error = match &failure {
                 Failure::Error(e) => e.clone(),
-                Failure::Told | Failure::Pipe => {
+                Failure::Told | Failure::Damaged | Failure::Pipe => {
                     silt_control::ControlError::new(silt_control::Kind::Other, "the output ended")
                 }
             };

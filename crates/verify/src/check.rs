@@ -48,6 +48,12 @@ pub fn check(device: &dyn Device, options: &Options) -> Report {
     out.into_report()
 }
 
+/// Whether neither place of a super block holds one, so that this may be anything.
+pub fn is_no_volume(device: &dyn Device) -> bool {
+    let (first, second) = search::super_blocks(device);
+    first.is_err() && second.is_err()
+}
+
 fn run(device: &dyn Device, options: &Options, out: &Sink) {
     let Some((r, found, clean)) = find_root(device, options, out) else { return };
     let at = found.latest.end() - 1;

@@ -187,6 +187,11 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
+    fn the_document_has_them_as_they_are() {
+        assert!(include_str!("../../../docs/check.md").ends_with(&format!("\n\n{}", markdown())));
+    }
+
+    #[test]
     fn identifiers_are_unique_and_plain() {
         let mut seen = HashSet::new();
         for i in ALL {

@@ -35,7 +35,7 @@ mod super_root;
 mod tree;
 mod tree_check;
 
-pub use check::{Options, check};
+pub use check::{Options, check, is_no_volume};
 pub use error::Error;
 pub use report::{Finding, Place, Report, Severity, Stats};
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};

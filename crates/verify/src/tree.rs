@@ -3,7 +3,7 @@
 //! It reads the latest state as a mount would (with data-sync logs behind the super root applied
 //! in memory, spec 4.4) or a checkpoint. It stops at the first thing that is wrong.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use silt_device::Device;
 use silt_format::checkpoint;
@@ -343,6 +343,39 @@ impl<'a> Tree<'a> {
             at = found.ok_or_else(|| Error::NotFound(String::from_utf8_lossy(path).into_owned()))?.ino;
         }
         Ok(at)
+    }
+
+    /// Where inodes are found from the root, as far as directories can be read: a path of each that has one, names
+    /// joined by "/". What is damaged is passed over.
+    pub fn names_of(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        let mut seen = HashSet::from([Ino::ROOT.0]);
+        let mut todo = vec![(Ino::ROOT.0, Vec::new())];
+        if wanted.contains(&Ino::ROOT.0) {
+            found.insert(Ino::ROOT.0, Vec::new());
+        }
+        while let Some((directory, prefix)) = todo.pop() {
+            if found.len() == wanted.len() {
+                break;
+            }
+            for e in self.entries(directory).unwrap_or_default() {
+                if e.name == b"." || e.name == b".." || prefix.len() + e.name.len() >= PATH_LIMIT {
+                    continue;
+                }
+                let mut path = prefix.clone();
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(&e.name);
+                if wanted.contains(&e.ino) {
+                    found.entry(e.ino).or_insert_with(|| path.clone());
+                }
+                if e.file_type == dir::file_type::DIR && seen.insert(e.ino) {
+                    todo.push((e.ino, path));
+                }
+            }
+        }
+        found
     }
 
     /// Every file that can be reached from the root, sorted by path. A directory met twice is an

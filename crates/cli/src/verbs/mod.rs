@@ -1,6 +1,7 @@
 //! The verbs, a file each.
 
 pub mod chcp;
+pub mod check;
 pub mod dumpseg;
 pub mod install;
 pub mod lscp;
@@ -34,6 +35,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Dumpseg(args) => dumpseg::run(&args),
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),
+        Verb::Check(args) => check::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),
