@@ -542,8 +542,9 @@ mod tests {
                 fs.write(&ctx, file, i << 20, &vec![1; 1 << 20], silt_fs::WriteFlags::default()).unwrap();
             }
         }
-        assert!(!core.must_wait(&core.fs.lock(), 4096), "nobody syncs");
         ask(&w);
+        assert!(!core.must_wait(&core.fs.lock(), 4096), "nobody syncs again and again");
+        (0..3).for_each(|_| ask(&w));
         assert!(core.must_wait(&core.fs.lock(), 4096));
         // What cannot be written now is a matter of the limit of memory alone.
         core.stalled.store(libc::ENOSPC, Ordering::Relaxed);

@@ -28,7 +28,7 @@ use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::sysfs::{self, DevNr};
-use crate::{Capabilities, Device, Error, Operation, Result, check_range, ioctl, total};
+use crate::{self as device, Capabilities, Device, Error, Operation, Result, check_range, ioctl, total};
 use around::{Around, SMALL};
 use direct::Direct;
 use streams::Streams;
@@ -287,6 +287,10 @@ impl Device for FileDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_kind(device::Kind::default(), offset, buf)
+    }
+
+    fn read_kind(&self, kind: device::Kind, offset: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
         self.check(Operation::Read, offset, len)?;
         match &self.direct {
@@ -306,7 +310,7 @@ impl Device for FileDevice {
                         if self.read_if_cached(offset, buf)? {
                             return Ok(());
                         }
-                        self.fetch(self.around.of(offset, len, self.len()));
+                        self.fetch(self.around.of(kind, offset, len, self.len()));
                     } else {
                         self.fetch(self.streams.beyond(offset, offset + len, self.len()));
                     }

@@ -75,6 +75,21 @@ impl Default for Capabilities {
     }
 }
 
+/// What a small read is for. What lies around reads of one kind is of use to later ones, or is not; of another kind
+/// that says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// Content of files.
+    #[default]
+    Data,
+    /// Directories and symlinks.
+    Names,
+    /// Nodes of the maps of files.
+    Maps,
+    /// Tables: where blocks are, inodes, segments.
+    Tables,
+}
+
 /// A flat, byte-addressed store. All methods take `&self`: a device is shared between the log
 /// writer and readers, and orders nothing between requests except through `flush`.
 pub trait Device: Send + Sync {
@@ -93,6 +108,11 @@ pub trait Device: Send + Sync {
 
     /// Fills `buf` from `offset`. Errors: past the end, unreadable.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Like `read_at` for a small read of a kind: a hint which others lie near.
+    fn read_kind(&self, _kind: Kind, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_at(offset, buf)
+    }
 
     /// Like `read_at` where the bytes are at hand without waiting for the medium; `Ok(false)`
     /// leaves `buf` unspecified and means: use `read_at` where waiting is allowed.
@@ -140,6 +160,9 @@ macro_rules! forward {
             }
             fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
                 (**self).read_at(offset, buf)
+            }
+            fn read_kind(&self, kind: Kind, offset: u64, buf: &mut [u8]) -> Result<()> {
+                (**self).read_kind(kind, offset, buf)
             }
             fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
                 (**self).read_if_cached(offset, buf)

@@ -112,18 +112,29 @@ impl Volume {
             return Ok(false);
         }
         let begun = self.begun()?;
-        let files: VecDeque<u64> = std::mem::take(&mut self.dirty).into_iter().collect();
-        for nr in &files {
-            if let Some(i) = self.inodes.get_mut(nr) {
-                freeze(i);
-                i.dirty = false;
-                i.needs_checkpoint = false;
-            }
-        }
-        self.frozen_blocks += std::mem::take(&mut self.dirty_blocks);
+        let files = self.freeze_all();
         self.meta_dirty = false;
         self.start(Kind::Checkpoint, files, begun, now);
         Ok(true)
+    }
+
+    /// Freezes every inode that waits, and returns their numbers: directories and symlinks first, since who walks a
+    /// tree reads them without the files between.
+    fn freeze_all(&mut self) -> VecDeque<u64> {
+        let (mut first, mut files) = (VecDeque::new(), VecDeque::new());
+        for nr in std::mem::take(&mut self.dirty) {
+            let mut regular = false;
+            if let Some(i) = self.inodes.get_mut(&nr) {
+                freeze(i);
+                i.dirty = false;
+                i.needs_checkpoint = false;
+                regular = i.attr.is_regular();
+            }
+            if regular { &mut files } else { &mut first }.push_back(nr);
+        }
+        self.frozen_blocks += std::mem::take(&mut self.dirty_blocks);
+        first.append(&mut files);
+        first
     }
 
     /// Begins a data-sync log of one file; `false` if none of its data waits. Only where

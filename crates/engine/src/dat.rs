@@ -6,6 +6,7 @@
 //! enlarges the log.
 
 use hashbrown::HashMap;
+use silt_device::Kind;
 use silt_format::dat::{DatEntry, LIVE};
 use silt_format::inode::RawInode;
 use silt_format::palloc::Layout;
@@ -34,6 +35,8 @@ pub struct Dat {
 }
 
 impl Resolve for Dat {
+    const NODES: Kind = Kind::Maps;
+
     fn key(&self, ptr: u64) -> Key {
         Key::Virtual(ptr)
     }

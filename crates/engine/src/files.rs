@@ -2,8 +2,9 @@
 
 use std::ops::{ControlFlow, Range};
 
+use silt_device::Kind;
 use silt_format::inode::RawInode;
-use silt_format::palloc::Kind;
+use silt_format::palloc::Kind as Part;
 use silt_format::{BlockNr, Ino, VBlockNr};
 
 use crate::block::Block;
@@ -209,7 +210,7 @@ impl Volume {
         let file = &self.ifile.file;
         let first = layout.bitmap_block(group);
         let is_bitmap = |block: u64| match layout.kind(block) {
-            Kind::Bitmap { group } if group < layout.ngroups() => Some(group),
+            Part::Bitmap { group } if group < layout.ngroups() => Some(group),
             _ => None,
         };
         let mut found = file.data.range(first..).find_map(|(block, _)| is_bitmap(*block));
@@ -293,10 +294,10 @@ impl Volume {
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
         match bmap::lookup(&i.map.root, &reader, key)? {
             None => Ok(None),
-            Some(ptr) if cache => read_data(&self.store, &self.dat, ptr).map(Some),
+            Some(ptr) if cache => read_data(&self.store, &self.dat, Kind::Names, ptr).map(Some),
             Some(ptr) => {
                 let at = self.dat.translate(&self.store, VBlockNr(ptr))?;
-                self.store.read(at).map(Some)
+                self.store.read(Kind::Data, at).map(Some)
             }
         }
     }

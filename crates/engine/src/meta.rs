@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
+use silt_device::Kind;
 use silt_format::btree::{self, Node};
 use silt_format::inode::RawInode;
 use silt_format::{BlockNr, Ino};
@@ -18,6 +19,8 @@ use crate::{Error, Result};
 
 /// How a file's pointers become places.
 pub trait Resolve {
+    /// What nodes with such pointers are.
+    const NODES: Kind;
     /// Identity of the block a pointer names.
     fn key(&self, ptr: u64) -> Key;
     /// Its place on disk.
@@ -28,6 +31,8 @@ pub trait Resolve {
 pub struct Physical;
 
 impl Resolve for Physical {
+    const NODES: Kind = Kind::Tables;
+
     fn key(&self, ptr: u64) -> Key {
         Key::Physical(ptr)
     }
@@ -96,19 +101,19 @@ pub fn read_node<R: Resolve>(store: &Store, resolve: &R, ptr: u64, level: u8) ->
         return Err(Error::corrupt(format!("node {ptr}"), "B-tree node", format!("not of level {level}")));
     }
     let at = resolve.locate(store, ptr)?;
-    let b = store.read(at)?;
+    let b = store.read(R::NODES, at)?;
     btree::check_node(&b, Some(level)).map_err(|e| Error::at(format!("block {at}"), e))?;
     store.keep(key, b.clone());
     Ok(b)
 }
 
 /// A data block of a metadata file or directory behind pointer `ptr`, cached.
-pub fn read_data<R: Resolve>(store: &Store, resolve: &R, ptr: u64) -> Result<Block> {
+pub fn read_data<R: Resolve>(store: &Store, resolve: &R, kind: Kind, ptr: u64) -> Result<Block> {
     let key = resolve.key(ptr);
     if let Some(b) = store.cached(key) {
         return Ok(b);
     }
-    let b = store.read(resolve.locate(store, ptr)?)?;
+    let b = store.read(kind, resolve.locate(store, ptr)?)?;
     store.keep(key, b.clone());
     Ok(b)
 }
@@ -152,7 +157,7 @@ impl MetaFile {
         }
         let reader = NodeReader { nodes: &self.map.nodes, store, resolve };
         match bmap::lookup(&self.map.root, &reader, offset)? {
-            Some(ptr) => read_data(store, resolve, ptr).map(Some),
+            Some(ptr) => read_data(store, resolve, Kind::Tables, ptr).map(Some),
             None => Ok(None),
         }
     }

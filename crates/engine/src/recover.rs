@@ -5,6 +5,7 @@
 //! of the tail is handed out before that. Checkpoints made on the way lie off the old chain: nobody
 //! finds them before the super blocks point at the last one.
 
+use silt_device::Kind;
 use silt_format::summary::{self, BlockInfo};
 use silt_format::{BlockNr, Ino, SegNr};
 
@@ -100,7 +101,7 @@ impl Volume {
             return Ok(false);
         }
         if !self.read_only {
-            let block = self.store.read(at)?;
+            let block = self.store.read(Kind::Data, at)?;
             self.recover_block(ino, key, block)?;
             return Ok(true);
         }

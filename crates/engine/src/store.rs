@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
-use silt_device::Device;
+use silt_device::{Device, Kind};
 use silt_format::{BlockNr, Geometry};
 
 use crate::block::Block;
@@ -103,13 +103,13 @@ impl Store {
     }
 
     /// Reads one block from the device.
-    pub fn read(&self, at: BlockNr) -> Result<Block> {
+    pub fn read(&self, kind: Kind, at: BlockNr) -> Result<Block> {
         let g = &self.geometry;
         if !g.holds(at) {
             return Err(Error::corrupt(format!("block {at}"), "block pointer", "lies outside the segments"));
         }
         let mut bytes = vec![0u8; g.bs()];
-        self.device.read_at(g.byte_of(at), &mut bytes)?;
+        self.device.read_kind(kind, g.byte_of(at), &mut bytes)?;
         Ok(bytes.into())
     }
 }

@@ -2,18 +2,24 @@
 //!
 //! Small things that were written together lie together in a log, and are often read together: metadata when a tree
 //! is walked, files when they are copied or built. What is around a small read that has to wait for the medium is
-//! brought into the page cache with it. How much follows from how often later reads find there what they want; where
-//! they do not, it ends, to be tried again now and then.
+//! brought into the page cache with it. How much follows, for each kind of reads, from how often later reads find there
+//! what they want; where they do not, it ends, to be tried again now and then.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::Kind;
 
 /// Largest read in bytes that is small, and no part of a stream.
 pub(super) const SMALL: usize = 64 << 10;
 /// Bytes around a read, at first, at least (less is none) and at most.
 const FIRST: u64 = 64 << 10;
-const LEAST: u64 = 16 << 10;
+const LEAST: u64 = 32 << 10;
 const MOST: u64 = 512 << 10;
+/// Bytes that may be read for one read more that need not wait. Files may be read in any order, and what was fetched
+/// is found late.
+const WORTH: u64 = 128 << 10;
+const WORTH_OF_DATA: u64 = 512 << 10;
 /// What was fetched is remembered in pieces of so many bits of offset, so many pieces, by their place.
 const PIECE: u32 = 14;
 const PIECES: usize = 8192;
@@ -21,27 +27,37 @@ const PIECES: usize = 8192;
 const LOOK: u32 = 16;
 /// Looks without reading more until it is tried again.
 const REST: u32 = 16;
+/// Kinds of reads.
+const KINDS: u64 = 4;
 
-/// See the module. Counts race harmlessly.
-pub(super) struct Around {
-    window: AtomicU64,
+/// How it goes with reads of a kind. Counts race harmlessly.
+struct Window {
+    bytes: AtomicU64,
     found: AtomicU32,
     waited: AtomicU32,
     rested: AtomicU32,
-    /// Number of a fetched piece, plus one.
+}
+
+/// See the module.
+pub(super) struct Around {
+    windows: [Window; KINDS as usize],
+    /// Number of a fetched piece, plus one, and the kind of the read it was fetched for.
     fetched: Box<[AtomicU64]>,
 }
 
 impl Default for Around {
     fn default() -> Self {
-        let zero = || AtomicU32::new(0);
         Around {
-            window: AtomicU64::new(FIRST),
-            found: zero(),
-            waited: zero(),
-            rested: zero(),
+            windows: std::array::from_fn(|_| Window::default()),
             fetched: (0..PIECES).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        let zero = || AtomicU32::new(0);
+        Window { bytes: AtomicU64::new(FIRST), found: zero(), waited: zero(), rested: zero() }
     }
 }
 
@@ -54,18 +70,20 @@ impl Around {
     /// A small read found what it wanted: perhaps thanks to us, which counts once for each piece.
     pub fn found(&self, offset: u64) {
         let (mark, number) = self.piece(offset);
-        if mark.load(Ordering::Relaxed) == number {
+        let marked = mark.load(Ordering::Relaxed);
+        if marked / KINDS == number {
             mark.store(0, Ordering::Relaxed);
-            self.found.fetch_add(1, Ordering::Relaxed);
+            self.windows[(marked % KINDS) as usize].found.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// A small read of `len` bytes at `offset` has to wait: what to read with it, if anything.
-    pub fn of(&self, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
-        if self.waited.fetch_add(1, Ordering::Relaxed) + 1 >= LOOK {
-            self.look();
+    pub fn of(&self, kind: Kind, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
+        let own = &self.windows[kind as usize];
+        if own.waited.fetch_add(1, Ordering::Relaxed) + 1 >= LOOK {
+            own.look(if kind == Kind::Data { WORTH_OF_DATA } else { WORTH });
         }
-        let window = self.window.load(Ordering::Relaxed);
+        let window = own.bytes.load(Ordering::Relaxed);
         if window < LEAST {
             return None;
         }
@@ -73,30 +91,33 @@ impl Around {
         let to = offset.saturating_add(len).div_ceil(window).saturating_mul(window).min(size);
         for at in (from..to).step_by(1 << PIECE) {
             let (mark, number) = self.piece(at);
-            mark.store(number, Ordering::Relaxed);
+            mark.store(number * KINDS + kind as u64, Ordering::Relaxed);
         }
         // What was asked for would have been read anyway.
         self.piece(offset).0.store(0, Ordering::Relaxed);
         Some(from..to)
     }
+}
 
-    fn look(&self) {
+impl Window {
+    fn look(&self, worth: u64) {
         let (found, waited) = (self.found.swap(0, Ordering::Relaxed), self.waited.swap(0, Ordering::Relaxed));
-        let window = self.window.load(Ordering::Relaxed);
+        let window = self.bytes.load(Ordering::Relaxed);
+        let (gain, cost) = (u64::from(found) * worth, u64::from(waited) * window);
         let new = if window < LEAST {
             if self.rested.fetch_add(1, Ordering::Relaxed) + 1 < REST {
                 return;
             }
             self.rested.store(0, Ordering::Relaxed);
             FIRST
-        } else if found >= waited {
+        } else if gain >= cost {
             (window * 2).min(MOST)
-        } else if found < waited / 4 {
+        } else if gain < cost / 2 {
             window / 2
         } else {
             return;
         };
-        self.window.store(new, Ordering::Relaxed);
+        self.bytes.store(new, Ordering::Relaxed);
     }
 }
 
@@ -104,20 +125,21 @@ impl Around {
 mod tests {
     use super::*;
 
+    const KIND: Kind = Kind::Maps;
     const SIZE: u64 = 4 << 30;
 
     #[test]
     fn it_grows_where_it_pays() {
         let around = Around::default();
-        assert_eq!(around.of(100_000, 4096, SIZE), Some(65_536..131_072));
-        assert_eq!(around.of(SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
+        assert_eq!(around.of(KIND, 100_000, 4096, SIZE), Some(65_536..131_072));
+        assert_eq!(around.of(KIND, SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
         let mut at = 0;
         for _ in 0..10 * LOOK {
-            let range = around.of(at, 1, SIZE).unwrap();
+            let range = around.of(KIND, at, 1, SIZE).unwrap();
             range.clone().step_by(4096).for_each(|at| around.found(at));
             at = range.end;
         }
-        assert_eq!(around.of(MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
+        assert_eq!(around.of(KIND, MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
     }
 
     #[test]
@@ -126,7 +148,7 @@ mod tests {
         let mut ended = false;
         for n in 0..20 * u64::from(LOOK) {
             (0..100).for_each(|other| around.found(SIZE / 2 + other * 4096));
-            ended |= around.of(n * MOST, 1, SIZE).is_none();
+            ended |= around.of(KIND, n * MOST, 1, SIZE).is_none();
             around.found(n * MOST);
         }
         assert!(ended);
@@ -136,10 +158,42 @@ mod tests {
     fn it_ends_where_it_does_not_and_is_tried_again() {
         let around = Around::default();
         let widths: Vec<u64> = (0..20 * LOOK * REST)
-            .map(|_| around.of(0, 1, SIZE).map_or(0, |around| around.end - around.start))
+            .map(|_| around.of(KIND, 0, 1, SIZE).map_or(0, |around| around.end - around.start))
             .collect();
         let read: u64 = widths.iter().sum();
         assert!(widths.contains(&0) && read / (widths.len() as u64) < 8 << 10, "{read}");
         assert!(widths[widths.len() / 2..].contains(&FIRST), "tried again");
+    }
+
+    #[test]
+    fn kinds_do_not_speak_for_each_other() {
+        let around = Around::default();
+        let window = |kind| around.windows[kind as usize].bytes.load(Ordering::Relaxed);
+        for n in 0..10 * u64::from(LOOK) {
+            // Tables lie close together, directories far apart, each beside a table that is known.
+            let at = around.of(Kind::Tables, SIZE / 2 + n * MOST, 1, SIZE).unwrap();
+            at.step_by(4096).for_each(|at| around.found(at));
+            around.of(Kind::Names, n * MOST, 1, SIZE);
+        }
+        assert_eq!((window(Kind::Tables), window(Kind::Names) < LEAST), (MOST, true));
+        assert_eq!(window(Kind::Maps), FIRST);
+    }
+
+    /// Reading half a megabyte again and again for a block in every fourth costs more than waiting for that one.
+    #[test]
+    fn a_wide_window_must_be_worth_its_width() {
+        let around = Around::default();
+        let window = &around.windows[KIND as usize].bytes;
+        for (every, most) in [(1, MOST / 2), (4, FIRST)] {
+            window.store(MOST, Ordering::Relaxed);
+            for n in 0..100 * u64::from(LOOK) {
+                if let Some(range) = around.of(KIND, n * MOST, 1, SIZE)
+                    && n % every == 0
+                {
+                    around.found(range.start + (20 << 10));
+                }
+            }
+            assert_eq!(window.load(Ordering::Relaxed), most);
+        }
     }
 }

@@ -34,6 +34,34 @@ fn a_fresh_volume_is_sound_and_opens() {
     }
 }
 
+/// Who walks a tree reads directories, and no file data between them.
+#[test]
+fn directories_come_first_in_a_log() {
+    let device = fresh(4096, 64, 64 << 20);
+    let mut v = open(&device);
+    let files: Vec<(Ino, bool)> = (0..20)
+        .map(|n| {
+            let dir = n % 3 == 2;
+            let mode = if dir { 0o040_755 } else { 0o100_644 };
+            (v.create_inode(silt_engine::Attr { mode, ..attr() }).unwrap(), dir)
+        })
+        .collect();
+    for (ino, _) in &files {
+        v.write_block(*ino, 0, vec![1; 4096].into()).unwrap();
+    }
+    v.checkpoint(2001).unwrap();
+    let mut places = |dir| -> Vec<u64> {
+        let of_kind = files.iter().filter(|(_, d)| *d == dir);
+        of_kind
+            .map(|(ino, _)| match v.locate(Tree::Live, *ino, 0).unwrap() {
+                silt_engine::Piece::Disk(at) => at.0,
+                piece => panic!("{piece:?}"),
+            })
+            .collect()
+    };
+    assert!(places(true).iter().max() < places(false).iter().min());
+}
+
 type Files = BTreeMap<u64, BTreeMap<u64, u8>>;
 
 #[derive(Debug, Clone)]
