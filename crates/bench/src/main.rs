@@ -8,6 +8,7 @@
 
 mod cell;
 mod disk;
+mod growth;
 mod machine;
 mod measure;
 mod packages;
@@ -70,6 +71,8 @@ enum Role {
         #[arg(long)]
         plot: Option<PathBuf>,
     },
+    /// Measures how Silt's cost grows with files, sizes and checkpoints
+    Growth(growth::Options),
 }
 
 #[derive(Args)]
@@ -118,6 +121,7 @@ fn main() -> ExitCode {
         Some(Role::Serve { disk, size, dir }) => disk::served::serve(disk, size, &dir),
         Some(Role::Cell { job }) => cell::work(&job),
         Some(Role::Write { path, bytes }) => workload::write_file(&path, bytes),
+        Some(Role::Growth(options)) => growth::run(&options),
         Some(Role::Report { file, plot }) => again(&file, plot.as_deref()),
     };
     match done {

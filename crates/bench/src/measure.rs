@@ -210,8 +210,8 @@ fn process_seconds(pid: u32) -> Result<f64> {
     Ok(times.filter_map(|word| word.parse::<f64>().ok()).sum::<f64>() / ticks())
 }
 
-/// `VmHWM` in bytes.
-fn peak_memory(pid: u32) -> Result<u64> {
+/// `VmHWM` of a process in bytes.
+pub fn peak_memory(pid: u32) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
     let kib: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;

@@ -1,8 +1,11 @@
 //! Naming a moment: by a checkpoint's number or by a time.
 
-use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
 
-use crate::execute::checkpoints::Walk;
+use serde::{Deserialize, Serialize};
+use silt_engine::{CheckpointInfo, Volume};
+use silt_format::Cno;
+
 use crate::host::{Host, with};
 use crate::{ControlError, Kind, Result};
 
@@ -12,7 +15,7 @@ use crate::{ControlError, Kind, Result};
 pub enum Moment {
     /// A checkpoint or snapshot by its number.
     Checkpoint(u64),
-    /// The newest checkpoint that is not younger; seconds since 1970.
+    /// The checkpoint that was the newest then; seconds since 1970.
     Time(u64),
 }
 
@@ -51,7 +54,7 @@ impl Moment {
             Moment::Checkpoint(n) => n,
             Moment::Time(seconds) => newest_at(host, seconds)?,
         };
-        let info = with(host, |v| v.checkpoint_info(silt_format::Cno(number)))??;
+        let info = with(host, |v| v.checkpoint_info(Cno(number)))??;
         if snapshot_only && !info.snapshot {
             return Err(ControlError::new(
                 Kind::Invalid,
@@ -68,14 +71,42 @@ fn bad(text: &str) -> ControlError {
         .hint("write a checkpoint number, or a time as 2026-11-21 14:03:05")
 }
 
+/// The checkpoint that was the newest at a time. Looked for as if time never went back, in ever larger steps from the
+/// newest of all, then in ever smaller ones: where the clock was set back, another may be as old.
 fn newest_at(host: &dyn Host, seconds: u64) -> Result<u64> {
-    let mut walk = Walk::back(None);
-    while let Some(batch) = walk.next(host)? {
-        if let Some(c) = batch.iter().find(|c| c.created <= seconds) {
-            return Ok(c.number);
+    let found = with(host, |v| -> silt_engine::Result<Option<u64>> {
+        // From `from` to before `to` it is not known whether they are younger; those behind are.
+        let mut to = v.last_log().cno.saturating_add(1);
+        let (mut from, mut step, mut found) = (1, 1, None);
+        while from < to {
+            let at = match found {
+                None => to.saturating_sub(step).max(1),
+                Some(_) => from + (to - from) / 2,
+            };
+            step = step.saturating_mul(2);
+            match first(v, at, to)? {
+                Some(c) if c.created <= seconds => {
+                    found = Some(c.cno);
+                    from = c.cno.saturating_add(1);
+                }
+                _ => to = at,
+            }
         }
-    }
-    Err(ControlError::new(Kind::NotFound, "there is no checkpoint that old").hint("silt lscp lists them"))
+        Ok(found)
+    })??;
+    found.ok_or_else(|| {
+        ControlError::new(Kind::NotFound, "there is no checkpoint that old").hint("silt lscp lists them")
+    })
+}
+
+/// The first checkpoint with a number from `from` to before `to`.
+fn first(v: &Volume, from: u64, to: u64) -> silt_engine::Result<Option<CheckpointInfo>> {
+    let mut found = None;
+    v.for_each_checkpoint(Cno(from), |c| {
+        found = Some(c).filter(|c| c.cno < to);
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -104,6 +104,9 @@ pub struct Core {
 
 /// Unwritten data that starts write-back, in bytes.
 pub const WRITE_BACK: u64 = 16 << 20;
+/// Most bytes of requests that the kernel sends without waiting for an answer: they have to lie somewhere when there is
+/// no room for them.
+const ON_THE_WAY: u64 = 64 << 20;
 /// Memory of one change besides data: the inodes it leaves waiting, about 700 bytes each.
 const CHANGE: u64 = 2048;
 
@@ -137,9 +140,12 @@ impl Core {
         changes * CHANGE
     }
 
-    /// Whether as much waits for a log as may wait, with `more` bytes on top.
+    /// Whether as much waits for a log as may wait, with `more` bytes on top: the requests that then wait for room
+    /// are unwritten data, too.
     pub fn is_full(&self, fs: &Fs, more: u64) -> bool {
-        fs.volume().waiting_blocks() * self.block_size + self.waiting_changes() + more > self.options.dirty
+        let dirty = self.options.dirty;
+        let limit = dirty - ON_THE_WAY.min(dirty / 4);
+        fs.volume().waiting_blocks() * self.block_size + self.waiting_changes() + more > limit
     }
 
     /// Whether a change with `more` bytes has to wait: for room, or so that those who sync do not wait long for

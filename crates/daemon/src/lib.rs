@@ -15,6 +15,7 @@ mod convert;
 mod core;
 mod error;
 mod fixing;
+mod freed;
 mod host;
 mod kernel;
 mod loop_handle;

@@ -25,6 +25,7 @@ use silt_format::Ino;
 
 use crate::config::OnError;
 use crate::core::{Core, Waiter, Want, now_secs};
+use crate::freed::Freed;
 
 /// Blocks composed under the lock at a time.
 const BUDGET: usize = 512;
@@ -53,6 +54,7 @@ pub struct Writer {
     untold: u32,
     /// Bytes of the construction under way that were written.
     written: u64,
+    freed: Freed,
     /// Something was written that no flush has covered.
     unflushed: bool,
     /// A flush failed: the logs since the last good one may not be on the device.
@@ -98,6 +100,7 @@ impl Writer {
             logs: Vec::new(),
             untold: 0,
             written: 0,
+            freed: Freed::default(),
             unflushed: false,
             suspect: false,
             order: WriteOrder::default(),
@@ -111,6 +114,7 @@ impl Writer {
             let stop = task.stop;
             self.round(task);
             self.let_paced_run();
+            self.freed.add(std::mem::take(&mut self.written));
             if stop {
                 return;
             }
@@ -525,6 +529,15 @@ mod tests {
         ask(&w);
         assert_eq!(w.next().waiters.len(), 1);
         assert!(begin.elapsed() < 2 * RETRY, "who asks is served at once");
+    }
+
+    /// Requests that find no room lie in memory as well.
+    #[test]
+    fn requests_on_their_way_are_unwritten_data_too() {
+        let mut w = writer();
+        Arc::get_mut(&mut w.core).unwrap().options.dirty = 8 << 20;
+        let fs = w.core.fs.lock();
+        assert!(!w.core.is_full(&fs, 6 << 20) && w.core.is_full(&fs, (6 << 20) + 1));
     }
 
     /// Who syncs does not wait for all that others may have in memory.

@@ -13,6 +13,10 @@ use crate::store::Store;
 use crate::virt::Change;
 use crate::{At, Error, Result};
 
+fn broken(at: u64) -> Error {
+    Error::corrupt("cpfile", "cpfile", format!("the snapshot list is broken at {at}"))
+}
+
 /// The cpfile of a volume.
 #[derive(Clone)]
 pub struct CpFile {
@@ -229,26 +233,62 @@ impl CpFile {
         })
     }
 
+    /// The snapshots before and behind `c`, which is none; 0 where there is none. Looked for from both sides at
+    /// once: down the list from the newest one, and up the file from `c`, a block for each that the list leads to.
+    fn neighbours(&self, store: &Store, dat: &Dat, c: Cno) -> Result<(u64, u64)> {
+        let block_of =
+            |c: u64| cp::place(&store.geometry, Cno(c)).map(|(block, _)| block).at(|| "cpfile".into());
+        let mut next = 0;
+        let mut prev = self.header.list_prev.get();
+        let mut up = block_of(c.0)?;
+        let mut last = None;
+        while prev > c.0 {
+            let here = block_of(prev)?;
+            if last.replace(here) != Some(here) {
+                // The list decides: what cannot be read of the file or is not in the list is passed over.
+                if let Ok(Some(found)) = self.listed_in(store, dat, up, c) {
+                    return Ok(found);
+                }
+                up += 1;
+            }
+            let e = self.require(store, dat, Cno(prev))?;
+            let further = e.list_prev.get();
+            if !e.is_snapshot() || further >= prev {
+                return Err(broken(prev));
+            }
+            (next, prev) = (prev, further);
+        }
+        if prev == c.0 { Err(broken(prev)) } else { Ok((prev, next)) }
+    }
+
+    /// The first snapshot behind `c` that a block of the file has, if the list has it behind one before `c`: the
+    /// neighbours of `c`.
+    fn listed_in(&self, store: &Store, dat: &Dat, block: u64, c: Cno) -> Result<Option<(u64, u64)>> {
+        let g = &store.geometry;
+        let Some(b) = self.file.block(store, dat, block)? else { return Ok(None) };
+        for slot in 0..cp::per_block(g) {
+            let Some(cno) = cp::cno_at(g, block, slot).filter(|cno| *cno > c) else { continue };
+            let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
+                .at(|| format!("cpfile block {block}"))?;
+            if e.is_invalid() || !e.is_snapshot() || e.cno.get() != cno.0 {
+                continue;
+            }
+            let prev = e.list_prev.get();
+            let back = match prev {
+                0 => self.header.list_next.get(),
+                _ => self.require(store, dat, Cno(prev))?.list_next.get(),
+            };
+            return Ok((prev < c.0 && back == cno.0).then_some((prev, cno.0)));
+        }
+        Ok(None)
+    }
+
     /// Makes a checkpoint a snapshot (spec 10.4). Nothing happens if it is one.
     pub fn set_snapshot(&mut self, store: &Store, dat: &Dat, c: Cno) -> Result<()> {
         if self.require(store, dat, c)?.is_snapshot() {
             return Ok(());
         }
-        let mut next = 0;
-        let mut prev = self.header.list_prev.get();
-        while prev > c.0 {
-            let e = self.require(store, dat, Cno(prev))?;
-            let further = e.list_prev.get();
-            if !e.is_snapshot() || further >= prev {
-                return Err(Error::corrupt(
-                    "cpfile",
-                    "cpfile",
-                    format!("the snapshot list is broken at {prev}"),
-                ));
-            }
-            next = prev;
-            prev = further;
-        }
+        let (prev, next) = self.neighbours(store, dat, c)?;
         self.change(store, dat, c, |e| {
             e.flags = (e.flags.get() | cp::SNAPSHOT).into();
             e.list_next = next.into();
@@ -283,11 +323,7 @@ impl CpFile {
         let (prev, next) = (e.list_prev.get(), e.list_next.get());
         for neighbour in [prev, next] {
             if neighbour != 0 && self.get(store, dat, Cno(neighbour))?.is_none_or(|n| !n.is_snapshot()) {
-                return Err(Error::corrupt(
-                    "cpfile",
-                    "cpfile",
-                    format!("the snapshot list is broken at {c}"),
-                ));
+                return Err(broken(c.0));
             }
         }
         self.change(store, dat, c, |e| {
@@ -329,5 +365,39 @@ impl CpFile {
             self.store_header(change.store, change.dat)?;
         }
         Ok((victims.len() as u64, kept))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+    use silt_format::Cno;
+    use silt_format::checkpoint::SNAPSHOT;
+
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+
+    /// An entry that says it is a snapshot and is in no list, just behind one that becomes one.
+    #[test]
+    fn what_is_not_in_the_list_is_no_neighbour() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let parameters = Parameters { blocks_per_segment: 256, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        while v.cno.0 < 300 {
+            v.meta_dirty = true;
+            v.checkpoint(3000).unwrap();
+        }
+        for c in [5, 250, 260] {
+            v.make_snapshot(Cno(c)).unwrap();
+        }
+        v.cpfile.change(&v.store, &v.dat, Cno(21), |e| e.flags = (e.flags.get() | SNAPSHOT).into()).unwrap();
+        v.make_snapshot(Cno(20)).unwrap();
+        assert_eq!(v.snapshots().unwrap(), [5, 20, 250, 260].map(Cno));
     }
 }

@@ -10,31 +10,41 @@ use silt_engine::Tree;
 use crate::error::{Of, Result};
 use crate::{Fs, Ino};
 
-/// What is known of a remembered inode.
-#[derive(Debug, Clone, Copy)]
+/// What is known of a remembered inode. Small: there may be millions.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Node {
-    /// How often it was handed out.
-    pub lookups: u64,
+    /// How often it was handed out; at the maximum so often that it is remembered for good.
+    pub lookups: u32,
     /// Made without a name and never linked: may still get its first one.
     pub nameless: bool,
+    /// It had no links when that was last looked at. Of all others nobody has to read the inode once it is
+    /// forgotten, and the kernel may forget a million at once.
+    pub unlinked: bool,
 }
 
 impl Fs {
     /// Says that an inode of the live tree was handed out once more.
     pub fn remember(&mut self, ino: Ino) {
-        let node = self.nodes.entry(ino.0).or_insert(Node { lookups: 0, nameless: false });
+        let node = self.nodes.entry(ino.0).or_default();
         node.lookups = node.lookups.saturating_add(1);
     }
 
-    /// Takes back `n` calls of [`Fs::remember`]. With the last one an inode without links is
+    /// Takes back `n` calls of [`Fs::remember`], or all (`u64::MAX`). With the last one an inode without links is
     /// deleted; an error of that leaves it to [`Fs::collect_orphans`] after the next mount.
     pub fn forget(&mut self, ino: Ino, n: u64) -> Result<()> {
         let Some(node) = self.nodes.get_mut(&ino.0) else { return Ok(()) };
-        node.lookups = node.lookups.saturating_sub(n);
+        if node.lookups == u32::MAX && n < u64::MAX {
+            return Ok(());
+        }
+        node.lookups = u32::try_from(u64::from(node.lookups).saturating_sub(n)).unwrap_or(0);
         if node.lookups > 0 {
             return Ok(());
         }
+        let unlinked = node.unlinked;
         self.nodes.remove(&ino.0);
+        if !unlinked {
+            return Ok(());
+        }
         match self.volume.inode(Tree::Live, ino) {
             Ok(i) if i.attr.links == 0 => self.reap(ino),
             _ => Ok(()),
@@ -63,7 +73,8 @@ impl Fs {
 
     /// Deletes an inode without links unless somebody holds it.
     pub(crate) fn reap(&mut self, ino: Ino) -> Result<()> {
-        if self.nodes.contains_key(&ino.0) {
+        if let Some(node) = self.nodes.get_mut(&ino.0) {
+            node.unlinked = true;
             return Ok(());
         }
         self.dirs.drop((Tree::Live, ino.0));

@@ -241,7 +241,7 @@ impl Fs {
         let mut attr = Self::newborn(ctx, &above, S_IFREG | (mode & 0o7777));
         attr.links = 0;
         let ino = self.volume.create_inode(attr).of(parent)?;
-        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true });
+        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true, unlinked: true });
         self.getattr(Tree::Live, ino)
     }
 

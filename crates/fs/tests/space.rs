@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Form, device, fresh, open, root_at, stat};
+use common::{Form, device, file, fresh, open, root_at, stat};
 use silt_device::{Capabilities, Counter, Device, MemoryDevice};
 use silt_engine::{OpenOptions, Volume};
 use silt_fs::{Fs, FsError, Ino, Options, SetAttr, Tree, WriteFlags, fallocate_mode};
@@ -258,6 +258,38 @@ fn orphans_of_a_crash_are_collected() {
         assert_eq!(fs.read(Tree::Live, *f, 0, 9000).is_ok(), i % 2 == 1);
     }
     assert_eq!(fs.getattr(Tree::Live, tmp).unwrap_err(), FsError::Stale);
+}
+
+/// The kernel forgets all it knows at once, when it is short of memory and at an unmount: inodes that keep their
+/// names are not read for that.
+#[test]
+fn forgetting_reads_nothing() {
+    let counter = Arc::new(Counter::new(device(Form::new(1024, 64 << 20))));
+    let mut fs = open(counter.clone(), &Options::default());
+    let files: Vec<_> = (0..2000).map(|i| file(&mut fs, &format!("f{i}"))).collect();
+    fs.sync_all(20).unwrap();
+    drop(fs);
+    let options =
+        OpenOptions { cached_inodes: 100, cache_bytes: 20_000, now: 2000, ..OpenOptions::default() };
+    let (mut volume, _) = Volume::open(counter.clone(), &options).unwrap();
+    volume.take_over(2000).unwrap();
+    let mut fs = Fs::new(volume, &Options::default());
+    for f in &files {
+        fs.lookup(Tree::Live, ROOT, format!("f{}", f.0 - files[0].0).as_bytes()).unwrap();
+        fs.remember(*f);
+    }
+    fs.unlink(&root_at(20), ROOT, b"f7").unwrap();
+    assert_eq!(fs.getattr(Tree::Live, files[7]).unwrap().links, 0, "held");
+    fs.sync_all(30).unwrap();
+    let before = counter.counts().reads.requests + counter.counts().cached_reads.requests;
+    for f in files.iter().rev().filter(|f| **f != files[7]) {
+        fs.forget(*f, 1).unwrap();
+    }
+    let reads = counter.counts().reads.requests + counter.counts().cached_reads.requests - before;
+    assert_eq!((reads, fs.remembered()), (0, 1));
+    // The one that lost its name meanwhile goes with its holder, though it is in memory no more.
+    fs.forget(files[7], 1).unwrap();
+    assert_eq!(fs.getattr(Tree::Live, files[7]).unwrap_err(), FsError::Stale);
 }
 
 /// What only a data-sync log holds is there after a crash: overwritten blocks and filled holes.

@@ -89,6 +89,21 @@ fn a_moment_is_found_by_number_and_time() {
 }
 
 #[test]
+fn a_moment_is_found_by_time_whatever_was_removed() {
+    let host = MemoryHost::new();
+    host.make_checkpoints(700);
+    for (start, end) in [(2, 30), (99, 99), (101, 101), (200, 520), (640, 699)] {
+        host.ask(ROOT, Request::RemoveCheckpoints { start, end }).unwrap();
+    }
+    let all = host.list(all());
+    for time in 990..1_720 {
+        let found = host.ask(ROOT, Request::FindMoment { at: Moment::Time(time), snapshot_only: false });
+        let expected = all.iter().rfind(|c| c.created <= time).map(|c| Response::Checkpoint(c.number));
+        assert_eq!(found.ok().and_then(|mut parts| parts.pop()), expected, "{time}");
+    }
+}
+
+#[test]
 fn changes_are_durable_when_they_are_answered() {
     let host = MemoryHost::new();
     host.make_checkpoints(9);

@@ -5,4 +5,5 @@ mod common;
 mod cuts;
 mod recover;
 mod redo;
+mod snapshots;
 mod volume;
