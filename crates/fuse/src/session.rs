@@ -113,7 +113,7 @@ impl Session {
         prepare: impl Fn() -> Result<Rings<'scope>>,
     ) -> Result<Agreed<'scope>> {
         loop {
-            let bytes = match next(&self.channel, buffer, &mut Patience::new(1))? {
+            let bytes = match next(&self.channel, buffer)? {
                 Next::Request(bytes) => bytes,
                 Next::End(ended) => return Ok(Agreed::End(ended)),
             };
@@ -316,18 +316,13 @@ enum Next<'a> {
 }
 
 /// Waits for the next request.
-fn next<'a>(channel: &Channel, buffer: &'a mut Buffer, patience: &mut Patience) -> Result<Next<'a>> {
+fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
     let mut aborted = false;
-    patience.begin(Instant::now());
     let length = loop {
         match channel.read(buffer.space()) {
             Ok(length) => break length,
             // A signal, or the request was taken back before we saw it.
             Err(Os::INTR | Os::NOENT) => {}
-            Err(Os::AGAIN) if patience.look_again(Instant::now()) => {
-                std::thread::yield_now();
-                patience.yielded(Instant::now());
-            }
             Err(Os::AGAIN) => channel.wait_readable(),
             Err(Os::NODEV) => return Ok(Next::End(Ended::Unmounted)),
             // An unmount that takes a request away while it is being read says this as well, but only once.
@@ -336,27 +331,52 @@ fn next<'a>(channel: &Channel, buffer: &'a mut Buffer, patience: &mut Patience) 
             Err(error) => return Err(Error::Read(error.into())),
         }
     };
-    patience.came(Instant::now());
     Ok(Next::Request(buffer.space().get(..length).unwrap_or_default()))
+}
+
+/// Looks for the next request as long as there is patience; its length. Of all else it is not the place to judge.
+fn look(channel: &Channel, buffer: &mut Buffer, patience: &mut Patience) -> Option<usize> {
+    while patience.look(Instant::now()) {
+        match channel.read(buffer.space()) {
+            Ok(length) => return Some(length),
+            Err(Os::AGAIN) => std::thread::yield_now(),
+            Err(_) => return None,
+        }
+        patience.yielded(Instant::now());
+    }
+    None
 }
 
 /// Serves one channel to the end.
 fn serve<F: Filesystem>(target: &Target<F>, channel: &Arc<Channel>, buffer: &mut Buffer) -> Result<Ended> {
+    let dispatch = |by: &Arc<Channel>, bytes: &[u8]| {
+        target.dispatch(Way::Device(Arc::clone(by)), Request::parse(bytes));
+    };
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut patience = Patience::new(processors);
-    if patience.is_able()
-        && let Err(error) = channel.never_block()
-    {
-        tracing::debug!(%error, "requests are slept for");
-    }
+    let quick = if processors > 1 { quick(channel) } else { None };
+    let mut patience = Patience::new(quick.is_some(), processors);
     loop {
-        match next(channel, buffer, &mut patience)? {
+        patience.begin(Instant::now());
+        let looked = quick.as_ref().and_then(|quick| Some((quick, look(quick, buffer, &mut patience)?)));
+        if let Some((quick, length)) = looked {
+            patience.came(Instant::now());
+            dispatch(quick, buffer.space().get(..length).unwrap_or_default());
+            continue;
+        }
+        match next(channel, buffer)? {
             Next::Request(bytes) => {
-                target.dispatch(Way::Device(Arc::clone(channel)), Request::parse(bytes));
+                patience.came(Instant::now());
+                dispatch(channel, bytes);
             }
             Next::End(ended) => return Ok(ended),
         }
     }
+}
+
+/// A further descriptor to look for requests with, where another processor can make them.
+fn quick(channel: &Channel) -> Option<Arc<Channel>> {
+    let quick = channel.try_clone().and_then(|quick| quick.never_block().map(|()| quick));
+    quick.map(Arc::new).inspect_err(|error| tracing::debug!(%error, "requests are slept for")).ok()
 }
 
 #[cfg(test)]
