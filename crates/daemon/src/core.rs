@@ -102,8 +102,9 @@ pub struct Core {
     pub burst: Burst,
 }
 
-/// Unwritten data that starts write-back, in bytes.
-pub const WRITE_BACK: u64 = 16 << 20;
+/// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
+/// whoever syncs at the end; less would cost more flushes.
+pub const WRITE_BACK: u64 = 8 << 20;
 /// Most bytes of requests that the kernel sends without waiting for an answer: they have to lie somewhere when there is
 /// no room for them.
 const ON_THE_WAY: u64 = 64 << 20;

@@ -3,7 +3,7 @@
 //! ```text
 //! asked for (fsync, sync) ----\
 //! interval after a change -----+--> checkpoint or data-sync logs --> flush --> answers
-//! 16 MiB unwritten -----------/
+//! 8 MiB unwritten ------------/
 //! ```
 //!
 //! Invariants: an answer of success is given only after every log that holds the caller's changes
