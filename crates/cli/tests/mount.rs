@@ -281,6 +281,26 @@ fn a_killed_server_is_got_over() {
     m.unmount();
 }
 
+/// The socket still takes calls while the process dies.
+#[test]
+fn a_server_killed_while_it_is_asked_is_got_over() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v, "-o", "nofuseblk"], "m");
+    let pid = process(&b, &v);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let asking = b.command(SILT).args(["umount", m.dir()]).stderr(Stdio::piped()).spawn().unwrap();
+    // Time to call and to wait for an answer; were it too short, there would be nobody to call.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let run = Run::of(&asking.wait_with_output().unwrap());
+    assert_eq!((run.code, run.err.as_str()), (0, ""));
+    assert!(!is_mounted(&b.path("m")));
+}
+
 #[test]
 fn the_helper_does_what_mount_8_expects() {
     if !can_mount() {

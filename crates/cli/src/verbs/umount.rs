@@ -122,14 +122,25 @@ fn busy_hint(e: ControlError) -> ControlError {
 /// Has the daemon unmount, and waits for its end where it is to end.
 fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Result<()> {
     let mut places = Vec::new();
+    let daemon = remote.process().ok();
     // One that is busy shall not be taken for one that hangs.
     remote.answer_within(Some(3 * PATIENCE));
-    target::call(&mut remote, Request::Status, |part| {
+    let answered = target::call(&mut remote, Request::Status, |part| {
         if let Response::Status(status) = part {
             places = status.mounts.into_iter().map(|m| m.dir).collect();
         }
         Ok(())
-    })?;
+    });
+    match (answered, mount) {
+        (Ok(()), _) => {}
+        // It was killed, and took our call while it died.
+        (Err(Failure::Error(e)), Some(mount))
+            if e.kind == Kind::Unavailable && has_ended(daemon.as_ref()) =>
+        {
+            return by_hand(&mount.dir, Unmount::Strict);
+        }
+        (Err(other), _) => return Err(other),
+    }
     remote.answer_within(None);
     // A bind mount is known to the kernel alone, and may be the last place where it is to be seen.
     let bound = mount.is_some_and(|m| !places.contains(&m.dir));
@@ -169,6 +180,14 @@ fn still_there(mount: Option<&Mount>) -> Result<bool> {
         Some(mount) => mounts::ours()?.iter().any(|m| m.dir == mount.dir),
         None => false,
     })
+}
+
+/// Whether the daemon has ended, or does so at once.
+fn has_ended(daemon: Option<&OwnedFd>) -> bool {
+    // It is gone if it could not be watched any more.
+    let Some(daemon) = daemon else { return true };
+    let mut fds = [PollFd::new(daemon, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 2, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// Waits for the end of the daemon; after a moment says what for.
