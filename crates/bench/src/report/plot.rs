@@ -84,7 +84,10 @@ fn paint<'a>(area: &Area<'a>, results: &Results, rows: &[Row], height: i32) -> P
     );
     area.draw(&Text::new(title, (16, 20), text(16, HPos::Left)))?;
     let mut at = LEFT;
-    for system in System::value_variants().iter().filter(|system| **system != System::Ext4) {
+    let took_part = |system: &&System| {
+        **system != System::Ext4 && results.cells.iter().any(|cell| cell.key.system == **system)
+    };
+    for system in System::value_variants().iter().filter(took_part) {
         area.draw(&Circle::new((at, 46), 5, colour(*system).filled()))?;
         area.draw(&Text::new(system.name(), (at + 10, 46), text(13, HPos::Left)))?;
         at += 110;
