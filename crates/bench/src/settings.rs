@@ -6,9 +6,7 @@
 use std::fs;
 
 use anyhow::{Context, Result};
-
-/// The kernel's switch of FUSE over io_uring.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+use silt_fuse::IO_URING_SWITCH as SWITCH;
 
 /// The switch is on, until this is dropped.
 pub struct Rings {

@@ -78,7 +78,7 @@ pub use reply::{
     ReplyInterrupt, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyStatx,
     ReplyWrite, ReplyXattr,
 };
-pub use ring::io_uring_is_on;
+pub use ring::{IO_URING_SWITCH, io_uring_is_on};
 pub use session::{Ended, Running, Session};
 
 /// The device that FUSE is spoken on.

@@ -195,6 +195,7 @@ mod tests {
             looks.push(wait(&mut patience, &mut now, 20 * US, 30 * US));
         }
         let total: usize = looks.iter().sum();
+        // One wait in a hundred at most.
         assert!((4..100).contains(&total), "{total}");
         // Once it is alone again it takes at most the longest rest.
         let again = (0..10_000).position(|_| wait(&mut patience, &mut now, 20 * US, US) > 0);

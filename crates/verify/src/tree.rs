@@ -61,6 +61,24 @@ pub struct Attributes {
     pub device: Option<(u32, u32)>,
 }
 
+/// The path of a name in a directory, of which `above` has the parent and the name, up to the root. None where it is
+/// longer than [`PATH_LIMIT`].
+fn path_of(above: &BTreeMap<u64, (u64, Vec<u8>)>, directory: u64, name: &[u8]) -> Option<Vec<u8>> {
+    let mut names = vec![name];
+    let (mut at, mut length) = (directory, name.len());
+    while at != Ino::ROOT.0 {
+        let (parent, name) = above.get(&at)?;
+        length += name.len() + 1;
+        if length > PATH_LIMIT {
+            return None;
+        }
+        names.push(name);
+        at = *parent;
+    }
+    names.reverse();
+    Some(names.join(&b'/'))
+}
+
 impl Attributes {
     fn of(ino: u64, raw: &RawInode) -> Self {
         let special = matches!(raw.file_type(), 0o020_000 | 0o060_000);
@@ -346,32 +364,29 @@ impl<'a> Tree<'a> {
     }
 
     /// Where inodes are found from the root, as far as directories can be read: a path of each that has one, names
-    /// joined by "/". What is damaged is passed over.
+    /// joined by "/". What is damaged is passed over. Memory is in proportion to the directories' blocks.
     pub fn names_of(&self, wanted: &BTreeSet<u64>) -> BTreeMap<u64, Vec<u8>> {
         let mut found = BTreeMap::new();
-        let mut seen = HashSet::from([Ino::ROOT.0]);
-        let mut todo = vec![(Ino::ROOT.0, Vec::new())];
+        // Paths are put together for what is wanted alone: entries may name more directories than there are.
+        let mut above = BTreeMap::from([(Ino::ROOT.0, (Ino::ROOT.0, Vec::new()))]);
+        let mut todo = vec![Ino::ROOT.0];
         if wanted.contains(&Ino::ROOT.0) {
             found.insert(Ino::ROOT.0, Vec::new());
         }
-        while let Some((directory, prefix)) = todo.pop() {
+        while let Some(directory) = todo.pop() {
             if found.len() == wanted.len() {
                 break;
             }
             for e in self.entries(directory).unwrap_or_default() {
-                if e.name == b"." || e.name == b".." || prefix.len() + e.name.len() >= PATH_LIMIT {
+                if e.name == b"." || e.name == b".." {
                     continue;
                 }
-                let mut path = prefix.clone();
-                if !path.is_empty() {
-                    path.push(b'/');
+                if wanted.contains(&e.ino) && !found.contains_key(&e.ino) {
+                    found.extend(path_of(&above, directory, &e.name).map(|path| (e.ino, path)));
                 }
-                path.extend_from_slice(&e.name);
-                if wanted.contains(&e.ino) {
-                    found.entry(e.ino).or_insert_with(|| path.clone());
-                }
-                if e.file_type == dir::file_type::DIR && seen.insert(e.ino) {
-                    todo.push((e.ino, path));
+                if e.file_type == dir::file_type::DIR && !above.contains_key(&e.ino) {
+                    above.insert(e.ino, (directory, e.name));
+                    todo.push(e.ino);
                 }
             }
         }
@@ -410,5 +425,38 @@ impl<'a> Tree<'a> {
         }
         out.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn inodes_are_found_by_their_paths() {
+        let device = crate::golden::open("basic-4k");
+        let tree = Tree::open(&device, Moment::Latest).unwrap();
+        let walked = tree.walk().unwrap();
+        let wanted = walked.iter().map(|w| w.attributes.ino).chain([999_999]).collect();
+        let found = tree.names_of(&wanted);
+        assert!(found.len() > 10 && found.values().any(|path| path.contains(&b'/')), "{found:?}");
+        for (ino, path) in &found {
+            assert!(walked.iter().any(|w| w.attributes.ino == *ino && w.path == *path), "{ino}: {path:?}");
+        }
+        assert!(
+            walked.iter().all(|w| found.contains_key(&w.attributes.ino)) && !found.contains_key(&999_999)
+        );
+    }
+
+    #[test]
+    fn paths_end_at_a_length() {
+        let deep = |depth: u64| -> BTreeMap<u64, (u64, Vec<u8>)> {
+            (3..depth + 3).map(|ino| (ino, (if ino == 3 { 2 } else { ino - 1 }, vec![b'n'; 255]))).collect()
+        };
+        assert_eq!(path_of(&deep(2), 4, b"f").unwrap().len(), 2 * 256 + 1);
+        assert_eq!(path_of(&deep(300), 302, b"f"), None);
+        assert_eq!(path_of(&deep(2), 77, b"f"), None, "leads nowhere");
     }
 }

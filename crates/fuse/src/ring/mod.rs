@@ -26,15 +26,15 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// The kernel's switch.
-const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// The kernel's switch of FUSE over io_uring: `Y` or `N`, for root to write.
+pub const IO_URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// True if this kernel knows FUSE over io_uring and an administrator has switched it on (`Y` in
 /// `/sys/module/fuse/parameters/enable_uring`). Then INIT offers [`InitFlags::OVER_IO_URING`].
 ///
 /// [`InitFlags::OVER_IO_URING`]: crate::InitFlags::OVER_IO_URING
 pub fn io_uring_is_on() -> bool {
-    std::fs::read_to_string(SWITCH).is_ok_and(|text| text.trim() == "Y")
+    std::fs::read_to_string(IO_URING_SWITCH).is_ok_and(|text| text.trim() == "Y")
 }
 
 /// Requests of one processor under way together; more wait in the kernel.
