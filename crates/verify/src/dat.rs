@@ -18,7 +18,7 @@ use crate::report::Place;
 use crate::sparse::{SparseArray, SparseBits};
 
 /// The DAT's blocks.
-pub(crate) struct Dat {
+pub struct Dat {
     pub layout: Layout,
     /// Disk block by file block offset.
     pub blocks: BTreeMap<u64, u64>,
@@ -81,7 +81,7 @@ impl<F: FnMut(&'static Invariant, Place, String)> Visitor for Walk<'_, '_, F> {
 
 impl Dat {
     /// Finds all blocks of the DAT.
-    pub fn load(
+    pub(crate) fn load(
         r: &Reader<'_>,
         inode: &RawInode,
         complain: impl FnMut(&'static Invariant, Place, String),
@@ -94,7 +94,7 @@ impl Dat {
     }
 
     /// The entry of a virtual block as it lies on disk; `Ok(None)` where its block is a hole.
-    pub fn entry(&self, r: &Reader<'_>, vblock: u64) -> Result<Option<DatEntry>, String> {
+    pub(crate) fn entry(&self, r: &Reader<'_>, vblock: u64) -> Result<Option<DatEntry>, String> {
         self.layout.check("DAT", vblock).map_err(|e| e.to_string())?;
         let place = self.layout.entry(vblock);
         let Some(block) = self.blocks.get(&place.block) else { return Ok(None) };
@@ -103,7 +103,7 @@ impl Dat {
     }
 
     /// Whether the entry's bit is set.
-    pub fn is_allocated(&self, r: &Reader<'_>, vblock: u64) -> Result<bool, String> {
+    pub(crate) fn is_allocated(&self, r: &Reader<'_>, vblock: u64) -> Result<bool, String> {
         self.layout.check("DAT", vblock).map_err(|e| e.to_string())?;
         let bitmap = self.layout.bitmap_block(self.layout.group(vblock));
         let Some(block) = self.blocks.get(&bitmap) else { return Ok(false) };

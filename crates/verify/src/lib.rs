@@ -32,6 +32,8 @@ mod segments;
 mod sparse;
 mod super_check;
 mod super_root;
+#[cfg(any(test, feature = "test-support"))]
+pub mod surgeon;
 mod tree;
 mod tree_check;
 

@@ -12,7 +12,7 @@ use crate::reader::Reader;
 
 /// A valid log.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Log {
+pub struct Log {
     pub pos: BlockNr,
     pub header: Header,
 }

@@ -3,7 +3,7 @@
 use silt_format::checkpoint::{self, CpHeader, INVALID, SNAPSHOT};
 
 use super::Case;
-use super::surgeon::{Surgeon, set_word, word};
+use crate::surgeon::{Surgeon, set_word, word};
 
 fn header(s: &mut Surgeon, change: impl FnOnce(&mut CpHeader)) {
     let block = s.file(4)[&0];

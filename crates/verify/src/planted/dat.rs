@@ -3,7 +3,7 @@
 use silt_format::dat::{DatEntry, LIVE};
 
 use super::Case;
-use super::surgeon::{Surgeon, set_word, word};
+use crate::surgeon::{Surgeon, set_word, word};
 
 /// A superseded block of the tree that lived for a while.
 fn past(s: &Surgeon) -> u64 {

@@ -3,7 +3,7 @@
 use silt_format::dir::{self, file_type};
 
 use super::Case;
-use super::surgeon::Surgeon;
+use crate::surgeon::Surgeon;
 
 /// Disk block of a directory's block.
 pub fn names_block(s: &Surgeon, directory: u64, offset: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::directories::{drop_name, names_block};
-use super::surgeon::{Surgeon, set_word};
+use crate::surgeon::{Surgeon, set_word};
 
 fn patch(s: &mut Surgeon, path: &str, change: impl FnOnce(&mut silt_format::inode::RawInode)) {
     let ino = s.ino(path);

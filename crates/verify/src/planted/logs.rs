@@ -1,7 +1,7 @@
 //! Logs: headers, checksums, records, and their order.
 
 use super::Case;
-use super::surgeon::Sums;
+use crate::surgeon::Sums;
 
 pub const CASES: &[Case] = &[
     ("log-header", "basic-4k", |s| {

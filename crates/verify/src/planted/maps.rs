@@ -3,7 +3,7 @@
 use silt_format::btree::NodeMut;
 
 use super::Case;
-use super::surgeon::{Surgeon, set_word, word};
+use crate::surgeon::{Surgeon, set_word, word};
 
 /// Disk block of node `i` below the root of a file's B-tree, and its virtual block.
 fn node(s: &Surgeon, path: &str, i: usize) -> (u64, u64) {

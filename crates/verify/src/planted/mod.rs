@@ -12,14 +12,13 @@ mod maps;
 mod mutation;
 mod recovery;
 mod super_blocks;
-pub(crate) mod surgeon;
 mod usage;
 
 use std::collections::HashSet;
 
 use crate::invariants;
+use crate::surgeon::Surgeon;
 use crate::{Options, Report, check};
-use surgeon::Surgeon;
 
 /// (identifier, golden volume, what to do to it).
 type Case = (&'static str, &'static str, fn(&mut Surgeon));

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 
-use super::surgeon::{Sums, Surgeon};
 use super::{Options, check};
+use crate::surgeon::{Sums, Surgeon};
 use crate::{Moment, Tree};
 
 /// Cases to run; `SILT_MUTATIONS` asks for more.

@@ -2,7 +2,7 @@
 
 use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
 
-use super::surgeon::Surgeon;
+use crate::surgeon::Surgeon;
 use crate::{Moment, Options, Tree, check};
 
 const WHOLE: u16 = LOGBGN | SYNDT | LOGEND;
@@ -45,7 +45,7 @@ fn a_torn_log_ends_the_trail() {
     let next = s.append_log(at, WHOLE, &[(a, 0, vec![b'1'])]);
     let end = s.append_log(next, WHOLE, &[(a, 1, vec![b'2'])]);
     s.append_log(end, WHOLE, &[(a, 2, vec![b'3'])]);
-    s.patch_with(next + 1, super::surgeon::Sums::None, |b| b[9] = 1);
+    s.patch_with(next + 1, crate::surgeon::Sums::None, |b| b[9] = 1);
     assert_eq!(check(&s.device, &Options::default()).stats.pending_logs, 1);
     assert_eq!(first_byte(&s, "a0", 0), b'1');
     assert_eq!(first_byte(&s, "a0", 1), before);

@@ -4,7 +4,7 @@ use silt_device::Device;
 use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
 
 use super::Case;
-use super::surgeon::Sums;
+use crate::surgeon::Sums;
 
 const BOTH: (bool, bool) = (true, true);
 const FIRST: (bool, bool) = (true, false);

@@ -4,7 +4,7 @@ use silt_format::SegNr;
 use silt_format::segment_usage::{self, SuEntry};
 
 use super::Case;
-use super::surgeon::{Surgeon, set_word};
+use crate::surgeon::{Surgeon, set_word};
 
 fn header(s: &mut Surgeon, change: impl FnOnce(&mut segment_usage::SuHeader)) {
     let block = s.file(5)[&0];
@@ -30,7 +30,7 @@ pub const CASES: &[Case] = &[
         s.patch_root(|r| {
             let mut bmap = [0; 56];
             // Only a second block, which is the first one's.
-            set_word(&mut bmap, 2, super::surgeon::word(&r.sufile.bmap, 1));
+            set_word(&mut bmap, 2, crate::surgeon::word(&r.sufile.bmap, 1));
             r.sufile.bmap = bmap;
         });
     }),

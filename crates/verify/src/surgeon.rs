@@ -1,4 +1,6 @@
-//! Finds structures of a volume and changes them, checksums included.
+//! Finds structures of a volume and changes them, checksums included: how tests break volumes on purpose. Panics where
+//! the volume has no such structure.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // test support
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,9 +16,10 @@ use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Cno, Geometry, Ino, crc32};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::dat::Dat;
+pub use crate::dat::Dat;
 use crate::reader::Reader;
-use crate::search::{self, Found, Log};
+pub use crate::search::Log;
+use crate::search::{self, Found};
 use crate::{files, golden};
 
 /// Which checksums to make right after a change.
@@ -39,6 +42,7 @@ pub struct Surgeon {
 static UNPACKED: Mutex<BTreeMap<&'static str, MemoryDevice>> = Mutex::new(BTreeMap::new());
 
 impl Surgeon {
+    /// A fork of a golden volume.
     pub fn golden(name: &'static str) -> Self {
         let mut unpacked = UNPACKED.lock().unwrap_or_else(PoisonError::into_inner);
         let device = unpacked.entry(name).or_insert_with(|| golden::open(name)).fork();
@@ -50,6 +54,7 @@ impl Surgeon {
         (r, start.found)
     }
 
+    /// Numbers of the volume.
     pub fn g(&self) -> Geometry {
         self.geometry()
     }
@@ -59,15 +64,18 @@ impl Surgeon {
         self.open().1.latest
     }
 
+    /// Number of the latest checkpoint.
     pub fn cno(&self) -> u64 {
         self.open().1.cno
     }
 
+    /// The latest super root.
     pub fn root(&self) -> SuperRoot {
         let (r, found) = self.open();
         SuperRoot::parse(&r.g, &r.block(BlockNr(found.latest.end() - 1)).unwrap()).unwrap()
     }
 
+    /// Where the DAT's blocks lie.
     pub fn dat(&self) -> Dat {
         Dat::load(&self.open().0, &self.root().dat, |_, _, _| {})
     }
@@ -233,6 +241,7 @@ impl Surgeon {
         (self.file(6)[&at.block], at.byte)
     }
 
+    /// Changes an inode of the latest tree.
     pub fn patch_inode(&mut self, ino: u64, change: impl FnOnce(&mut RawInode)) {
         let (block, byte) = self.inode_place(ino);
         self.patch(block, |b| {
@@ -248,11 +257,13 @@ impl Surgeon {
         (self.file(4)[&block], byte)
     }
 
+    /// A checkpoint's entry.
     pub fn checkpoint(&self, cno: u64) -> CpEntry {
         let (block, byte) = self.checkpoint_place(cno);
         checkpoint::entry(&self.read(block), byte).unwrap()
     }
 
+    /// Changes a checkpoint's entry.
     pub fn patch_checkpoint(&mut self, cno: u64, change: impl FnOnce(&mut CpEntry)) {
         let (block, byte) = self.checkpoint_place(cno);
         self.patch(block, |b| {
@@ -262,11 +273,13 @@ impl Surgeon {
         });
     }
 
+    /// A DAT entry.
     pub fn dat_entry(&self, v: u64) -> DatEntry {
         let (r, _) = self.open();
         self.dat().entry(&r, v).unwrap().unwrap()
     }
 
+    /// Changes a DAT entry.
     pub fn patch_dat(&mut self, v: u64, change: impl FnOnce(&mut DatEntry)) {
         let dat = self.dat();
         let at = dat.layout.entry(v);
