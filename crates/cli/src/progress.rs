@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use silt_verify::Watch;
 
 /// A bar over `total` bytes; nothing is drawn where standard error is no terminal or `quiet`.
 pub fn bytes(total: u64, what: &'static str, quiet: bool) -> ProgressBar {
@@ -14,5 +15,40 @@ pub fn bytes(total: u64, what: &'static str, quiet: bool) -> ProgressBar {
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,
+    }
+}
+
+/// A bar for each stage of long work, with an estimate; nothing where standard error is no terminal or `quiet`.
+pub struct Stages(ProgressBar);
+
+impl Stages {
+    /// Nothing is drawn before the first stage.
+    pub fn new(quiet: bool) -> Self {
+        let hidden = quiet || !std::io::stderr().is_terminal();
+        Stages(if hidden { ProgressBar::hidden() } else { ProgressBar::no_length() })
+    }
+}
+
+impl Watch for Stages {
+    fn stage(&self, what: &'static str, total: u64) {
+        let template = match total {
+            0 => "{msg} {spinner} {human_pos}",
+            _ => "{msg} [{bar:40}] {percent}%, {eta} left",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.set_style(style.progress_chars("=> "));
+        }
+        self.0.reset();
+        self.0.set_length(total);
+        self.0.set_message(what);
+    }
+    fn done(&self, units: u64) {
+        self.0.inc(units);
+    }
+}
+
+impl Drop for Stages {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }

@@ -36,8 +36,10 @@ mod super_root;
 pub mod surgeon;
 mod tree;
 mod tree_check;
+mod watch;
 
 pub use check::{Options, check, is_no_volume};
 pub use error::Error;
 pub use report::{Finding, Place, Report, Severity, Stats};
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};
+pub use watch::{Unwatched, Watch};
