@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use silt_device::Device;
 use silt_engine::Volume;
 
+use crate::scrub::{ScrubAction, ScrubStatus};
 use crate::{ControlError, Kind, MomentMount, MountPoint, Result, UnmountWhat};
 
 /// Who asks; the kernel vouches for both numbers.
@@ -77,6 +78,11 @@ pub trait Host {
 
     /// Unmounts; what was unmounted. `Everything` ends the daemon after the answer.
     fn unmount(&self, _caller: &Caller, _what: &UnmountWhat) -> Result<Vec<PathBuf>> {
+        Err(not_mounted())
+    }
+
+    /// Scrubs, see [`ScrubAction`].
+    fn scrub(&self, _action: &ScrubAction) -> Result<ScrubStatus> {
         Err(not_mounted())
     }
 

@@ -23,6 +23,7 @@ mod paths;
 mod remote;
 mod request;
 mod response;
+pub mod scrub;
 mod serve;
 pub mod socket;
 mod wire;

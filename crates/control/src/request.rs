@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scrub::ScrubAction;
 use crate::{Moment, paths};
 
 /// Most numbers in one request that carries a list.
@@ -67,6 +68,8 @@ pub enum Request {
     MountMoment(MomentMount),
     /// Unmounts. Answer: what was unmounted.
     Unmount(UnmountWhat),
+    /// Scrubbing of a mounted volume. Answer: [`crate::scrub::ScrubStatus`].
+    Scrub(ScrubAction),
 }
 
 /// Which checkpoints.
@@ -152,14 +155,16 @@ impl Request {
             | Request::DumpSegments { .. }
             | Request::Sync
             | Request::FindMoment { .. }
-            | Request::ShowSettings => true,
+            | Request::ShowSettings
+            | Request::Scrub(ScrubAction::Status) => true,
             Request::MakeCheckpoint { .. }
             | Request::ChangeMode { .. }
             | Request::RemoveCheckpoints { .. }
             | Request::Tune(_)
             | Request::Resize { .. }
             | Request::MountMoment(_)
-            | Request::Unmount(_) => false,
+            | Request::Unmount(_)
+            | Request::Scrub(_) => false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scrub::ScrubStatus;
 use crate::{ControlError, paths};
 
 /// One part of an answer.
@@ -37,6 +38,8 @@ pub enum Response {
     Mounted(#[serde(with = "paths")] PathBuf),
     /// What was unmounted.
     Unmounted(#[serde(with = "paths")] PathBuf),
+    /// To [`crate::Request::Scrub`].
+    Scrub(Box<ScrubStatus>),
     /// A sentence worth telling beside the answer.
     Notice(String),
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{Caller, ControlError, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat};
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
@@ -12,6 +13,7 @@ use silt_fuse::{MountOptions, Unmount};
 use crate::config::Config;
 use crate::core::{Core, Want, now_secs};
 use crate::moments::Moments;
+use crate::scrub::Scrubber;
 
 /// See the module.
 pub struct DaemonHost {
@@ -24,6 +26,7 @@ pub struct DaemonHost {
     since: u64,
     uid: u32,
     on_block_device: bool,
+    scrubber: Scrubber,
 }
 
 impl DaemonHost {
@@ -39,6 +42,7 @@ impl DaemonHost {
         DaemonHost {
             volume: config.volume.clone(),
             dir,
+            scrubber: Scrubber::new(core.clone()),
             device,
             core,
             moments,
@@ -47,6 +51,13 @@ impl DaemonHost {
             uid: rustix::process::geteuid().as_raw(),
             on_block_device,
         }
+    }
+}
+
+impl DaemonHost {
+    /// Ends a scrub that runs; what it has come to is kept.
+    pub fn stop_scrub(&self) {
+        self.scrubber.stop();
     }
 }
 
@@ -117,6 +128,10 @@ impl Host for DaemonHost {
             notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
         }
         notes
+    }
+
+    fn scrub(&self, action: &ScrubAction) -> Result<ScrubStatus, ControlError> {
+        self.scrubber.act(action)
     }
 
     fn mount_moment(&self, _caller: &Caller, m: &MomentMount) -> Result<PathBuf, ControlError> {

@@ -24,6 +24,7 @@ mod mount;
 mod notices;
 mod reading;
 mod run;
+mod scrub;
 mod writer;
 mod xflags;
 

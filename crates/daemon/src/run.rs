@@ -237,6 +237,7 @@ fn serve(
     signals.close();
     stopper.stop();
     let _ = server.join();
+    host.stop_scrub();
     let _ = orphans.join();
     ended?;
     Ok(())

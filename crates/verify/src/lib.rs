@@ -2,6 +2,7 @@
 //!
 //! - [`check()`] looks at everything the format says of a volume and reports what does not hold,
 //!   each with the identifier of an invariant in [`invariants`].
+//! - [`scrub`] verifies the checksums of logs and says what is hit where one does not match.
 //! - [`Tree`] is a plain reader of files at the latest moment or at any checkpoint.
 //! - `golden` (feature `test-support`) opens the golden volumes in memory.
 //!
@@ -27,6 +28,7 @@ mod planted;
 mod reader;
 mod records;
 mod report;
+pub mod scrub;
 mod search;
 mod segments;
 mod sparse;

@@ -57,6 +57,11 @@ impl<'a> Reader<'a> {
         Ok(block)
     }
 
+    /// Forgets what was read: the next look is at the device.
+    pub fn forget(&self) {
+        *self.cache.lock() = Cache::default();
+    }
+
     /// Fills `buf` (whole blocks) from `nr` on, past the cache.
     pub fn read(&self, nr: BlockNr, buf: &mut [u8]) -> Result<(), String> {
         if nr.0 >= self.g.end_block() {

@@ -138,13 +138,13 @@ pub struct Walked {
 
 /// The tree at one moment. Reads the device when asked; the volume must not change meanwhile.
 pub struct Tree<'a> {
-    r: Reader<'a>,
-    dat: Dat,
-    layout: Layout,
-    cno: u64,
-    ifile: BTreeMap<u64, u64>,
+    pub(crate) r: Reader<'a>,
+    pub(crate) dat: Dat,
+    pub(crate) layout: Layout,
+    pub(crate) cno: u64,
+    pub(crate) ifile: BTreeMap<u64, u64>,
     /// Disk block by (inode, offset), of data-sync logs.
-    overlay: BTreeMap<(u64, u64), u64>,
+    pub(crate) overlay: BTreeMap<(u64, u64), u64>,
 }
 
 impl<'a> Tree<'a> {

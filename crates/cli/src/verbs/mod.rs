@@ -11,6 +11,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod resize;
 pub mod rmcp;
+pub mod scrub;
 pub mod status;
 pub mod sync;
 pub mod tune;
@@ -36,6 +37,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Scrub(args) => scrub::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),

@@ -59,6 +59,7 @@ impl Bench {
             .env("LC_ALL", "C")
             .env("HOME", self.dir.path())
             .env("XDG_DATA_HOME", self.path("data"))
+            .env("XDG_STATE_HOME", self.path("state"))
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .stdin(Stdio::null());
         command

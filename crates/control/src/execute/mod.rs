@@ -48,6 +48,10 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
             }
             out(Response::Mounted(host.mount_moment(caller, &mount)?))
         }
+        Request::Scrub(action) => {
+            let status = host.scrub(&action)?.within_an_answer();
+            out(Response::Scrub(Box::new(status)))
+        }
         Request::Unmount(what) => {
             for dir in host.unmount(caller, &what)? {
                 out(Response::Unmounted(dir))?;

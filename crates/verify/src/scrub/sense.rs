@@ -1,0 +1,56 @@
+//! Whether a block of a log can be what its record says: what a damaged block often cannot.
+
+use silt_format::dat::{DatEntry, LIVE};
+use silt_format::palloc::{Kind, Layout};
+use silt_format::{BlockNr, Geometry, btree, checkpoint, dir};
+
+use crate::records::Record;
+
+/// Why a block makes no sense, if it makes none. `directory`: the file is one.
+pub(crate) fn objection(
+    g: &Geometry,
+    ino: u64,
+    record: Record,
+    directory: bool,
+    block: &[u8],
+) -> Option<String> {
+    match record {
+        Record::Node { .. } => btree::check_node(block, None).err().map(|e| e.to_string()),
+        Record::DatNode { level, .. } => btree::check_node(block, Some(level)).err().map(|e| e.to_string()),
+        Record::DatData { offset } => dat(g, offset, block),
+        Record::Data { offset, .. } if ino == 4 => cpfile(g, offset, block),
+        Record::Data { .. } if directory => dir::check(block).err().map(|e| e.to_string()),
+        Record::Data { .. } => None,
+    }
+}
+
+fn dat(g: &Geometry, offset: u64, block: &[u8]) -> Option<String> {
+    let layout = Layout::new(g, g.dat_entry_size);
+    let Kind::Entries { first } = layout.kind(offset) else { return None };
+    for (i, bytes) in block.chunks_exact(g.dat_entry_size as usize).enumerate() {
+        let entry = DatEntry::read(bytes, 0).ok()?;
+        let (nr, start, end) = (entry.blocknr.get(), entry.start.get(), entry.end.get());
+        let v = first.saturating_add(i as u64);
+        if nr != 0 && !g.holds(BlockNr(nr)) {
+            return Some(format!("virtual block {v} lies at block {nr}, outside the volume"));
+        }
+        if end != LIVE && start > end {
+            return Some(format!("virtual block {v} lives from {start} to {end}"));
+        }
+    }
+    None
+}
+
+fn cpfile(g: &Geometry, offset: u64, block: &[u8]) -> Option<String> {
+    for slot in 0..checkpoint::per_block(g) {
+        let byte = usize::try_from(slot).ok()? * g.checkpoint_size as usize;
+        let (Ok(entry), Some(cno)) = (checkpoint::entry(block, byte), checkpoint::cno_at(g, offset, slot))
+        else {
+            continue;
+        };
+        if !entry.is_invalid() && entry.cno.get() != cno.0 {
+            return Some(format!("the entry of checkpoint {cno} has number {}", entry.cno));
+        }
+    }
+    None
+}
