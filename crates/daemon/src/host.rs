@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use silt_control::{Caller, ControlError, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat};
+use silt_control::{
+    Caller, ControlError, Damage, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat,
+};
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
 use silt_fuse::{MountOptions, Unmount};
@@ -117,6 +119,11 @@ impl Host for DaemonHost {
             notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
         }
         notes
+    }
+
+    fn damage(&self) -> (Vec<Damage>, u64) {
+        self.core.damages.name_all(&self.core.fs);
+        self.core.damages.all()
     }
 
     fn mount_moment(&self, _caller: &Caller, m: &MomentMount) -> Result<PathBuf, ControlError> {
