@@ -8,7 +8,7 @@ use silt_device::Device;
 use silt_engine::Volume;
 
 use crate::scrub::{ScrubAction, ScrubStatus};
-use crate::{ControlError, Kind, MomentMount, MountPoint, Result, UnmountWhat};
+use crate::{ControlError, Damage, Kind, MomentMount, MountPoint, Result, UnmountWhat};
 
 /// Who asks; the kernel vouches for both numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +69,12 @@ pub trait Host {
     /// Sentences worth telling: what opening found.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Files found damaged since it was mounted, the first met first, and how often damage was met that is not
+    /// in the list because that is full.
+    fn damage(&self) -> (Vec<Damage>, u64) {
+        (Vec::new(), 0)
     }
 
     /// Mounts a moment; where it is mounted then.

@@ -36,5 +36,7 @@ pub use local::LocalVolume;
 pub use moment::Moment;
 pub use remote::{PATIENCE, RemoteVolume};
 pub use request::{CheckpointQuery, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
-pub use response::{Checkpoint, DumpItem, MountPoint, Removed, Resized, Response, Segment, Settings, Status};
+pub use response::{
+    Checkpoint, Damage, DumpItem, MountPoint, Removed, Resized, Response, Segment, Settings, Status,
+};
 pub use serve::serve;

@@ -16,6 +16,8 @@ pub const MAX_LIST: usize = 4096;
 pub enum Request {
     /// What the volume is and how it is. Answer: [`crate::Status`].
     Status,
+    /// Files found damaged since the volume was mounted. Answers: batches of [`crate::Damage`].
+    ListDamage,
     /// Answers: batches of [`crate::Checkpoint`].
     ListCheckpoints(CheckpointQuery),
     /// Makes what waits a checkpoint, and it a snapshot if asked. Answer: its number.
@@ -150,6 +152,7 @@ impl Request {
     pub fn only_looks(&self) -> bool {
         match self {
             Request::Status
+            | Request::ListDamage
             | Request::ListCheckpoints(_)
             | Request::ListSegments(_)
             | Request::DumpSegments { .. }

@@ -40,6 +40,8 @@ pub enum Response {
     Unmounted(#[serde(with = "paths")] PathBuf),
     /// To [`crate::Request::Scrub`].
     Scrub(Box<ScrubStatus>),
+    /// A batch, the first met first.
+    Damage(Vec<Damage>),
     /// A sentence worth telling beside the answer.
     Notice(String),
 }
@@ -202,9 +204,34 @@ pub struct Status {
     pub sync_arrives: Option<bool>,
     /// The daemon.
     pub pid: Option<u32>,
+    /// Files that were found damaged since it was mounted ([`crate::Request::ListDamage`]).
+    #[serde(default)]
+    pub damaged: u64,
     /// Sentences worth telling.
     #[serde(default)]
     pub notes: Vec<String>,
+}
+
+/// A file in which damage was met while the volume was mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// From the root of the volume; none where it is not known.
+    pub path: Option<String>,
+    pub inode: u64,
+    /// Of the past moment it was met in; none: the live tree.
+    pub checkpoint: Option<u64>,
+    /// First byte of the file that was asked for in vain, where bytes were.
+    pub start: Option<u64>,
+    /// Behind the last one.
+    pub end: Option<u64>,
+    /// What is wrong where, as it was met first.
+    pub what: String,
+    /// When that was, in seconds since 1970.
+    pub first: u64,
+    /// How often it was met.
+    pub times: u64,
+    /// First block of the log that is damaged, where only that is known.
+    pub block: Option<u64>,
 }
 
 /// The super block, as far as people change it or ask for it.

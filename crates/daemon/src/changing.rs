@@ -5,12 +5,14 @@
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
+use silt_engine::Tree;
 use silt_format::Ino;
 use silt_fs::{Fs, FsError};
 use silt_fuse::{Errno, NodeId};
 
 use crate::convert::ino;
 use crate::core::{Core, Want};
+use crate::damage::Met;
 use crate::notices::Notice;
 
 /// A request that changes something. `run` does it and says which inode its answer hands out to the
@@ -74,7 +76,10 @@ where
         drop(fs);
         let (value, handed_out) = match result {
             Ok(done) => done,
-            Err(e) => return answer(Err(errno(core, &e))),
+            Err(e) => {
+                let name = names.first().map(|(dir, name)| (*dir, &name[..]));
+                return answer(Err(errno(core, Tree::Live, name, &e)));
+            }
         };
         core.touched();
         // Data is counted by its blocks.
@@ -120,10 +125,12 @@ fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Optio
         || node.is_some_and(|n| fs.is_sync(ino(n)))
 }
 
-/// The error number for the kernel; damage goes to the log and the super blocks.
-pub fn errno(core: &Core, e: &FsError) -> Errno {
-    if let FsError::Io { .. } = e {
-        core.met_damage(&e.to_string());
+/// The error number for the kernel; damage goes to the log and the super blocks. `name`: the directory and the name
+/// that were asked for, if any were.
+pub fn errno(core: &Core, tree: Tree, name: Option<(NodeId, &[u8])>, e: &FsError) -> Errno {
+    if let FsError::Io { ino: of, what } = e {
+        let name = name.map(|(dir, name)| (ino(dir), name));
+        core.met_damage(Met { name, ..Met::of(tree, Ino(*of), what.clone()) });
     }
     Errno::from_raw(e.errno())
 }

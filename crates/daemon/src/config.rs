@@ -51,6 +51,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Mount as `fuseblk` if that can be had, so that sync(2) may arrive; root only.
     pub block_type: bool,
+    /// The first read from a log holds it against its checksum.
+    pub verify: bool,
     /// Requests come through io_uring where the kernel offers it.
     pub io_uring: bool,
 }
@@ -76,6 +78,7 @@ impl Default for MountOptions {
             dev: false,
             exec: true,
             block_type: true,
+            verify: false,
             io_uring: false,
         }
     }

@@ -81,8 +81,10 @@ pub fn entry(s: &Stat) -> Entry {
 /// enough to remove it. Everything else is asked for again each time, and is an error.
 pub fn damaged_entry(ino: Ino, kind: u32) -> Entry {
     let mode = if kind == 0 { libc::S_IFREG } else { kind };
+    // The root cannot be an entry: to the kernel it is something that is not there.
+    let node = if ino == Ino::ROOT { NodeId::MAX } else { node(ino) };
     Entry {
-        node: node(ino),
+        node,
         generation: 0,
         attr: Attr { ino: ino.0, mode, nlink: 1, blksize: 4096, ..Attr::default() },
         attr_ttl: Duration::ZERO,

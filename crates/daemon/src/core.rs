@@ -19,6 +19,7 @@ use silt_fuse::Notifier;
 
 use crate::burst::Burst;
 use crate::config::MountOptions;
+use crate::damage::{DamageLog, Met};
 use crate::notices::{Notice, Notices};
 
 /// What a caller wants durable.
@@ -95,6 +96,8 @@ pub struct Core {
     pub sync_arrives: AtomicBool,
     /// Damage was met that the super blocks do not tell of yet.
     pub damage: AtomicBool,
+    /// What damage was met.
+    pub damages: DamageLog,
     /// Tells the kernel that what it cached is no longer so.
     pub notifier: OnceLock<Notifier>,
     notices: Notices,
@@ -129,6 +132,7 @@ impl Core {
             block_size,
             sync_arrives: AtomicBool::new(false),
             damage: AtomicBool::new(false),
+            damages: DamageLog::default(),
             notifier: OnceLock::new(),
             notices: Notices::default(),
             burst: Burst::default(),
@@ -245,10 +249,10 @@ impl Core {
         rx.recv().unwrap_or(Err(libc::EIO))
     }
 
-    /// Damage of the volume was met. The log writer tells it in the super blocks, and ends writing if
-    /// the mount says so (`errors=remount-ro`). May be called with `fs` locked.
-    pub fn met_damage(&self, what: &str) {
-        tracing::error!("{what}");
+    /// Damage of the volume was met. It is noted ([`crate::damage`]); the log writer tells it in the super blocks,
+    /// and ends writing if the mount says so (`errors=remount-ro`). May be called with `fs` locked.
+    pub fn met_damage(&self, met: Met<'_>) {
+        self.damages.note(met);
         if !self.damage.swap(true, Ordering::Relaxed) {
             self.queue.lock().write_back = true;
             self.wake.notify_one();

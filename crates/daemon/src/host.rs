@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use silt_control::scrub::{ScrubAction, ScrubStatus};
-use silt_control::{Caller, ControlError, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat};
+use silt_control::{
+    Caller, ControlError, Damage, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat,
+};
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
 use silt_fuse::{MountOptions, Unmount};
@@ -132,6 +134,11 @@ impl Host for DaemonHost {
 
     fn scrub(&self, action: &ScrubAction) -> Result<ScrubStatus, ControlError> {
         self.scrubber.act(action)
+    }
+
+    fn damage(&self) -> (Vec<Damage>, u64) {
+        self.core.damages.name_all(&self.core.fs);
+        self.core.damages.all()
     }
 
     fn mount_moment(&self, _caller: &Caller, m: &MomentMount) -> Result<PathBuf, ControlError> {

@@ -13,6 +13,7 @@ mod changing;
 mod config;
 mod convert;
 mod core;
+mod damage;
 mod error;
 mod fixing;
 mod freed;
@@ -30,6 +31,8 @@ mod xflags;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod fault_tests;
 

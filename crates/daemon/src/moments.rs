@@ -49,7 +49,7 @@ impl Moments {
         let started = (|| {
             let session = Session::mount(dir, options)?;
             let at = session.mount_point().unwrap_or(dir).to_owned();
-            let readers = Readers::start(&core.device)?;
+            let readers = Readers::start(core)?;
             let mount = Mount::new(core.clone(), Tree::Past(c.0), readers, close.clone());
             let running = session.spawn(Arc::new(mount), 1)?;
             Ok((at, running))

@@ -1,8 +1,12 @@
 //! What the kernel asks of one mounted tree: the live one, or a moment beside it.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use silt_engine::Tree;
 use silt_format::Ino;
@@ -18,12 +22,16 @@ use silt_fuse::{
 use crate::changing::{Change, errno, must_wait};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, set_time, time};
 use crate::core::{Core, Want};
+use crate::damage::Met;
 use crate::fixing::Fixing;
 use crate::notices::Notice;
-use crate::reading::Readers;
+use crate::reading::{Readers, Wanted};
 
 /// How files without a name are opened: what the kernel has cached stays valid, and closing needs no word.
 const KEEP: OpenFlags = OpenFlags::KEEP_CACHE.union(OpenFlags::NOFLUSH);
+
+/// Most directories that are kept in mind as damaged.
+const BROKEN_DIRS: usize = 10_000;
 
 /// One mount.
 pub struct Mount {
@@ -31,6 +39,8 @@ pub struct Mount {
     tree: Tree,
     readers: Readers,
     fixing: Fixing,
+    /// Directories whose inodes cannot be used, which the kernel knows: shown as empty and closed to all.
+    broken_dirs: Mutex<HashSet<NodeId>>,
     /// Runs when the kernel lets go of the mount.
     on_destroy: Box<dyn Fn() + Send + Sync>,
 }
@@ -42,16 +52,23 @@ impl Mount {
         readers: Readers,
         on_destroy: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        Mount { core, tree, readers, fixing: Fixing::default(), on_destroy: Box::new(on_destroy) }
+        Mount {
+            core,
+            tree,
+            readers,
+            fixing: Fixing::default(),
+            broken_dirs: Mutex::default(),
+            on_destroy: Box::new(on_destroy),
+        }
     }
 
     fn errno(&self, e: &FsError) -> Errno {
-        errno(&self.core, e)
+        errno(&self.core, self.tree, None, e)
     }
 
-    fn remember(&self, fs: &mut Fs, ino: Ino) {
+    fn remember(&self, fs: &mut Fs, ino: Ino, parent: Ino) {
         if self.tree == Tree::Live {
-            fs.remember(ino);
+            fs.remember_in(ino, parent);
         }
     }
 
@@ -100,7 +117,7 @@ impl Mount {
         let own = name.to_vec();
         let run = move |fs: &mut Fs| {
             let s = run(fs, &own)?;
-            fs.remember(s.ino);
+            fs.remember_in(s.ino, ino(parent));
             Ok((s, Some(s.ino)))
         };
         self.change_names((parent, name), None, run, answer);
@@ -202,7 +219,7 @@ impl Filesystem for Mount {
         let mut fs = self.core.fs.lock();
         match fs.lookup(self.tree, ino(parent), name) {
             Ok(s) => {
-                self.remember(&mut fs, s.ino);
+                self.remember(&mut fs, s.ino, ino(parent));
                 drop(fs);
                 reply.entry(&entry(&s));
             }
@@ -213,12 +230,21 @@ impl Filesystem for Mount {
                 if let Ok((ino, _)) = named
                     && matches!(fs.getattr(self.tree, ino), Err(FsError::Io { .. }))
                 {
-                    self.remember(&mut fs, ino);
+                    self.remember(&mut fs, ino, crate::convert::ino(parent));
                 }
                 drop(fs);
-                let errno = self.errno(&e);
+                let errno = errno(&self.core, self.tree, Some((parent, name)), &e);
                 match named {
-                    Ok((ino, kind)) => reply.entry(&damaged_entry(ino, kind)),
+                    Ok((ino, kind)) => {
+                        let entry = damaged_entry(ino, kind);
+                        if kind == libc::S_IFDIR {
+                            let mut broken = self.broken_dirs.lock();
+                            if broken.len() < BROKEN_DIRS {
+                                broken.insert(entry.node);
+                            }
+                        }
+                        reply.entry(&entry);
+                    }
                     Err(_) => reply.error(errno),
                 }
             }
@@ -230,6 +256,7 @@ impl Filesystem for Mount {
         if self.tree != Tree::Live {
             return;
         }
+        self.broken_dirs.lock().remove(&node);
         let mut fs = self.core.fs.lock();
         if let Err(e) = fs.forget(ino(node), lookups) {
             tracing::warn!("{e}");
@@ -245,7 +272,15 @@ impl Filesystem for Mount {
         let result = self.core.fs.lock().getattr(self.tree, ino(node));
         match result {
             Ok(s) => reply.attr(&attr(&s), TTL),
-            Err(e) => reply.error(self.errno(&e)),
+            Err(e) => {
+                let errno = self.errno(&e);
+                // Who removes a tree looks at a directory before it opens it.
+                if self.broken_dirs.lock().contains(&node) {
+                    reply.attr(&damaged_entry(ino(node), libc::S_IFDIR).attr, Duration::ZERO);
+                } else {
+                    reply.error(errno);
+                }
+            }
         }
     }
 
@@ -346,7 +381,14 @@ impl Filesystem for Mount {
             fs.read_plan(self.tree, ino(node), read.offset, read.size as usize)
         };
         match plan {
-            Ok(plan) => self.readers.read(plan, reply),
+            Ok(plan) => self
+                .readers
+                .read(Wanted { tree: self.tree, ino: ino(node), offset: read.offset, plan }, reply),
+            Err(FsError::Io { ino: of, what }) => {
+                let bytes = Some(read.offset..read.offset.saturating_add(u64::from(read.size)));
+                self.core.met_damage(Met { bytes, ..Met::of(self.tree, Ino(of), what) });
+                reply.error(Errno::EIO);
+            }
             Err(e) => reply.error(self.errno(&e)),
         }
     }
@@ -423,8 +465,8 @@ impl Filesystem for Mount {
             }
             None => flow(reply.add_plain(e.ino.0, e.next, FileType::from_mode(e.file_type), e.name)),
         });
-        for ino in seen {
-            self.remember(&mut fs, ino);
+        for found in seen {
+            self.remember(&mut fs, found, ino(node));
         }
         drop(fs);
         match result {

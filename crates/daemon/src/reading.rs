@@ -6,12 +6,17 @@
 
 use std::cell::RefCell;
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
-use silt_device::Device;
+use silt_engine::{LogState, Tree, Watched};
+use silt_format::{BlockNr, Geometry, Ino};
 use silt_fs::{ReadPiece, Source};
 use silt_fuse::{Errno, ReplyData};
+
+use crate::core::Core;
+use crate::damage::Met;
 
 /// Reader threads.
 const THREADS: usize = 4;
@@ -29,35 +34,56 @@ thread_local! {
 }
 
 /// A read whose places are known.
+pub struct Wanted {
+    pub tree: Tree,
+    pub ino: Ino,
+    /// Byte of the file that the plan begins with.
+    pub offset: u64,
+    pub plan: Vec<ReadPiece>,
+}
+
 struct Job {
-    plan: Vec<ReadPiece>,
+    wanted: Wanted,
     reply: ReplyData,
 }
 
 /// Hands reads out.
 pub struct Readers {
-    device: Arc<dyn Device>,
+    shared: Arc<Shared>,
     jobs: Sender<Job>,
+}
+
+/// What the threads need.
+struct Shared {
+    core: Arc<Core>,
+    /// Verifies what is read, if that was asked for.
+    verifier: Option<Arc<Watched>>,
+    geometry: Geometry,
 }
 
 impl Readers {
     /// Starts the threads; they end when this is dropped.
-    pub fn start(device: &Arc<dyn Device>) -> std::io::Result<Self> {
+    pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let (jobs, todo): (Sender<Job>, Receiver<Job>) = crossbeam_channel::unbounded();
+        let (verifier, geometry) = {
+            let fs = core.fs.lock();
+            (fs.volume().verifier(), *fs.volume().geometry())
+        };
+        let shared = Arc::new(Shared { core: core.clone(), verifier, geometry });
         for i in 0..THREADS {
-            let (todo, device) = (todo.clone(), device.clone());
+            let (todo, shared) = (todo.clone(), shared.clone());
             std::thread::Builder::new().name(format!("reader {i}")).spawn(move || {
                 for job in todo {
-                    let _ = serve(&*device, job, true);
+                    let _ = shared.serve(job, true);
                 }
             })?;
         }
-        Ok(Readers { device: device.clone(), jobs })
+        Ok(Readers { shared, jobs })
     }
 
     /// Answers at once if nothing has to be waited for, later otherwise.
-    pub fn read(&self, plan: Vec<ReadPiece>, reply: ReplyData) {
-        if let Some(job) = serve(&*self.device, Job { plan, reply }, false)
+    pub fn read(&self, wanted: Wanted, reply: ReplyData) {
+        if let Some(job) = self.shared.serve(Job { wanted, reply }, false)
             && let Err(back) = self.jobs.send(job)
         {
             back.into_inner().reply.error(Errno::EIO);
@@ -65,51 +91,122 @@ impl Readers {
     }
 }
 
-/// Reads what the job wants and answers it; gives it back where it would have to wait and may not.
-fn serve(device: &dyn Device, job: Job, wait: bool) -> Option<Job> {
-    BUFFER.with_borrow_mut(|buffer| {
-        let total: usize =
-            job.plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
-        if buffer.len() < total + PAGE {
-            buffer.resize(total + PAGE, 0);
+impl Shared {
+    /// Reads what the job wants and answers it; gives it back where it would have to wait and may not.
+    fn serve(&self, job: Job, wait: bool) -> Option<Job> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let plan = &job.wanted.plan;
+            let total: usize =
+                plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
+            if buffer.len() < total + PAGE {
+                buffer.resize(total + PAGE, 0);
+            }
+            // Whole pages are read in place where the page cache is bypassed.
+            let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
+            let bytes = &mut buffer[start..];
+            match self.fetch(&job.wanted, bytes, wait) {
+                Ok(true) => answer(job, bytes),
+                Ok(false) => return Some(job),
+                Err(e) => job.reply.error(e),
+            }
+            None
+        })
+    }
+
+    /// Reads what the plan wants from the device into `rest`, one piece after the other; `false`: it would have to
+    /// wait and may not.
+    fn fetch(&self, wanted: &Wanted, mut rest: &mut [u8], wait: bool) -> Result<bool, Errno> {
+        let device = &*self.core.device;
+        let mut offset = wanted.offset;
+        for piece in &wanted.plan {
+            let bytes = offset..offset + piece.len as u64;
+            offset = bytes.end;
+            let Source::Device(from) = piece.source else { continue };
+            let (to, after) = rest.split_at_mut(piece.len);
+            rest = after;
+            let damaged = |bytes: Range<u64>, what: String| {
+                let met = Met { bytes: Some(bytes), ..Met::of(wanted.tree, wanted.ino, what) };
+                self.core.met_damage(met);
+                Err(Errno::EIO)
+            };
+            match self.verify(from..from + piece.len as u64, wait) {
+                Verified::Whole => {}
+                Verified::Unknown => return Ok(false),
+                Verified::Bad { byte, log } => {
+                    let at = bytes.start + byte.saturating_sub(from);
+                    let what = format!("the log at block {log} does not match its checksum");
+                    return damaged(at..bytes.end, what);
+                }
+            }
+            let done =
+                if wait { device.read_at(from, to).map(|()| true) } else { device.read_if_cached(from, to) };
+            match done {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(e) => return damaged(bytes, e.to_string()),
+            }
         }
-        // Whole pages are read in place where the page cache is bypassed.
-        let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
-        let bytes = &mut buffer[start..];
-        match fetch(device, &job.plan, bytes, wait) {
-            Ok(true) => answer(job, bytes),
-            Ok(false) => return Some(job),
-            Err(e) => job.reply.error(e),
+        Ok(true)
+    }
+
+    /// Whether the logs that hold a range of the device's bytes are whole; reads them if it may wait for that.
+    fn verify(&self, bytes: Range<u64>, wait: bool) -> Verified {
+        let Some(watched) = &self.verifier else { return Verified::Whole };
+        let verifier = &watched.verifier;
+        let mut block = bytes.start >> self.geometry.block_bits;
+        let end = bytes.end.div_ceil(u64::from(self.geometry.block_size));
+        while block < end {
+            let (log, state) = match verifier.state(BlockNr(block)) {
+                Some(known) => known,
+                None if wait => verifier.verify(BlockNr(block)),
+                None => return Verified::Unknown,
+            };
+            if state == LogState::Bad {
+                return Verified::Bad { byte: block << self.geometry.block_bits, log: log.start };
+            }
+            block = log.end.max(block + 1);
         }
-        None
-    })
+        Verified::Whole
+    }
 }
 
-/// Reads what the plan wants from the device into `rest`, one piece after the other; `false`: it would have to
-/// wait and may not.
-fn fetch(device: &dyn Device, plan: &[ReadPiece], mut rest: &mut [u8], wait: bool) -> Result<bool, Errno> {
-    for piece in plan {
-        let Source::Device(from) = piece.source else { continue };
-        let (to, after) = rest.split_at_mut(piece.len);
-        rest = after;
-        let done =
-            if wait { device.read_at(from, to).map(|()| true) } else { device.read_if_cached(from, to) };
-        match done {
-            Ok(true) => {}
-            Ok(false) => return Ok(false),
-            Err(e) => {
-                tracing::error!("{e}");
-                return Err(Errno::EIO);
+/// What is known of a range's logs.
+enum Verified {
+    Whole,
+    /// Not before they are read.
+    Unknown,
+    /// From this byte on; the first block of the log.
+    Bad {
+        byte: u64,
+        log: u64,
+    },
+}
+
+/// Verifies the logs of metadata that was read, until the volume is closed. What is in them was served already, by
+/// its own checks.
+pub fn verify_metadata(core: &Core, watched: &Watched) {
+    loop {
+        let blocks = watched.next();
+        if blocks.is_empty() {
+            return;
+        }
+        for block in blocks {
+            if watched.verifier.state(block).is_some() {
+                continue;
+            }
+            let (log, state) = watched.verifier.verify(block);
+            if state == LogState::Bad {
+                let what = format!("it holds metadata (block {block}) and does not match its checksum");
+                core.met_damage(Met { log: Some(log.start), ..Met::of(Tree::Live, Ino(0), what) });
             }
         }
     }
-    Ok(true)
 }
 
 fn answer(job: Job, bytes: &[u8]) {
     let mut rest = bytes;
-    let mut slices = Vec::with_capacity(job.plan.len());
-    for piece in &job.plan {
+    let mut slices = Vec::with_capacity(job.wanted.plan.len());
+    for piece in &job.wanted.plan {
         match &piece.source {
             Source::Zeroes => {
                 let mut left = piece.len;

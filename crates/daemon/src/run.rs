@@ -56,11 +56,27 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let writer = Writer::new(core.clone(), interval);
         std::thread::Builder::new().name("log writer".into()).spawn(move || writer.run())?
     };
+    let mut beside = Vec::new();
+    let watched = core.fs.lock().volume().verifier();
+    if let Some(watched) = watched {
+        let core = core.clone();
+        let verify = move || crate::reading::verify_metadata(&core, &watched);
+        beside.push(std::thread::Builder::new().name("verifier".into()).spawn(verify)?);
+    }
+    {
+        let core = core.clone();
+        let say = move || core.damages.run(&core);
+        beside.push(std::thread::Builder::new().name("damage".into()).spawn(say)?);
+    }
     let closer =
         Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
 
     let served = serve(config, &device, &core, tree, &closer, notes, ready);
     let closed = closer.close();
+    // They end with the volume, and hold it till then.
+    for thread in beside {
+        let _ = thread.join();
+    }
     served?;
     closed.map_err(|why| Error::Unclean { volume: config.volume.clone(), why })
 }
@@ -85,16 +101,43 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
         cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
         now: now_secs(),
         seed: u64::from_ne_bytes(seed),
+        ..OpenOptions::default()
     };
-    let (mut volume, report) = Volume::open(device, &options).map_err(fail)?;
-    if let Some(m) = o.moment {
-        volume.open_view(Cno(m.0)).map_err(fail)?;
-    }
-    if !options.read_only {
-        volume.take_over(now_secs()).map_err(fail)?;
-    }
+    let options = if o.verify { verifying(&device, options) } else { options };
+    let open = |options: &OpenOptions| {
+        let (mut volume, report) = Volume::open(device.clone(), options)?;
+        if let Some(m) = o.moment {
+            volume.open_view(Cno(m.0))?;
+        }
+        if !options.read_only {
+            volume.take_over(now_secs())?;
+        }
+        Ok((volume, report))
+    };
+    let (volume, report) = match open(&options) {
+        // The metadata that writing needs is damaged: what can be read still can.
+        Err(e @ silt_engine::Error::Format { .. }) if !options.read_only => {
+            let (volume, mut report) =
+                open(&OpenOptions { read_only: true, ..options.clone() }).map_err(fail)?;
+            report
+                .damage
+                .push(format!("metadata that writing needs is damaged, so it can only be read: {e}"));
+            (volume, report)
+        }
+        opened => opened.map_err(fail)?,
+    };
     let index_bytes = usize::try_from(o.cache / 4).unwrap_or(usize::MAX);
     Ok((Fs::new(volume, &silt_fs::Options { index_bytes, seed: options.seed, ..Default::default() }), report))
+}
+
+/// Largest log of file data where logs are verified, in bytes: what the first read from it reads.
+const VERIFIED_LOG: u64 = 1 << 20;
+
+/// Options for a mount that verifies what it reads.
+fn verifying(device: &Arc<dyn Device>, options: OpenOptions) -> OpenOptions {
+    let block_size = silt_engine::read_super_block(&**device)
+        .map_or(4096, |sb| 1 << (sb.log_block_size.get().min(6) + 10));
+    OpenOptions { verify: true, max_log_blocks: VERIFIED_LOG / block_size, ..options }
 }
 
 /// What opening found, in sentences.
@@ -109,6 +152,7 @@ fn notes(report: &OpenReport) -> Vec<String> {
     if report.rolled_forward > 0 {
         notes.push(format!("{} blocks of synced data were recovered from the log", report.rolled_forward));
     }
+    notes.extend(report.damage.iter().cloned());
     if report.has_error_flag {
         notes.push("an earlier user met an error on it; check it".to_owned());
     }
@@ -221,7 +265,7 @@ fn serve(
             let _ = closer.close();
         }
     };
-    let mount = Arc::new(Mount::new(core.clone(), tree, Readers::start(&core.device)?, on_destroy));
+    let mount = Arc::new(Mount::new(core.clone(), tree, Readers::start(core)?, on_destroy));
     let signals = signals(&dir, core, closer, &moments)?;
     let orphans = orphans(core)?;
     let running = session.spawn(mount, 1)?;
@@ -323,6 +367,7 @@ impl Closer {
             return r.clone();
         }
         {
+            self.core.damages.stop();
             let mut queue = self.core.queue.lock();
             queue.stop = true;
             self.core.wake.notify_all();
@@ -338,6 +383,9 @@ impl Closer {
             tracing::warn!("{e}");
         }
         let volume = fs.volume_mut();
+        if let Some(watched) = volume.verifier() {
+            watched.stop();
+        }
         let done = match volume.failure() {
             Some(why) => Err(why.to_owned()),
             None if stalled != 0 => Err(std::io::Error::from_raw_os_error(stalled).to_string()),

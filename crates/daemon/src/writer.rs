@@ -20,11 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use silt_engine::{Error as EngineError, LogWrite, Redo, Step, WriteOrder};
+use silt_engine::{Error as EngineError, LogWrite, Redo, Step, Tree, WriteOrder};
 use silt_format::Ino;
 
 use crate::config::OnError;
 use crate::core::{Core, Waiter, Want, now_secs};
+use crate::damage::Met;
 use crate::freed::Freed;
 
 /// Blocks composed under the lock at a time.
@@ -159,10 +160,7 @@ impl Writer {
             let own = match waiter.want {
                 Want::Data(ino) | Want::File(ino) => {
                     let error = self.core.fs.lock().volume_mut().take_inode_error(ino);
-                    error.map(|e| {
-                        tracing::error!("inode {ino}: {e}");
-                        libc::EIO
-                    })
+                    error.map(|_| libc::EIO)
                 }
                 Want::All => None,
             };
@@ -373,6 +371,10 @@ impl Writer {
                             flushed.map(|()| self.tell())
                         }
                         Ok(Step::Done(_)) => {
+                            let met = self.core.fs.lock().volume_mut().take_damage();
+                            for (ino, what) in met {
+                                self.core.met_damage(Met::of(Tree::Live, ino, what));
+                            }
                             self.earlier.append(&mut self.logs);
                             if durable {
                                 self.core.burst.wrote(self.written, begin.elapsed());

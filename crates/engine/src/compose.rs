@@ -11,7 +11,7 @@ use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr, checkpoint as cp};
 
 use crate::block::{self, Block};
-use crate::construct::Construction;
+use crate::construct::{Construction, LOG_BLOCKS};
 use crate::log::{Content, Fit, Head, Item, LogWrite, OpenLog, sorted_nodes};
 use crate::meta::MetaFile;
 use crate::store::Key;
@@ -32,6 +32,7 @@ impl Volume {
     /// Composes ifile, cpfile, sufile, DAT and super root behind what the open log holds.
     pub(crate) fn compose(&mut self, k: &mut Construction) -> Result<()> {
         let cno = self.cno;
+        self.part_from_data(k)?;
         k.before = Some(self.before(k));
         if self.ifile.file.is_dirty() {
             k.tree_changed = true;
@@ -69,6 +70,24 @@ impl Volume {
         };
         let logs = self.lay_out(first, items, &mut segments)?;
         self.finish_logs(k, logs, &fresh)
+    }
+
+    /// Where logs of data are to stay small, metadata that would make one larger goes into a log of its own: who
+    /// verifies data does not read it.
+    fn part_from_data(&mut self, k: &mut Construction) -> Result<()> {
+        let files = [&self.ifile.file, &self.cpfile.file, &self.sufile.file, &self.dat.file];
+        let dirty: usize = files.iter().map(|f| f.data.len() + f.map.nodes.len()).sum();
+        // The metadata makes some more: nodes above, the tables' own blocks, the super root.
+        let behind = dirty as u64 + dirty as u64 / 8 + 16;
+        match k.open.take() {
+            Some(log) if log.fit.total() + behind > self.log_blocks && self.log_blocks < LOG_BLOCKS => {
+                self.close_data_log(k, log, false)
+            }
+            open => {
+                k.open = open;
+                Ok(())
+            }
+        }
     }
 
     /// Gives changed blocks of cpfile or sufile their fresh numbers.

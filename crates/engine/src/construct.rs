@@ -28,8 +28,9 @@ use crate::virt::Change;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
-/// Blocks of one log, so that writing starts before everything is composed.
-const LOG_BLOCKS: u64 = 1024;
+/// Blocks of one log, so that writing starts before everything is composed; fewer where whoever opened the volume
+/// says so.
+pub(crate) const LOG_BLOCKS: u64 = 1024;
 /// The stage a file begins with.
 const FIRST: Stage = Stage::Cuts { from: 0 };
 
@@ -468,7 +469,7 @@ impl Volume {
         for _ in 0..2 {
             let mut log = match k.open.take() {
                 Some(log) => log,
-                None => self.open_log(k, LOG_BLOCKS)?,
+                None => self.open_log(k, self.log_blocks)?,
             };
             if log.fit.take(ino, fi_cno, &info, 0) {
                 log.items.push(Item { ino, fi_cno, info, content });
@@ -481,7 +482,7 @@ impl Volume {
     }
 
     /// Finishes a log that holds blocks of files only.
-    fn close_data_log(&mut self, k: &mut Construction, log: OpenLog, end: bool) -> Result<()> {
+    pub(crate) fn close_data_log(&mut self, k: &mut Construction, log: OpenLog, end: bool) -> Result<()> {
         let g = self.store.geometry;
         let mut payload = Vec::with_capacity(log.items.len());
         for (index, item) in log.items.iter().enumerate() {
@@ -527,6 +528,9 @@ impl Volume {
         for nr in &k.all {
             let Some(i) = self.inodes.get_mut(nr) else { continue };
             let Some(f) = i.frozen.take() else { continue };
+            if let Some(e) = i.error.as_ref().filter(|_| self.damage.len() < 1000) {
+                self.damage.push((i.ino, e.clone()));
+            }
             self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
             if f.deleted {
                 self.inodes.remove(nr);
@@ -540,6 +544,7 @@ impl Volume {
             self.last_create = k.create;
             self.nongc_ctime = k.create;
             self.cno = cno.next();
+            self.dat.now = self.cno;
         }
         cno
     }

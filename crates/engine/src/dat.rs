@@ -15,10 +15,12 @@ use silt_format::{BlockNr, Cno, Geometry, Ino, VBlockNr};
 use crate::block::{self, Block};
 use crate::bmap::{self, Nodes, ReadNodes};
 use crate::meta::{MetaFile, Physical, Resolve, read_node};
-use crate::palloc::Palloc;
+use crate::palloc::{Palloc, Search};
 use crate::store::{Key, Store};
 use crate::{Error, Result};
 
+/// Blocks of entries that cannot be changed, beyond which no more are looked for.
+const DAMAGED_BLOCKS: usize = 256;
 /// Pointers of changed DAT nodes that have no place yet carry this bit.
 const TEMPORARY: u64 = 1 << 63;
 
@@ -31,6 +33,12 @@ pub struct Dat {
     hint: u64,
     /// Groups that may be searched before the file is enlarged.
     groups: u64,
+    /// The group the last number came from: found sound, and changed only here since.
+    trusted: Option<u64>,
+    /// Blocks of entries that could not be changed: no number of theirs is handed out.
+    damaged: Vec<u64>,
+    /// The checkpoint under construction, or the next one: no entry says anything of later ones.
+    pub now: Cno,
     next_temporary: u64,
 }
 
@@ -47,13 +55,16 @@ impl Resolve for Dat {
 
 impl Dat {
     /// From its inode in the super root.
-    pub fn new(geometry: &Geometry, raw: RawInode) -> Self {
+    pub fn new(geometry: &Geometry, raw: RawInode, now: Cno) -> Self {
         let layout = Layout::new(geometry, geometry.dat_entry_size);
         Dat {
             file: MetaFile::new(Ino::DAT, raw),
             palloc: Palloc { layout, name: "DAT" },
             hint: 1,
             groups: 0,
+            trusted: None,
+            damaged: Vec::new(),
+            now,
             next_temporary: TEMPORARY,
         }
     }
@@ -75,12 +86,34 @@ impl Dat {
 
     /// Where the block is on disk.
     pub fn translate(&self, store: &Store, v: VBlockNr) -> Result<BlockNr> {
-        let at = BlockNr(self.entry(store, v)?.blocknr.get());
-        if store.geometry.holds(at) {
-            Ok(at)
-        } else {
-            Err(Error::corrupt(format!("virtual block {v}"), "DAT", format!("translates to block {at}")))
+        self.checked(store, v, &self.entry(store, v)?)
+    }
+
+    /// The same for what checkpoint `c` needs: the block must be part of it (spec 7.1).
+    pub fn translate_at(&self, store: &Store, v: VBlockNr, c: Cno) -> Result<BlockNr> {
+        let e = self.entry(store, v)?;
+        if !e.contains(c.0) {
+            return Err(Error::corrupt(
+                format!("virtual block {v}"),
+                "DAT",
+                format!("lives from {} to {}, and checkpoint {c} needs it", e.start, e.end),
+            ));
         }
+        self.checked(store, v, &e)
+    }
+
+    /// The place an entry names, if the entry makes sense.
+    fn checked(&self, store: &Store, v: VBlockNr, e: &DatEntry) -> Result<BlockNr> {
+        let bad = |what: String| Error::corrupt(format!("virtual block {v}"), "DAT", what);
+        let at = BlockNr(e.blocknr.get());
+        if !store.geometry.holds(at) {
+            return Err(bad(format!("translates to block {at}")));
+        }
+        let (start, end) = (e.start.get(), e.end.get());
+        if start > self.now.0 || end < start || (end != LIVE && end > self.now.0) {
+            return Err(bad(format!("lives from {start} to {end}, before checkpoint {}", self.now)));
+        }
+        Ok(at)
     }
 
     fn entry_mut(
@@ -100,32 +133,78 @@ impl Dat {
         }
     }
 
+    /// Looks at the group again that the last number came from.
+    #[cfg(test)]
+    pub fn forget_trust(&mut self) {
+        self.trusted = None;
+    }
+
     /// Hands out a free number (spec 7.3). Next fit, so that one log's numbers share few blocks.
     pub fn allocate(&mut self, store: &mut Store) -> Result<VBlockNr> {
         if self.groups == 0 {
-            self.groups = self.palloc.used_groups(&self.file, store, &Physical)?;
+            // Where the map cannot tell, the search begins with the first group.
+            self.groups = self.palloc.used_groups(&self.file, store, &Physical).unwrap_or(1);
         }
+        loop {
+            let nr = self.find_free(store)?;
+            // Its entry can be changed before it counts as taken.
+            let taken = self
+                .entry_mut(store, VBlockNr(nr), |e| {
+                    *e = DatEntry::allocated(e.rsv.get());
+                    Ok(())
+                })
+                .and_then(|()| self.palloc.set(&mut self.file, store, &Physical, nr));
+            match taken {
+                Ok(()) => {
+                    self.hint = nr + 1;
+                    self.trusted = Some(self.palloc.layout.group(nr));
+                    store.forget(Key::Virtual(nr));
+                    return Ok(VBlockNr(nr));
+                }
+                // A block of entries that cannot be read: elsewhere there are others.
+                Err(Error::Format { .. } | Error::Device(_)) if self.damaged.len() < DAMAGED_BLOCKS => {
+                    self.damaged.push(self.palloc.layout.entry(nr).block);
+                    self.trusted = None;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Whether a free number is not to be handed out: the next one that may be.
+    fn passed_over(&self, nr: u64) -> Option<u64> {
+        if nr == 0 {
+            return Some(1);
+        }
+        let layout = &self.palloc.layout;
+        if self.damaged.is_empty() || !self.damaged.contains(&layout.entry(nr).block) {
+            return None;
+        }
+        Some(layout.next_block(nr))
+    }
+
+    /// A free number, in a group more than there are if need be. Damaged groups are left alone.
+    fn find_free(&mut self, store: &Store) -> Result<u64> {
         let find = |dat: &Self, from: u64, groups: u64| {
-            dat.palloc.find_free(&dat.file, store, &Physical, from, groups, |nr| (nr == 0).then_some(1))
+            let skip = |nr| dat.passed_over(nr);
+            let search = Search { from, end_group: groups, trusted: dat.trusted };
+            dat.palloc.find_free(&dat.file, store, &Physical, search, skip)
         };
-        let mut found = find(self, self.hint, self.groups)?;
-        if found.is_none() {
-            found = find(self, 1, self.groups.min(self.palloc.layout.group(self.hint) + 1))?;
+        if let Some(nr) = find(self, self.hint, self.groups)? {
+            return Ok(nr);
         }
-        if found.is_none() {
+        if let Some(nr) = find(self, 1, self.groups.min(self.palloc.layout.group(self.hint) + 1))? {
+            return Ok(nr);
+        }
+        let layout = self.palloc.layout;
+        // A damaged descriptor spoils all the groups it is for.
+        for _ in 0..2 * layout.groups_per_desc() {
             self.groups += 1;
-            found = find(self, (self.groups - 1) * self.palloc.layout.entries_per_group(), self.groups)?;
+            if let Some(nr) = find(self, (self.groups - 1) * layout.entries_per_group(), self.groups)? {
+                return Ok(nr);
+            }
         }
-        let nr = found.ok_or_else(|| Error::Invalid("the DAT is full".into()))?;
-        // Its entry can be changed before it counts as taken.
-        self.entry_mut(store, VBlockNr(nr), |e| {
-            *e = DatEntry::allocated(e.rsv.get());
-            Ok(())
-        })?;
-        self.palloc.set(&mut self.file, store, &Physical, nr)?;
-        self.hint = nr + 1;
-        store.forget(Key::Virtual(nr));
-        Ok(VBlockNr(nr))
+        Err(Error::Invalid("the DAT is full".into()))
     }
 
     /// Ends the life of `v` while checkpoint `c` is made; `dead` for files of which only the
@@ -135,6 +214,14 @@ impl Dat {
         self.entry(store, v)?;
         self.entry_mut(store, v, |e| {
             if e.blocknr.get() == 0 {
+                // Anything but a fresh entry (spec 7.2) has lost its place: checkpoints may need it.
+                if (e.start.get(), e.end.get()) != (1, LIVE) {
+                    return Err(Error::corrupt(
+                        format!("virtual block {v}"),
+                        "DAT",
+                        format!("has no place, and lives from {} to {}", e.start, e.end),
+                    ));
+                }
                 never_written = true;
                 *e = DatEntry { blocknr: 0.into(), start: 1.into(), end: 1.into(), rsv: e.rsv };
             } else {

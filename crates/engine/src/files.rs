@@ -5,11 +5,11 @@ use std::ops::{ControlFlow, Range};
 use silt_device::Kind;
 use silt_format::inode::RawInode;
 use silt_format::palloc::Kind as Part;
-use silt_format::{BlockNr, Ino, VBlockNr};
+use silt_format::{BlockNr, Cno, Ino, VBlockNr};
 
 use crate::block::Block;
 use crate::bmap;
-use crate::inode::{Attr, Inode};
+use crate::inode::{self, Attr, Inode};
 use crate::meta::{NodeReader, read_data};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
@@ -51,7 +51,7 @@ impl Volume {
             return Ok(());
         }
         let raw = self.ifile.get(&self.store, &self.dat, ino)?;
-        raw.check().at(|| format!("inode {ino}"))?;
+        inode::check(&self.store.geometry, &raw).at(|| format!("inode {ino}"))?;
         self.trim_inodes();
         self.inodes.insert(ino.0, Box::new(Inode::load(ino, &raw)));
         Ok(())
@@ -187,7 +187,9 @@ impl Volume {
         // Along the blocks that exist, not along the numbers there could be.
         while let Some(group) = self.next_bitmap(palloc.layout.group(nr))? {
             nr = nr.max(group * per_group);
-            let bitmap = self.ifile.file.block(&self.store, &self.dat, palloc.layout.bitmap_block(group))?;
+            // Of a group that cannot be read nothing is known.
+            let bitmap = self.ifile.file.block(&self.store, &self.dat, palloc.layout.bitmap_block(group));
+            let bitmap = bitmap.ok().flatten();
             while palloc.layout.group(nr) == group {
                 let bit = palloc.layout.bit(nr);
                 let taken =
@@ -236,7 +238,7 @@ impl Volume {
         }
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
         match bmap::lookup(&i.map.root, &reader, key)? {
-            Some(ptr) => Ok(Piece::Disk(self.dat.translate(&self.store, VBlockNr(ptr))?)),
+            Some(ptr) => Ok(Piece::Disk(self.place_in(tree, ptr)?)),
             None => Ok(Piece::Hole),
         }
     }
@@ -267,11 +269,19 @@ impl Volume {
             })?;
             for (key, ptr) in mapped {
                 if let Some(slot @ None) = pieces.get_mut((key - keys.start) as usize) {
-                    *slot = Some(Piece::Disk(self.dat.translate(&self.store, VBlockNr(ptr))?));
+                    *slot = Some(Piece::Disk(self.place_in(tree, ptr)?));
                 }
             }
         }
         Ok(pieces.into_iter().map(|p| p.unwrap_or(Piece::Hole)).collect())
+    }
+
+    /// Where a data block of a tree's file is.
+    fn place_in(&self, tree: Tree, ptr: u64) -> Result<BlockNr> {
+        match tree {
+            Tree::Live => self.dat.translate(&self.store, VBlockNr(ptr)),
+            Tree::Past(c) => self.dat.translate_at(&self.store, VBlockNr(ptr), Cno(c)),
+        }
     }
 
     pub(crate) fn loaded(&self, tree: Tree, ino: Ino) -> Result<&Inode> {
@@ -296,7 +306,7 @@ impl Volume {
             None => Ok(None),
             Some(ptr) if cache => read_data(&self.store, &self.dat, Kind::Names, ptr).map(Some),
             Some(ptr) => {
-                let at = self.dat.translate(&self.store, VBlockNr(ptr))?;
+                let at = self.place_in(tree, ptr)?;
                 self.store.read(Kind::Data, at).map(Some)
             }
         }

@@ -6,7 +6,7 @@ use silt_format::{Geometry, Ino};
 
 use crate::dat::Dat;
 use crate::meta::{MetaFile, Resolve};
-use crate::palloc::Palloc;
+use crate::palloc::{Palloc, Search};
 use crate::store::Store;
 use crate::{At, Error, Result};
 
@@ -37,7 +37,7 @@ impl IFile {
     /// The entry of an allocated inode.
     pub fn get<R: Resolve>(&self, store: &Store, r: &R, ino: Ino) -> Result<RawInode> {
         self.check_number(&store.geometry, ino)?;
-        if !self.palloc.is_allocated(&self.file, store, r, ino.0)? {
+        if !self.palloc.is_allocated(&self.file, store, r, ino.0) {
             return Err(Error::NoInode(ino.0));
         }
         let place = self.palloc.layout.entry(ino.0);
@@ -61,7 +61,8 @@ impl IFile {
         }
     }
 
-    /// The next free number from `from` on that `skip` does not pass over ([`Palloc::find_free`]).
+    /// The next free number from `from` on that `skip` does not pass over ([`Palloc::find_free`]), in blocks and
+    /// groups that are not damaged.
     pub fn find_free(
         &self,
         store: &Store,
@@ -70,8 +71,21 @@ impl IFile {
         skip: impl Fn(u64) -> Option<u64>,
     ) -> Result<u64> {
         let from = from.max(store.geometry.first_ino);
+        let layout = self.palloc.layout;
+        // An entry that could not be written is no place for a new inode.
+        let unreadable = |nr: u64| {
+            let read = self.file.block(store, dat, layout.entry(nr).block);
+            read.is_err().then(|| layout.next_block(nr))
+        };
+        let skip = |nr| skip(nr).or_else(|| unreadable(nr));
         self.palloc
-            .find_free(&self.file, store, dat, from, self.palloc.layout.ngroups(), skip)?
+            .find_free(
+                &self.file,
+                store,
+                dat,
+                Search { from, end_group: layout.ngroups(), trusted: None },
+                skip,
+            )?
             .ok_or(Error::NoSpace)
     }
 }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rangemap::RangeSet;
-use silt_format::Ino;
-use silt_format::inode::RawInode;
+use silt_format::inode::{LINK_MAX, RawInode};
+use silt_format::{Error as FormatError, Geometry, Ino};
 
 use crate::block::Block;
 use crate::meta::Map;
@@ -24,6 +24,37 @@ use crate::meta::Map;
 pub struct Time {
     pub secs: i64,
     pub nanos: u32,
+}
+
+/// Checks an entry of the ifile that is to be used: what no writer ever puts there (spec 8.1, 9.1, 9.4). Old
+/// volumes may hold anything in `i_xattr` and `i_pad`.
+pub(crate) fn check(g: &Geometry, raw: &RawInode) -> silt_format::Result<()> {
+    raw.check()?;
+    let bad = |what: String| Err(FormatError::corrupt("inode", what));
+    let (size, links, bs) = (raw.size.get(), raw.links_count.get(), u64::from(g.block_size));
+    if links > LINK_MAX {
+        return bad(format!("{links} links"));
+    }
+    if raw.mtime_nsec.get() >= 1_000_000_000 || raw.ctime_nsec.get() >= 1_000_000_000 {
+        return bad(format!("times with {} and {} nanoseconds", raw.mtime_nsec, raw.ctime_nsec));
+    }
+    if size > g.max_file_size() {
+        return bad(format!("a size of {size} bytes"));
+    }
+    if raw.blocks.get() / (bs / 512) > g.end_block() {
+        return bad(format!("{} units of 512 bytes, more than the volume has", raw.blocks));
+    }
+    match raw.file_type() {
+        _ if links == 0 => Ok(()),
+        0o100_000 => Ok(()),
+        0o040_000 if size == 0 || size % bs != 0 => bad(format!("a directory of {size} bytes")),
+        0o120_000 if size == 0 || size >= bs => bad(format!("a symbolic link of {size} bytes")),
+        0o040_000 | 0o120_000 => Ok(()),
+        _ if raw.blocks.get() != 0 || raw.bmap[8..].iter().any(|b| *b != 0) => {
+            bad("a map where there is no content".into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What a stat tells, but for block counts.

@@ -163,7 +163,7 @@ impl Volume {
             }
             _ => return Ok(false),
         };
-        if !dat.palloc.is_allocated(&dat.file, &self.store, &Physical, v.0)? {
+        if !dat.palloc.is_allocated(&dat.file, &self.store, &Physical, v.0) {
             return Ok(false);
         }
         let e = dat.entry(&self.store, v)?;

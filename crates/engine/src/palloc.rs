@@ -1,9 +1,12 @@
 //! Allocation bitmaps of the DAT and the ifile (spec section 6).
 //!
-//! Invariant: a group's `pg_nfrees` equals the zero bits of its bitmap.
+//! Invariant: a group's `pg_nfrees` equals the zero bits of its bitmap. A group where it does not, or of which a
+//! block cannot be read, is damaged: nothing is handed out from it and nothing given back, and whether an entry of
+//! it is in use is for the entry to tell.
 
 use silt_format::palloc::Layout;
 
+use crate::block::Block;
 use crate::meta::{MetaFile, Resolve};
 use crate::store::Store;
 use crate::{Error, Result};
@@ -16,11 +19,26 @@ pub struct Palloc {
     pub name: &'static str,
 }
 
+/// Where a free entry is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Search {
+    /// Entries from this one on.
+    pub from: u64,
+    /// In groups below this one.
+    pub end_group: u64,
+    /// A group that the caller found sound before.
+    pub trusted: Option<u64>,
+}
+
 fn le32(b: &[u8], at: usize) -> u32 {
     match b.get(at..at + 4).and_then(|s| s.try_into().ok()) {
         Some(a) => u32::from_le_bytes(a),
         None => 0,
     }
+}
+
+fn word(b: &[u8]) -> u64 {
+    b.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
 /// First zero bit in `from..to` of a bitmap.
@@ -42,6 +60,26 @@ fn zero_bit(bitmap: &[u8], from: usize, to: usize) -> Option<usize> {
 }
 
 impl Palloc {
+    /// Whether the two blocks that say which entries of a group are taken agree, and the bitmap (none: all are
+    /// free). Reads 8 bytes at a time: about as long as copying the block.
+    fn sound_group<R: Resolve>(
+        &self,
+        file: &MetaFile,
+        store: &Store,
+        r: &R,
+        group: u64,
+    ) -> Result<(bool, Option<Block>)> {
+        let (block, byte) = self.layout.desc(group);
+        let all = self.layout.entries_per_group();
+        let said = file.block(store, r, block)?.map_or(all, |b| u64::from(le32(&b, byte)));
+        let bitmap = file.block(store, r, self.layout.bitmap_block(group))?;
+        let zeroes = match &bitmap {
+            Some(b) => b.chunks_exact(8).map(|w| u64::from(word(w).count_zeros())).sum(),
+            None => all,
+        };
+        Ok((said == zeroes, bitmap))
+    }
+
     /// Free entries of a group.
     fn group_free<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, group: u64) -> Result<u64> {
         let (block, byte) = self.layout.desc(group);
@@ -73,33 +111,33 @@ impl Palloc {
         Ok(())
     }
 
-    /// Whether an entry is allocated.
-    pub fn is_allocated<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
-        let bit = self.layout.bit(nr);
-        Ok(match file.block(store, r, self.layout.bitmap_block(self.layout.group(nr)))? {
-            Some(b) => b.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1),
-            None => false,
-        })
+    /// Whether an entry is allocated; in a damaged group it may be.
+    pub fn is_allocated<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, nr: u64) -> bool {
+        let (group, bit) = (self.layout.group(nr), self.layout.bit(nr));
+        match file.block(store, r, self.layout.bitmap_block(group)) {
+            Ok(Some(b)) if b.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1) => true,
+            Ok(_) => !matches!(self.sound_group(file, store, r, group), Ok((true, _))),
+            Err(_) => true,
+        }
     }
 
-    /// First free entry at or after `from`, looking in groups below `end_group` only. `skip` is asked
-    /// about each: `None` takes it, else the search goes on at the number it says, which is greater.
+    /// The first free entry; damaged groups are passed over. `skip` is asked about each: `None` takes it, else the
+    /// search goes on at the number it says, which is greater.
     pub fn find_free<R: Resolve>(
         &self,
         file: &MetaFile,
         store: &Store,
         r: &R,
-        from: u64,
-        end_group: u64,
+        search: Search,
         skip: impl Fn(u64) -> Option<u64>,
     ) -> Result<Option<u64>> {
+        let Search { from, end_group, trusted } = search;
         let per_group = self.layout.entries_per_group();
         let bits = per_group as usize;
         let mut group = self.layout.group(from);
         let mut bit = self.layout.bit(from);
         'groups: while group < end_group.min(self.layout.ngroups()) {
-            if self.group_free(file, store, r, group)? > 0 {
-                let bitmap = file.block(store, r, self.layout.bitmap_block(group))?;
+            if let Some(bitmap) = self.usable(file, store, r, group, trusted == Some(group)) {
                 while bit < bits {
                     let found = match &bitmap {
                         Some(b) => zero_bit(b, bit, bits),
@@ -121,6 +159,25 @@ impl Palloc {
         Ok(None)
     }
 
+    /// The bitmap of a group (none: all are free) that is sound and has free entries.
+    #[expect(clippy::option_option, reason = "a bitmap that is not there yet says that all is free")]
+    fn usable<R: Resolve>(
+        &self,
+        file: &MetaFile,
+        store: &Store,
+        r: &R,
+        group: u64,
+        trusted: bool,
+    ) -> Option<Option<Block>> {
+        if self.group_free(file, store, r, group).is_ok_and(|free| free == 0) {
+            return None;
+        }
+        if trusted {
+            return file.block(store, r, self.layout.bitmap_block(group)).ok();
+        }
+        self.sound_group(file, store, r, group).ok().and_then(|(sound, bitmap)| sound.then_some(bitmap))
+    }
+
     /// Marks a free entry allocated.
     pub fn set<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<()> {
         let bit = self.layout.bit(nr);
@@ -135,11 +192,15 @@ impl Palloc {
         self.change_group_free(file, store, r, group, -1)
     }
 
-    /// Marks an entry free; one that is free already is left alone and reported as `false`.
+    /// Marks an entry free; one that is free already, or of a damaged group, is left alone and reported as `false`.
     pub fn clear<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
         let bit = self.layout.bit(nr);
         let group = self.layout.group(nr);
-        if !self.is_allocated(file, store, r, nr)? {
+        let taken = match self.sound_group(file, store, r, group) {
+            Ok((true, Some(b))) => b.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1),
+            _ => false,
+        };
+        if !taken {
             return Ok(false);
         }
         self.change_group_free(file, store, r, group, 0)?;
@@ -170,7 +231,16 @@ impl Palloc {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+
     use super::*;
+    use crate::meta::Physical;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
 
     #[test]
     fn zero_bits_are_found_across_words() {
@@ -181,5 +251,34 @@ mod tests {
         assert_eq!(zero_bit(&b, 37 * 8 + 5, 512), Some(37 * 8 + 5));
         assert_eq!(zero_bit(&b, 37 * 8 + 6, 512), None);
         assert_eq!(zero_bit(&b, 0, 37 * 8 + 5), None);
+    }
+
+    /// Numbers of a group whose blocks disagree are neither handed out nor given back.
+    #[test]
+    fn a_damaged_group_is_passed_over() {
+        let mut v = volume();
+        let first = v.dat.allocate(&mut v.store).unwrap().0;
+        let (desc, byte) = v.dat.palloc.layout.desc(0);
+        let per_group = v.dat.palloc.layout.entries_per_group();
+        for damaged in [desc, v.dat.palloc.layout.bitmap_block(0)] {
+            let mut dat = v.dat.clone();
+            // Another value of the count, or a bit of the bitmap.
+            dat.file.block_mut(&v.store, &Physical, damaged, |_| {}).unwrap()[byte + 1] ^= 0x40;
+            dat.forget_trust();
+            let nr = dat.allocate(&mut v.store).unwrap().0;
+            assert!(nr >= per_group, "block {damaged}: {nr}");
+            let palloc = dat.palloc;
+            assert!(!palloc.clear(&mut dat.file, &v.store, &Physical, first).unwrap());
+            assert!(palloc.is_allocated(&dat.file, &v.store, &Physical, per_group - 1), "it may be");
+            assert!(palloc.clear(&mut dat.file, &v.store, &Physical, nr).unwrap());
+        }
+        assert!(v.dat.allocate(&mut v.store).unwrap().0 < per_group);
+    }
+
+    fn volume() -> Volume {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let parameters = Parameters { blocks_per_segment: 256, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
+        Volume::open(device, &OpenOptions::default()).unwrap().0
     }
 }

@@ -5,15 +5,16 @@
 //! Invariant: a key's cached bytes equal what the newest log wrote under it; whoever hands out a
 //! number again removes its key first.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use silt_device::{Device, Kind};
 use silt_format::{BlockNr, Geometry};
 
 use crate::block::Block;
+use crate::verify_log::Verifier;
 use crate::{Error, Result};
 
 /// Identity of a metadata block's content.
@@ -34,6 +35,61 @@ impl Weighter<Key, Block> for ByBytes {
     }
 }
 
+/// A verifier and the blocks of metadata whose logs it has not seen yet.
+pub struct Watched {
+    pub verifier: Verifier,
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    blocks: HashSet<u64>,
+    stop: bool,
+}
+
+/// Blocks that wait to be verified, at most: what is read beyond that goes unverified until it is read again.
+const WAITING: usize = 65_536;
+
+impl Watched {
+    /// Nothing waits yet.
+    pub fn new(verifier: Verifier) -> Self {
+        Watched { verifier, waiting: Mutex::default(), wake: Condvar::new() }
+    }
+
+    /// A block of metadata was read: it is served by its own checks, its log is verified later.
+    fn saw(&self, at: BlockNr) {
+        if self.verifier.state(at).is_some() {
+            return;
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.blocks.len() < WAITING && waiting.blocks.insert(at.0) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits for blocks whose logs are to be verified and takes them, ascending; none at the end.
+    pub fn next(&self) -> Vec<BlockNr> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while waiting.blocks.is_empty() && !waiting.stop {
+            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        if waiting.stop {
+            return Vec::new();
+        }
+        let mut all: Vec<_> = waiting.blocks.drain().map(BlockNr).collect();
+        drop(waiting);
+        all.sort_unstable();
+        all
+    }
+
+    /// Ends [`Watched::next`].
+    pub fn stop(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.wake.notify_all();
+    }
+}
+
 /// Shared access to a volume's blocks. Bounded: clean blocks take at most the bytes given to
 /// [`Store::new`]; blocks on their way to disk are held besides until they are there.
 pub struct Store {
@@ -41,6 +97,8 @@ pub struct Store {
     pub geometry: Geometry,
     cache: Cache<Key, Block, ByBytes>,
     in_flight: HashMap<Key, Block>,
+    /// Told of segments that are written again, and of metadata that was read.
+    pub verifier: Option<Arc<Watched>>,
 }
 
 impl Store {
@@ -53,6 +111,7 @@ impl Store {
             geometry,
             cache: Cache::with_weighter(items, cache_bytes, ByBytes),
             in_flight: HashMap::new(),
+            verifier: None,
         }
     }
 
@@ -77,6 +136,9 @@ impl Store {
 
     /// Forgets every disk block of a range (a segment that is written again).
     pub fn forget_physical(&mut self, blocks: std::ops::Range<u64>) {
+        if let Some(w) = &self.verifier {
+            w.verifier.forget(self.geometry.segment_of(BlockNr(blocks.start)));
+        }
         if self.cache.is_empty() {
             return;
         }
@@ -110,6 +172,9 @@ impl Store {
         }
         let mut bytes = vec![0u8; g.bs()];
         self.device.read_kind(kind, g.byte_of(at), &mut bytes)?;
+        if let Some(w) = self.verifier.as_ref().filter(|_| kind != Kind::Data) {
+            w.saw(at);
+        }
         Ok(bytes.into())
     }
 }

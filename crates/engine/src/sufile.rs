@@ -14,6 +14,31 @@ use crate::meta::MetaFile;
 use crate::store::Store;
 use crate::{At, Error, Result};
 
+/// Blocks that are read when a volume is opened for writing, to count: 16,000 segments at 4 KiB.
+const AUDITED: u64 = 64;
+
+/// The segments whose entries a block holds.
+fn segments_in(g: &Geometry, block: u64) -> Range<u64> {
+    let first = |block: u64| (block * su::per_block(g)).saturating_sub(su::first_offset(g)).min(g.nsegments);
+    first(block)..first(block + 1)
+}
+
+/// Clean and used segments among the entries of a block; `None` where it cannot be right.
+fn count(g: &Geometry, block: &[u8], segments: Range<u64>) -> Option<(u64, u64)> {
+    let (mut clean, mut dirty) = (0, 0);
+    for s in segments {
+        let e = SuEntry::read(block, su::place(g, SegNr(s)).1).ok()?;
+        if e.flags.get() & !(su::ACTIVE | su::DIRTY | su::ERROR) != 0
+            || e.nblocks.get() > g.blocks_per_segment
+        {
+            return None;
+        }
+        clean += u64::from(e.is_clean());
+        dirty += u64::from(e.is_dirty());
+    }
+    Some((clean, dirty))
+}
+
 /// The sufile of a volume; its header is kept parsed and stored with every change.
 #[derive(Clone)]
 pub struct SuFile {
@@ -41,6 +66,75 @@ impl SuFile {
             ));
         }
         Ok(SuFile { file, header, busy: RangeSet::new() })
+    }
+
+    /// One that cannot be read, for a volume that is only read.
+    pub fn unknown(raw: RawInode) -> Self {
+        let header = SuHeader { ncleansegs: 0.into(), ndirtysegs: 0.into(), last_alloc: 0.into() };
+        SuFile { file: MetaFile::new(Ino::SUFILE, raw), header, busy: RangeSet::new() }
+    }
+
+    /// Holds the counters against the entries, where that takes a moment only ([`AUDITED`] blocks). Segments of
+    /// damaged blocks count as in use as long as this is open: what they hold cannot be told. What is wrong, in
+    /// words, and whether `writers` (the segments of the log writer) are among them.
+    pub fn audit(&mut self, store: &Store, dat: &Dat, writers: [SegNr; 2]) -> (Option<String>, bool) {
+        let g = &store.geometry;
+        let n = g.nsegments;
+        let last = su::place(g, SegNr(n - 1)).0;
+        if last >= AUDITED {
+            return (None, false);
+        }
+        let (mut clean, mut dirty, mut bad) = (0, 0, Vec::new());
+        let mut blank = Vec::new();
+        for block in 0..=last {
+            let segments = segments_in(g, block);
+            let len = segments.end - segments.start;
+            match self.file.block(store, dat, block) {
+                Ok(None) => clean += len,
+                Ok(Some(b)) => match count(g, &b, segments.clone()) {
+                    Some((c, d)) => {
+                        if c == len {
+                            blank.push((block, segments));
+                        }
+                        clean += c;
+                        dirty += d;
+                    }
+                    None => bad.push((block, segments)),
+                },
+                Err(_) => bad.push((block, segments)),
+            }
+        }
+        let (said_clean, said_dirty) = (self.clean(), self.dirty());
+        if bad.is_empty() && (clean, dirty) == (said_clean, said_dirty) {
+            return (None, false);
+        }
+        // As many more clean ones as there are fewer in use: a block was blanked.
+        let lost = clean > said_clean && clean - said_clean == said_dirty.saturating_sub(dirty);
+        let blanked = bad.is_empty() && (lost || (said_clean, said_dirty) == (0, 0));
+        if blanked {
+            bad = blank;
+            clean -= bad.iter().map(|(_, s)| s.end - s.start).sum::<u64>();
+        }
+        self.header.ncleansegs = clean.into();
+        self.header.ndirtysegs = dirty.into();
+        let mut writers_lost = false;
+        for (_, segments) in &bad {
+            writers_lost |= writers.iter().any(|s| segments.contains(&s.0));
+            self.busy.insert(segments.clone());
+        }
+        let what = match bad.first() {
+            Some((block, s)) => format!(
+                "the table of segments is damaged ({} of its blocks, the first is {block}): segments {} to {} and \
+                 others like them count as in use",
+                bad.len(),
+                s.start,
+                s.end - 1
+            ),
+            None => format!(
+                "the table of segments says that {said_clean} are clean and {said_dirty} in use; counted: {clean} and {dirty}"
+            ),
+        };
+        (Some(what), writers_lost)
     }
 
     /// Clean segments.
@@ -132,7 +226,16 @@ impl SuFile {
             // To the end of this block's entries, with one look-up of the block.
             let (block, _) = su::place(g, SegNr(at));
             let stop = range.end.min((block + 1) * su::per_block(g) - su::first_offset(g));
-            let Some(b) = self.file.block(store, dat, block)? else { return Ok(Some(SegNr(at))) };
+            let b = match self.file.block(store, dat, block) {
+                Ok(Some(b)) if count(g, &b, segments_in(g, block)).is_some() => b,
+                Ok(None) => return Ok(Some(SegNr(at))),
+                // What its segments hold cannot be told: they count as in use.
+                _ => {
+                    self.busy.insert(at..stop);
+                    at = stop;
+                    continue;
+                }
+            };
             let first = at;
             while at < stop {
                 let e =
@@ -266,5 +369,58 @@ mod tests {
         assert_eq!(v.sufile.clean(), 0);
         // Looking at each segment it took milliseconds.
         assert!(took.as_millis() < 2000, "{took:?}");
+    }
+
+    /// A volume of 2,000 small segments, the first `used` of them in use.
+    fn partly_used(used: u64) -> Volume {
+        let size = 16 * 1024 * 2000;
+        let device = Arc::new(MemoryDevice::new(size));
+        let parameters =
+            Parameters { block_size: 1024, blocks_per_segment: 16, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        for _ in 0..used {
+            v.sufile.allocate(&mut v.store, &v.dat).unwrap();
+        }
+        v
+    }
+
+    const NOWHERE: [SegNr; 2] = [SegNr(1999), SegNr(1999)];
+
+    #[test]
+    fn sound_counters_are_left_alone() {
+        let mut v = partly_used(300);
+        let counts = (v.sufile.clean(), v.sufile.dirty());
+        assert_eq!(v.sufile.audit(&v.store, &v.dat, NOWHERE), (None, false));
+        assert_eq!((v.sufile.clean(), v.sufile.dirty()), counts);
+    }
+
+    /// Zeroes say that all segments of a block are clean: they are not handed out.
+    #[test]
+    fn a_block_that_lost_its_entries_counts_as_in_use() {
+        for byte in [0u8, 0xa5] {
+            let mut v = partly_used(300);
+            let lost = super::segments_in(&v.store.geometry, 2);
+            assert!(lost.end <= 300, "all of them in use");
+            v.sufile.file.block_mut(&v.store, &v.dat, 2, |_| {}).unwrap().fill(byte);
+            v.sufile.busy.clear();
+            let (what, writers) = v.sufile.audit(&v.store, &v.dat, [SegNr(lost.start), SegNr(1999)]);
+            assert!(what.unwrap().contains("count as in use") && writers, "{byte}");
+            for _ in 0..v.sufile.clean() {
+                let segment = v.sufile.allocate(&mut v.store, &v.dat).unwrap();
+                assert!(!lost.contains(&segment.0), "{byte}: segment {segment} was in use");
+            }
+        }
+    }
+
+    /// Counters alone that are wrong are counted anew.
+    #[test]
+    fn wrong_counters_are_counted_anew() {
+        let mut v = partly_used(300);
+        let counts = (v.sufile.clean(), v.sufile.dirty());
+        v.sufile.header.ncleansegs = (counts.0 - 70).into();
+        let (what, writers) = v.sufile.audit(&v.store, &v.dat, NOWHERE);
+        assert!(what.is_some() && !writers);
+        assert_eq!((v.sufile.clean(), v.sufile.dirty()), counts);
     }
 }

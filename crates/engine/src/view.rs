@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 use silt_format::{Cno, Ino};
 
 use crate::ifile::IFile;
-use crate::inode::Inode;
+use crate::inode::{self, Inode};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
 
@@ -73,7 +73,7 @@ impl Volume {
         let view = self.views.get_mut(&c).ok_or(Error::NoCheckpoint(c))?;
         if !view.inodes.contains_key(&ino.0) {
             let raw = view.ifile.get(&self.store, &self.dat, ino)?;
-            raw.check().at(|| format!("inode {ino} of checkpoint {c}"))?;
+            inode::check(&self.store.geometry, &raw).at(|| format!("inode {ino} of checkpoint {c}"))?;
             if raw.links_count.get() == 0 {
                 return Err(Error::NoInode(ino.0));
             }

@@ -64,9 +64,11 @@ impl Nodes for VirtualNodes<'_, '_> {
         }
         let Change { store, dat, cno, dead, .. } = &mut *self.change;
         let b = read_node(store, *dat, ptr, level)?;
-        dat.end(store, VBlockNr(ptr), *cno, *dead)?;
+        // What the copy replaces stays taken if its entry makes no sense.
+        let ended = dat.end(store, VBlockNr(ptr), *cno, *dead);
         let new = dat.allocate(store)?;
         self.nodes.insert(new.0, b);
+        self.change.leave(ended)?;
         Ok(new.0)
     }
 
@@ -126,8 +128,14 @@ impl Change<'_> {
 
     /// Ends the life of a block that was just unmapped. The map is right whatever its entry says.
     fn end_old(&mut self, old: u64) -> Result<()> {
-        match self.dat.end(self.store, VBlockNr(old), self.cno, self.dead) {
-            Err(e @ (Error::Format { .. } | Error::Device(_))) if !self.dead => {
+        let ended = self.dat.end(self.store, VBlockNr(old), self.cno, self.dead);
+        self.leave(ended)
+    }
+
+    /// Passes over damage of the entry of a block that nothing needs any more: it stays taken.
+    fn leave(&mut self, ended: Result<()>) -> Result<()> {
+        match ended {
+            Err(e @ (Error::Format { .. } | Error::Device(_))) => {
                 self.damage.get_or_insert(e);
                 Ok(())
             }

@@ -15,6 +15,7 @@ use silt_format::super_block::{self as sb, STATE_ERROR, STATE_VALID};
 use silt_format::{Cno, Geometry, Ino};
 
 use crate::construct::Construction;
+use crate::construct::LOG_BLOCKS;
 use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
@@ -23,9 +24,10 @@ use crate::log::{Cursor, LogWrite, WriteOrder};
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
 use crate::search;
-use crate::store::Store;
+use crate::store::{Store, Watched};
 use crate::sufile::SuFile;
 use crate::supers::{self, LastLog, SuperWrite, Supers};
+use crate::verify_log::Verifier;
 use crate::view::View;
 use crate::{At, Error, Result};
 
@@ -46,6 +48,11 @@ pub struct OpenOptions {
     pub now: u64,
     /// For inode generations, and to tell one recovery from another.
     pub seed: u64,
+    /// Most blocks of a log that holds file data, summary included; logs of metadata alone may be as large as a
+    /// segment. At least 8.
+    pub max_log_blocks: u64,
+    /// Remember whose logs have to be verified ([`Volume::verifier`]).
+    pub verify: bool,
 }
 
 impl Default for OpenOptions {
@@ -57,6 +64,8 @@ impl Default for OpenOptions {
             cached_inodes: 50_000,
             now: 0,
             seed: 0,
+            max_log_blocks: LOG_BLOCKS,
+            verify: false,
         }
     }
 }
@@ -74,6 +83,8 @@ pub struct OpenReport {
     pub has_error_flag: bool,
     /// Features that allow reading only.
     pub read_only_features: u64,
+    /// Damage that was met, in words.
+    pub damage: Vec<String>,
 }
 
 /// Numbers for people.
@@ -158,6 +169,10 @@ pub struct Volume {
     /// Places that took no log, to be tried again once the log is settled elsewhere.
     pub(crate) bad_places: Vec<BadPlace>,
     generation: u64,
+    /// Most blocks of a log that holds file data.
+    pub(crate) log_blocks: u64,
+    /// What checkpoints could not take, for [`Volume::take_damage`].
+    pub(crate) damage: Vec<(Ino, String)>,
 }
 
 impl Volume {
@@ -185,10 +200,21 @@ impl Volume {
         if options.norecovery && report.was_unclean && !options.read_only {
             return Err(Error::Unclean);
         }
-        let store = Store::new(device, geometry, options.cache_bytes);
-        let dat = Dat::new(&geometry, found.root.dat);
+        let mut store = Store::new(device, geometry, options.cache_bytes);
+        if options.verify {
+            let verifier = Verifier::new(store.device.clone(), geometry);
+            store.verifier = Some(Arc::new(Watched::new(verifier)));
+        }
+        let dat = Dat::new(&geometry, found.root.dat, Cno(found.last.cno).next());
         let cpfile = CpFile::open(&store, &dat, found.root.cpfile)?;
-        let sufile = SuFile::open(&geometry, &store, &dat, found.root.sufile)?;
+        let sufile = match SuFile::open(&geometry, &store, &dat, found.root.sufile) {
+            // Who only reads does not need it.
+            Err(e) if options.read_only => {
+                report.damage.push(e.to_string());
+                SuFile::unknown(found.root.sufile)
+            }
+            other => other?,
+        };
         let entry = cpfile.get(&store, &dat, Cno(found.last.cno))?.ok_or_else(|| {
             Error::corrupt("cpfile", "cpfile", format!("the newest checkpoint {} is missing", found.last.cno))
         })?;
@@ -229,6 +255,8 @@ impl Volume {
             moved: false,
             bad_places: Vec::new(),
             generation: options.seed,
+            damage: Vec::new(),
+            log_blocks: options.max_log_blocks.max(8),
             store,
             dat,
             sufile,
@@ -236,6 +264,17 @@ impl Volume {
             ifile,
             supers,
         };
+        let mut astray = false;
+        if !options.read_only {
+            let Volume { sufile, store, dat, cursor, .. } = &mut volume;
+            let (wrong, writers) = sufile.audit(store, dat, [cursor.segment, cursor.next]);
+            report.damage.extend(wrong);
+            astray = writers;
+        }
+        if astray && (!report.was_unclean || options.norecovery) {
+            // How full the writer's segment is cannot be told there: the log goes on in another.
+            volume.leave_tail(None, found.last_seq, &[])?;
+        }
         if report.was_unclean && !options.norecovery {
             if !options.read_only {
                 volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
@@ -381,6 +420,18 @@ impl Volume {
         self.failed.get_or_insert(why.into());
     }
 
+    /// What verifies logs, if the volume was opened with [`OpenOptions::verify`]. To be used without the lock that
+    /// the volume is under.
+    pub fn verifier(&self) -> Option<Arc<Watched>> {
+        self.store.verifier.clone()
+    }
+
+    /// Takes what was wrong with inodes that went into checkpoints: content of theirs that could not be mapped, or
+    /// blocks that could not be given back. At most a thousand since the last call.
+    pub fn take_damage(&mut self) -> Vec<(Ino, String)> {
+        std::mem::take(&mut self.damage)
+    }
+
     /// Whether a checkpoint would hold anything new.
     pub fn has_changes(&self) -> bool {
         !self.dirty.is_empty() || self.meta_dirty
@@ -389,7 +440,8 @@ impl Volume {
     /// Numbers for statfs and status.
     pub fn stat(&self) -> Result<Stat> {
         let g = &self.store.geometry;
-        let groups = self.ifile.palloc.existing_groups(&self.ifile.file, &self.store, &self.dat)?;
+        // What cannot be told for damage is no reason to say nothing.
+        let groups = self.ifile.palloc.existing_groups(&self.ifile.file, &self.store, &self.dat).unwrap_or(1);
         Ok(Stat {
             block_size: g.block_size,
             segments: g.nsegments,

@@ -110,6 +110,13 @@ impl Layout {
         }
     }
 
+    /// The first entry of the block behind the one that holds `nr`.
+    pub fn next_block(&self, nr: u64) -> u64 {
+        let within = nr % self.entries_per_group;
+        let next = within - within % self.entries_per_block + self.entries_per_block;
+        nr - within + next.min(self.entries_per_group)
+    }
+
     /// What a file block offset holds.
     pub fn kind(&self, block: u64) -> Kind {
         let (desc, rest) = (block / self.blocks_per_desc, block % self.blocks_per_desc);

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use silt_engine::{Block, Tree, Volume};
-use silt_format::Ino;
+use silt_format::{Ino, dir};
 
 use crate::error::{FsError, Of, Result};
 
@@ -35,7 +35,7 @@ impl Chunks {
             match volume.read_block(self.tree, self.dir, key) {
                 Ok(Some(block)) => {
                     self.next = key + 1;
-                    return Some((key, Ok(block)));
+                    return Some((key, check_owner(self.dir, key, &block).map(|()| block)));
                 }
                 Ok(None) => self.leap(volume),
                 Err(e) => {
@@ -80,5 +80,22 @@ impl Chunks {
 /// Reads a chunk; a hole is damage, because directories have none.
 pub(crate) fn read_chunk(volume: &mut Volume, tree: Tree, dir: Ino, key: u64) -> Result<Block> {
     let block = volume.read_block(tree, dir, key).of(dir)?;
-    block.ok_or_else(|| FsError::damaged(dir, format!("directory block {key} is missing")))
+    let block = block.ok_or_else(|| FsError::damaged(dir, format!("directory block {key} is missing")))?;
+    check_owner(dir, key, &block).map(|()| block)
+}
+
+/// Whether a chunk may be that of the directory: "." comes first, there and nowhere else, and names it.
+fn check_owner(dir: Ino, key: u64, chunk: &[u8]) -> Result<()> {
+    let owner = match dir::entry_at(chunk, 0) {
+        Ok(first) if first.name == b"." && first.ino.0 != 0 => Some(first.ino),
+        // Who reads it finds out what is wrong with it.
+        Err(_) => return Ok(()),
+        Ok(_) => None,
+    };
+    match owner {
+        Some(ino) if key == 0 && ino == dir => Ok(()),
+        None if key > 0 => Ok(()),
+        Some(ino) => Err(FsError::damaged(dir, format!("directory block {key} is that of inode {ino}"))),
+        None => Err(FsError::damaged(dir, "the directory does not begin with \".\"")),
+    }
 }

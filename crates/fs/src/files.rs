@@ -23,8 +23,14 @@ impl Fs {
         let bad = || FsError::damaged(ino, format!("a symbolic link of {} bytes", attr.size));
         let len = usize::try_from(attr.size).map_err(|_| bad())?;
         let block = self.volume.read_block(tree, ino, 0).of(ino)?.ok_or_else(bad)?;
-        match block.get(..len) {
-            Some(target) if len > 0 && len < block.len() => Ok(target.to_vec()),
+        // The rest of its block is zero, and no target holds a NUL (spec 9.4).
+        match block.split_at_checked(len) {
+            Some((target, rest)) if len > 0 && !rest.is_empty() => {
+                if target.contains(&0) || rest.iter().any(|b| *b != 0) {
+                    return Err(FsError::damaged(ino, "the block of a symbolic link holds something else"));
+                }
+                Ok(target.to_vec())
+            }
             _ => Err(bad()),
         }
     }

@@ -35,6 +35,7 @@ mod index;
 mod life;
 mod listing;
 mod names;
+mod path;
 mod read;
 mod rename;
 mod reserve;

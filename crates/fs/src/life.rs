@@ -15,6 +15,8 @@ use crate::{Fs, Ino};
 pub(crate) struct Node {
     /// How often it was handed out; at the maximum so often that it is remembered for good.
     pub lookups: u32,
+    /// Number of the directory it was last reached through; 0 where that is not known.
+    pub parent: u64,
     /// Made without a name and never linked: may still get its first one.
     pub nameless: bool,
     /// It had no links when that was last looked at. Of all others nobody has to read the inode once it is

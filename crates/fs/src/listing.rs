@@ -12,7 +12,7 @@ use silt_format::dir::{self, file_type};
 use crate::chunks::Chunks;
 use crate::dirs::{is_dots, unreadable};
 use crate::error::Result;
-use crate::types::DirEntry;
+use crate::types::{DirEntry, S_IFMT};
 use crate::{Fs, Ino};
 
 impl Fs {
@@ -51,7 +51,10 @@ impl Fs {
                 if e.ino.0 == 0 || (key == first && e.offset < skip) {
                     continue;
                 }
+                let said = file_type::to_mode(e.file_type);
                 let known = if stat && !is_dots(e.name) { self.getattr(tree, e.ino).ok() } else { None };
+                // Where they disagree it is for a look-up to say so.
+                let known = known.filter(|s| said == 0 || said == s.mode & S_IFMT);
                 let entry = DirEntry {
                     ino: e.ino,
                     file_type: file_type::to_mode(e.file_type),

@@ -30,6 +30,17 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Whether an inode is what its directory says. Where it is not, one of them is damaged or the entry names the
+/// inode of something else.
+pub(crate) fn check_type(found: &Found, mode: u32) -> Result<()> {
+    let said = file_type::to_mode(found.file_type);
+    if said == 0 || said == mode & S_IFMT {
+        return Ok(());
+    }
+    let what = format!("an entry of type {said:#o} names an inode of type {:#o}", mode & S_IFMT);
+    Err(FsError::damaged(found.ino, what))
+}
+
 impl Fs {
     /// Finds a name, "." and ".." included; "." is the inode itself, whatever its type. EIO: its inode is damaged or missing.
     pub fn lookup(&mut self, tree: Tree, parent: Ino, name: &[u8]) -> Result<Stat> {
@@ -37,18 +48,19 @@ impl Fs {
             // Of whatever it is: file handles are looked up so.
             return self.getattr(tree, parent);
         }
-        let ino = match name {
-            b".." => {
-                self.dir_attr(tree, parent)?;
-                self.dir_parent(tree, parent)?
-            }
-            _ => {
-                self.dir_attr(tree, parent)?;
-                check_name(name)?;
-                self.dir_find(tree, parent, name)?.ok_or(FsError::NotFound)?.ino
-            }
-        };
-        self.entry_stat(tree, ino)
+        self.dir_attr(tree, parent)?;
+        if name == b".." {
+            let ino = self.dir_parent(tree, parent)?;
+            return self.entry_stat(tree, ino);
+        }
+        check_name(name)?;
+        let found = self.dir_find(tree, parent, name)?.ok_or(FsError::NotFound)?;
+        if found.ino == Ino::ROOT {
+            return Err(FsError::damaged(found.ino, "an entry names the root directory"));
+        }
+        let stat = self.entry_stat(tree, found.ino)?;
+        check_type(&found, stat.mode)?;
+        Ok(stat)
     }
 
     /// Attributes of what an entry names: there an inode that is gone is damage.
@@ -241,7 +253,7 @@ impl Fs {
         let mut attr = Self::newborn(ctx, &above, S_IFREG | (mode & 0o7777));
         attr.links = 0;
         let ino = self.volume.create_inode(attr).of(parent)?;
-        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true, unlinked: true });
+        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true, unlinked: true, parent: 0 });
         self.getattr(Tree::Live, ino)
     }
 
@@ -283,17 +295,24 @@ impl Fs {
     }
 
     /// Checks that an entry may be taken out of a directory; the attributes of its inode.
-    pub(crate) fn may_remove(&mut self, parent: &Attr, ino: Ino) -> Result<Attr> {
+    pub(crate) fn may_remove(&mut self, parent: &Attr, found: &Found) -> Result<Attr> {
         if is_fixed(parent) {
             return Err(FsError::NotPermitted);
         }
-        let attr = match self.attr(Tree::Live, ino) {
+        let attr = self.entry_attr(found)?;
+        if is_fixed(&attr) { Err(FsError::NotPermitted) } else { Ok(attr) }
+    }
+
+    /// Attributes of what an entry names. EIO: they cannot be those of the entry's inode.
+    pub(crate) fn entry_attr(&mut self, found: &Found) -> Result<Attr> {
+        let attr = match self.attr(Tree::Live, found.ino) {
             Err(FsError::Stale) => {
-                return Err(FsError::damaged(ino, "an entry names an inode that is not in use"));
+                return Err(FsError::damaged(found.ino, "an entry names an inode that is not in use"));
             }
             other => other?,
         };
-        if is_fixed(&attr) { Err(FsError::NotPermitted) } else { Ok(attr) }
+        check_type(found, attr.mode)?;
+        Ok(attr)
     }
 
     /// The entry that is to be removed.
@@ -312,7 +331,7 @@ impl Fs {
             return Err(FsError::IsDir);
         }
         let (above, found) = self.removable(parent, name)?;
-        match self.may_remove(&above, found.ino) {
+        match self.may_remove(&above, &found) {
             Ok(attr) if attr.is_dir() => return Err(FsError::IsDir),
             Ok(_) => {}
             Err(FsError::Io { .. }) if found.file_type == file_type::DIR => return Err(FsError::IsDir),
@@ -340,10 +359,14 @@ impl Fs {
 
     /// An entry of an inode that cannot be loaded is gone: frees its number if those were all of its
     /// links, `most` of them. Its blocks stay taken: a map that cannot be right may name those of others.
-    fn drop_damaged(&mut self, ino: Ino, most: u16) {
+    pub(crate) fn drop_damaged(&mut self, ino: Ino, most: u16) {
         self.dirs.drop((Tree::Live, ino.0));
         self.atimes.remove(&ino.0);
         self.reserved.release_all(ino.0);
+        // One that makes sense by itself is somebody else's: its blocks and its number are not this entry's.
+        if self.volume.inode(Tree::Live, ino).is_ok() {
+            return;
+        }
         let links = self.volume.raw_inode(ino).map(|raw| raw.links_count.get());
         if links.is_ok_and(|n| n <= most) {
             // The name is gone, which was asked for; a number that stays taken harms nobody.
@@ -360,7 +383,7 @@ impl Fs {
             _ => {}
         }
         let (above, found) = self.removable(parent, name)?;
-        let attr = match self.may_remove(&above, found.ino) {
+        let attr = match self.may_remove(&above, &found) {
             Ok(attr) => Some(attr),
             Err(FsError::Io { .. }) if found.file_type == file_type::DIR => None,
             Err(FsError::Io { .. }) => return Err(FsError::NotDir),
@@ -369,10 +392,9 @@ impl Fs {
         if attr.as_ref().is_some_and(|a| !a.is_dir()) {
             return Err(FsError::NotDir);
         }
-        if found.ino == Ino::ROOT || found.ino == parent {
-            return Err(FsError::Busy);
-        }
-        if attr.is_none() {
+        // A directory has one name: an entry that leads back up is damage, and all that goes is the entry.
+        let astray = found.ino == Ino::ROOT || found.ino == parent;
+        if attr.is_none() || astray {
             self.dir_remove(parent, name, &found)?;
             self.touch_dir(ctx, parent, -1)?;
             self.drop_damaged(found.ino, 2);

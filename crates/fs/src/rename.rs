@@ -10,7 +10,7 @@ use silt_format::dir::file_type;
 use crate::dirs::{Found, is_dots};
 use crate::error::{FsError, Of, Result};
 use crate::names::{NAME_BLOCKS, check_name};
-use crate::types::{Context, is_immutable, rename_flags};
+use crate::types::{Context, S_IFDIR, S_IFREG, is_fixed, is_immutable, rename_flags};
 use crate::{Fs, Ino, is_at_link_max};
 
 /// What a rename is about, found and checked.
@@ -20,6 +20,8 @@ struct Move {
     source: (Found, Attr),
     target: Option<(Found, Attr)>,
     exchange: bool,
+    /// The target is damaged: its entry is replaced, and no more is asked of it.
+    broken: bool,
 }
 
 impl Move {
@@ -87,13 +89,24 @@ impl Fs {
             _ => {}
         }
         let source_attr = self.entry_attr(&source)?;
-        let target_attr = target.map(|t| self.entry_attr(&t)).transpose()?;
+        let mut broken = false;
+        let target_attr = match target.map(|t| (t, self.entry_attr(&t))) {
+            // What cannot be used can be replaced, by what its directory takes it for.
+            Some((t, Err(FsError::Io { .. }))) if !exchange => {
+                broken = true;
+                let mode = if t.file_type == file_type::DIR { S_IFDIR } else { S_IFREG };
+                Some(Attr { mode, links: 1, ..source_attr.clone() })
+            }
+            Some((_, attr)) => Some(attr?),
+            None => None,
+        };
         let inside = old_dir == new_dir;
         if source_attr.is_dir() && self.leads_to(source.ino, new_dir, inside)? {
             return Err(FsError::Invalid);
         }
         if let (Some(t), Some(a)) = (&target, &target_attr)
             && a.is_dir()
+            && !broken
             && self.leads_to(t.ino, old_dir, inside)?
         {
             return Err(if exchange { FsError::Invalid } else { FsError::NotEmpty });
@@ -101,27 +114,20 @@ impl Fs {
         if target.is_some_and(|t| t.ino == source.ino) {
             return Ok(None);
         }
-        self.may_remove(&old_above, source.ino)?;
+        self.may_remove(&old_above, &source)?;
         match &target {
             None if is_immutable(&new_above) => return Err(FsError::NotPermitted),
             None => {}
+            Some(_) if broken && is_fixed(&new_above) => return Err(FsError::NotPermitted),
+            Some(_) if broken => {}
             Some(t) => {
-                self.may_remove(&new_above, t.ino)?;
+                self.may_remove(&new_above, t)?;
             }
         }
         let target = target.zip(target_attr);
-        let m = Move { old_dir, new_dir, source: (source, source_attr), target, exchange };
+        let m = Move { old_dir, new_dir, source: (source, source_attr), target, exchange, broken };
         self.check_move(&m, &old_above, &new_above)?;
         if m.exchange { self.do_exchange(ctx, &m) } else { self.do_move(ctx, &m, old_name, new_name) }
-    }
-
-    fn entry_attr(&mut self, found: &Found) -> Result<Attr> {
-        match self.attr(Tree::Live, found.ino) {
-            Err(FsError::Stale) => {
-                Err(FsError::damaged(found.ino, "an entry names an inode that is not in use"))
-            }
-            other => other,
-        }
     }
 
     fn check_move(&mut self, m: &Move, old_above: &Attr, new_above: &Attr) -> Result<()> {
@@ -143,6 +149,7 @@ impl Fs {
         if let Some((t, _)) = &m.target
             && !m.exchange
             && m.target_is_dir()
+            && !m.broken
             && !self.dir_is_empty(t.ino)?
         {
             return Err(FsError::NotEmpty);
@@ -192,7 +199,9 @@ impl Fs {
             self.touch_dir(ctx, m.old_dir, -replaced)?;
         }
         self.volume.attr_mut(source.ino).of(source.ino)?.ctime = ctx.now;
+        self.note_parent(source.ino, m.new_dir);
         match &m.target {
+            Some((t, a)) if m.broken => self.drop_damaged(t.ino, if a.is_dir() { 2 } else { 1 }),
             Some((t, a)) if a.is_dir() => self.drop_dir(ctx, t.ino)?,
             Some((t, _)) => self.drop_link(ctx, t.ino)?,
             None => {}
@@ -223,6 +232,8 @@ impl Fs {
             self.touch_dir(ctx, m.old_dir, t - s)?;
             self.touch_dir(ctx, m.new_dir, s - t)?;
         }
+        self.note_parent(source.ino, m.new_dir);
+        self.note_parent(target.ino, m.old_dir);
         for ino in [source.ino, target.ino] {
             self.volume.attr_mut(ino).of(ino)?.ctime = ctx.now;
         }

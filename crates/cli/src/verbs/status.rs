@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use silt_control::{
-    Control, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes, of_mount,
+    Control, Damage, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes, of_mount,
 };
 
 use crate::failure::{Failure, Result};
@@ -16,11 +16,17 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
+    /// List the files that were found damaged since the volume was mounted
+    #[arg(long)]
+    damage: bool,
     /// Image, device or mounted directory; none: all volumes mounted
     volume: Option<PathBuf>,
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if args.damage {
+        return damage(args);
+    }
     if let Some(volume) = &args.volume {
         let status = ask(&mut *connect(volume)?)?;
         let mut out = Output::new();
@@ -32,6 +38,49 @@ pub fn run(args: &Args) -> Result<()> {
         return out.finish();
     }
     all(args.json)
+}
+
+/// The files found damaged on one volume, or on the only one mounted.
+fn damage(args: &Args) -> Result<()> {
+    let mut control = target::open(args.volume.as_deref())?;
+    control.answer_within(Some(PATIENCE));
+    if args.json {
+        let mut list = JsonList::new(Output::new());
+        target::call(&mut *control, Request::ListDamage, |part| {
+            let Response::Damage(batch) = part else { return Ok(()) };
+            batch.iter().try_for_each(|d| list.item(d))
+        })?;
+        return list.finish();
+    }
+    let mut out = Output::new();
+    let mut some = false;
+    target::call(&mut *control, Request::ListDamage, |part| {
+        let Response::Damage(batch) = part else { return Ok(()) };
+        some |= !batch.is_empty();
+        batch.iter().try_for_each(|d| out.line(damage_line(d)))
+    })?;
+    if !some {
+        out.line("no damage was met since the volume was mounted")?;
+    }
+    out.finish()
+}
+
+/// Where, what, and since when.
+fn damage_line(d: &Damage) -> String {
+    let path = d.path.as_deref().unwrap_or("(no path known)");
+    let mut place = String::new();
+    if d.block.is_none() {
+        place = format!(" (inode {}", d.inode);
+        if let Some(c) = d.checkpoint {
+            place += &format!(" of checkpoint {c}");
+        }
+        if let (Some(start), Some(end)) = (d.start, d.end) {
+            place += &format!(", bytes {start} to {end}");
+        }
+        place.push(')');
+    }
+    let times = if d.times > 1 { format!(", {} times", d.times) } else { String::new() };
+    format!("{}  {path}{place}: {}{times}", times::stamp(d.first, false), d.what)
 }
 
 /// All volumes mounted. One that does not answer hides no other.
@@ -131,6 +180,9 @@ fn lines(s: &Status) -> Vec<String> {
     ));
     lines.push(format!("files and directories: {}", s.files));
     lines.push(format!("UUID: {}", s.uuid));
+    if s.damaged > 0 {
+        lines.push(format!("damage: {}, silt status --damage lists them", count(s.damaged, "file")));
+    }
     if let Some(why) = &s.failure {
         lines.push(format!("nothing is written any more: {why}"));
     }

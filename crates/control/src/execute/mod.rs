@@ -24,6 +24,7 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
     permit(host, caller, &request)?;
     match request {
         Request::Status => status::status(host, out),
+        Request::ListDamage => status::damage(host, out),
         Request::ListCheckpoints(query) => checkpoints::list(host, &query, out),
         Request::MakeCheckpoint { snapshot } => checkpoints::make(host, snapshot, out),
         Request::ChangeMode { checkpoints, snapshot } => {

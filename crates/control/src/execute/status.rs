@@ -64,10 +64,12 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
             mount_type: None,
             sync_arrives: None,
             pid: None,
+            damaged: 0,
             notes: Vec::new(),
         })
     })??;
     status.notes = host.notes();
+    status.damaged = host.damage().0.len() as u64;
     if let Some(m) = mount {
         status.mounts = m.mounts;
         // One that was remounted since: a table that cannot be read tells nothing.
@@ -82,4 +84,18 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
         status.pid = Some(std::process::id());
     }
     out(Response::Status(Box::new(status)))
+}
+
+/// Files found damaged.
+pub fn damage(host: &dyn Host, out: Out<'_>) -> Result<()> {
+    let (all, more) = host.damage();
+    for batch in all.chunks(super::BATCH) {
+        out(Response::Damage(batch.to_vec()))?;
+    }
+    if more > 0 {
+        out(Response::Notice(format!(
+            "damage was met {more} more times, in files that the list had no room for"
+        )))?;
+    }
+    Ok(())
 }

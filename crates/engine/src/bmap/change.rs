@@ -3,6 +3,7 @@
 use silt_format::btree::{self, Node, NodeMut, node_capacity};
 use silt_format::direct;
 
+use super::lookup::Way;
 use super::{Nodes, Root};
 use crate::Result;
 
@@ -26,9 +27,11 @@ pub(super) fn descend(root: &mut Root, nodes: &mut impl Nodes, key: u64) -> Resu
     }
     let mut index = top.child_for(key);
     let mut child = top.ptr(index);
+    let mut way = Way::from(top, key);
     steps.push(Step { ptr: 0, index });
     loop {
         level -= 1;
+        way.check(&nodes.read(child, level)?)?;
         let new = nodes.make_writable(child, level)?;
         if new != child {
             let parent = steps.last().map_or(0, |s: &Step| s.ptr);
@@ -42,6 +45,7 @@ pub(super) fn descend(root: &mut Root, nodes: &mut impl Nodes, key: u64) -> Resu
         }
         index = node.child_for(key);
         child = node.ptr(index);
+        way.step(node, key);
         steps.push(Step { ptr: new, index });
     }
 }

@@ -20,16 +20,58 @@ pub fn lookup(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<Option<u6
     if top.is_empty() {
         return Ok(None);
     }
-    let mut ptr = top.ptr(top.child_for(key));
+    let mut way = Way::from(top, key);
     let mut level = top.level() - 1;
     loop {
-        let block = nodes.read(ptr, level)?;
+        let block = nodes.read(way.ptr, level)?;
+        way.check(&block)?;
         let node = Node::block(&block);
         if level <= 1 {
             return Ok(node.search(key).ok().map(|i| node.ptr(i)));
         }
-        ptr = node.ptr(node.child_for(key));
+        way.step(node, key);
         level -= 1;
+    }
+}
+
+/// One step down a map: the child taken, and which keys its parents leave to it.
+pub(super) struct Way {
+    pub ptr: u64,
+    first: u64,
+    behind: Option<u64>,
+}
+
+impl Way {
+    /// From the root, which has children.
+    pub fn from(top: Node<'_>, key: u64) -> Self {
+        let mut way = Way { ptr: 0, first: 0, behind: None };
+        way.step(top, key);
+        way
+    }
+
+    /// To the child of `node` that `key` belongs to.
+    pub fn step(&mut self, node: Node<'_>, key: u64) {
+        let i = node.child_for(key);
+        self.ptr = node.ptr(i);
+        self.first = node.key(i);
+        if i + 1 < node.len() {
+            self.behind = Some(node.key(i + 1));
+        }
+    }
+
+    /// Whether the child's keys are those its parents say (spec 5.2): a node of another place, or one that
+    /// was changed, is not taken for this one.
+    pub fn check(&self, child: &[u8]) -> Result<()> {
+        check_first_key(child, self.first)?;
+        let node = Node::block(child);
+        let last = node.key(node.len().saturating_sub(1));
+        match self.behind {
+            Some(behind) if last >= behind => {
+                let what = format!("ends with key {last}, the next one begins with {behind}");
+                Err(Error::corrupt("block map", "B-tree node", what))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -39,13 +81,13 @@ pub fn node_at(root: &Root, nodes: &impl ReadNodes, key: u64, level: u8) -> Resu
     if !btree::is_btree(root) || level == 0 || top.level() <= level || top.is_empty() {
         return Ok(None);
     }
-    let mut ptr = top.ptr(top.child_for(key));
+    let mut way = Way::from(top, key);
     for here in (level + 1..top.level()).rev() {
-        let block = nodes.read(ptr, here)?;
-        let node = Node::block(&block);
-        ptr = node.ptr(node.child_for(key));
+        let block = nodes.read(way.ptr, here)?;
+        way.check(&block)?;
+        way.step(Node::block(&block), key);
     }
-    Ok(Some(ptr))
+    Ok(Some(way.ptr))
 }
 
 /// Calls `f` for every key from `from` on, ascending, until it breaks.

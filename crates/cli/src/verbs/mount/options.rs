@@ -36,6 +36,8 @@ Mount options:
   suid, dev              honour set-user-id bits, device nodes; root only (default: nosuid, nodev)
   exec, noexec           allow programs to be run (default), or not
   fuseblk, nofuseblk     as root, mount on a block device where sync(2) reaches it then (default)
+  verify, noverify       the first read from a log holds all of it against its checksum, once a mount; new
+                         logs of file data are kept to 1 MiB (default: noverify)
   io_uring, noio_uring   requests come through io_uring (Linux 6.14), for several programs at once, where
                          /sys/module/fuse/parameters/enable_uring says Y (default: noio_uring)
   remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
@@ -171,6 +173,8 @@ impl Options {
             ("noexec", None) => d.exec = false,
             ("fuseblk", None) => d.block_type = true,
             ("nofuseblk", None) => d.block_type = false,
+            ("verify", None) => d.verify = true,
+            ("noverify", None) => d.verify = false,
             ("io_uring", None) => {
                 d.io_uring = true;
                 if !silt_fuse::io_uring_is_on() {
@@ -264,6 +268,7 @@ mod tests {
         assert_eq!((notes.len(), details.len()), (1, 3));
 
         let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec,io_uring").unwrap();
+        assert!(parse("verify").unwrap().daemon.verify && !parse("verify,noverify").unwrap().daemon.verify);
         assert!(o.daemon.io_uring && !parse("io_uring,noio_uring").unwrap().daemon.io_uring);
         assert_eq!(o.daemon.interval, Some(Duration::from_millis(500)));
         assert_eq!((o.daemon.cache, o.daemon.dirty), (64 << 20, 1 << 30));
