@@ -35,5 +35,7 @@ pub use local::LocalVolume;
 pub use moment::Moment;
 pub use remote::{PATIENCE, RemoteVolume};
 pub use request::{CheckpointQuery, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
-pub use response::{Checkpoint, DumpItem, MountPoint, Removed, Resized, Response, Segment, Settings, Status};
+pub use response::{
+    Checkpoint, DumpItem, LatestLog, MountPoint, Removed, Resized, Response, Segment, Settings, Status,
+};
 pub use serve::serve;
