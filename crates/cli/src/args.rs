@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, dumpseg, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, scrub, status, sync, tune,
-    umount,
+    chcp, check, dumpseg, fsck, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, scrub, status, sync,
+    tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -41,4 +41,6 @@ pub enum Verb {
     MountHelper(mount::helper::Args),
     #[command(hide = true)]
     UmountHelper(umount::HelperArgs),
+    #[command(hide = true, disable_help_flag = true, disable_version_flag = true)]
+    FsckHelper(fsck::Args),
 }

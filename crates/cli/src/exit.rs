@@ -9,6 +9,9 @@ pub const FAILURE: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
 
+/// Ended by Ctrl-C.
+pub const INTERRUPTED: u8 = 130;
+
 /// The codes for people, in help texts and man pages.
 pub const TABLE: &str = "\
 Exit codes:
@@ -25,8 +28,10 @@ Exit codes:
   10  the device or the operating system failed
   11  read-only
   12  cannot be done here or now
+ 130  ended by Ctrl-C
 
-Under the names of nilfs-utils every failure is 1, under mount.silt the codes are those of mount(8).";
+Under the names of nilfs-utils every failure is 1, under mount.silt the codes are those of mount(8), under fsck.nilfs2
+those of fsck(8).";
 
 /// The code of a kind of failure.
 pub fn of(kind: Kind) -> u8 {

@@ -19,6 +19,10 @@ pub enum Failure {
     Told,
     /// The volume is damaged, and what is wrong has been said.
     Damaged,
+    /// Ended by whoever started it, before it was done.
+    Interrupted,
+    /// As fsck(8) counts; everything has been said already.
+    Fsck(u8),
     /// Whoever read our output has gone: nothing to say, nobody to say it to.
     Pipe,
 }
@@ -35,6 +39,8 @@ impl Failure {
             Failure::Error(e) => exit::of(e.kind),
             Failure::Told => exit::FAILURE,
             Failure::Damaged => exit::of(Kind::Corrupt),
+            Failure::Interrupted => exit::INTERRUPTED,
+            Failure::Fsck(code) => *code,
             Failure::Pipe => exit::OK,
         }
     }

@@ -6,6 +6,7 @@
 mod args;
 mod exit;
 mod failure;
+mod interrupt;
 mod names;
 mod output;
 mod progress;

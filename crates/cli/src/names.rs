@@ -20,6 +20,7 @@ pub enum Name {
 /// Names of tools and their verbs; `silt install` makes them where asked.
 pub const TOOLS: &[(&str, &str)] = &[
     ("mkfs.nilfs2", "mkfs"),
+    ("fsck.nilfs2", "fsck-helper"),
     ("lscp", "lscp"),
     ("mkcp", "mkcp"),
     ("chcp", "chcp"),
@@ -80,6 +81,9 @@ impl Name {
         ExitCode::from(match (self, code) {
             (_, exit::OK) => exit::OK,
             (Name::Silt, code) => code,
+            // fsck(8): 16 wrong invocation; the verb knows the others.
+            (Name::Tool("fsck.nilfs2", _), exit::USAGE) => 16,
+            (Name::Tool("fsck.nilfs2", _), code) => code,
             (Name::Tool(..), _) => 1,
             // mount(8): 1 wrong invocation or permissions, 32 failure.
             (Name::Helper(..), exit::USAGE | 7) => 1,
@@ -101,6 +105,7 @@ mod tests {
     fn names_stand_for_verbs() {
         assert_eq!(args(&["/usr/bin/silt", "lscp", "x"]), ["/usr/bin/silt", "lscp", "x"]);
         assert_eq!(args(&["/sbin/mkfs.nilfs2", "-f", "x"]), ["silt", "mkfs", "-f", "x"]);
+        assert_eq!(args(&["fsck.nilfs2", "-a", "x"]), ["silt", "fsck-helper", "-a", "x"]);
         assert_eq!(args(&["mount.silt", "a", "b"]), ["silt", "mount-helper", "a", "b"]);
         assert_eq!(args(&["cargo-run-thing", "lscp"]), ["cargo-run-thing", "lscp"]);
     }

@@ -31,7 +31,11 @@ pub fn call(
         each(part).map_err(|failure| {
             let error = match &failure {
                 Failure::Error(e) => e.clone(),
-                Failure::Told | Failure::Damaged | Failure::Pipe => {
+                Failure::Told
+                | Failure::Damaged
+                | Failure::Interrupted
+                | Failure::Fsck(_)
+                | Failure::Pipe => {
                     silt_control::ControlError::new(silt_control::Kind::Other, "the output ended")
                 }
             };

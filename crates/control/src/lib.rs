@@ -37,6 +37,7 @@ pub use moment::Moment;
 pub use remote::{PATIENCE, RemoteVolume};
 pub use request::{CheckpointQuery, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
 pub use response::{
-    Checkpoint, Damage, DumpItem, MountPoint, Removed, Resized, Response, Segment, Settings, Status,
+    Checkpoint, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized, Response, Segment, Settings,
+    Status,
 };
 pub use serve::serve;

@@ -50,6 +50,8 @@ pub enum Request {
     },
     /// Makes everything durable. Answer: the newest checkpoint's number.
     Sync,
+    /// The newest log with a super root, which is written whole. Answer: [`crate::LatestLog`].
+    LatestLog,
     /// The super block's settings. Answer: [`crate::Settings`].
     ShowSettings,
     /// Changes settings. Answer: [`crate::Settings`] as they are then.
@@ -157,6 +159,7 @@ impl Request {
             | Request::ListSegments(_)
             | Request::DumpSegments { .. }
             | Request::Sync
+            | Request::LatestLog
             | Request::FindMoment { .. }
             | Request::ShowSettings
             | Request::Scrub(ScrubAction::Status) => true,

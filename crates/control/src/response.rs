@@ -17,6 +17,8 @@ pub enum Response {
     Checkpoints(Vec<Checkpoint>),
     /// The number of the newest checkpoint (Sync, MakeCheckpoint).
     Checkpoint(u64),
+    /// To [`crate::Request::LatestLog`].
+    LatestLog(LatestLog),
     /// One item of a list could not be done; the others go on.
     Refused {
         /// A checkpoint's or segment's number.
@@ -44,6 +46,23 @@ pub enum Response {
     Damage(Vec<Damage>),
     /// A sentence worth telling beside the answer.
     Notice(String),
+}
+
+/// The newest log with a super root: what a mount would find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatestLog {
+    /// Its first block.
+    pub block: u64,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// The checkpoint it made.
+    pub checkpoint: u64,
+}
+
+impl From<silt_engine::LastLog> for LatestLog {
+    fn from(last: silt_engine::LastLog) -> Self {
+        LatestLog { block: last.pseg, sequence: last.seq, checkpoint: last.cno }
+    }
 }
 
 /// A checkpoint.

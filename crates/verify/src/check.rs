@@ -1,9 +1,12 @@
 //! The order of a check: super blocks, super root, DAT bitmaps, sufile, logs, DAT entries, cpfile,
-//! the latest tree, snapshots.
+//! the latest tree, snapshots, and where asked for all checkpoints.
+
+use std::collections::BTreeMap;
 
 use silt_device::Device;
 use silt_format::checkpoint::CpEntry;
-use silt_format::super_block::{self, STATE_VALID, SuperBlock};
+use silt_format::summary;
+use silt_format::super_block::{self, STATE_ERROR, STATE_VALID, SuperBlock};
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Ino};
 
@@ -18,9 +21,33 @@ use crate::reader::Reader;
 use crate::report::{Place, Report, Sink};
 use crate::search::{self, Found, Pending};
 use crate::segments::{self, Segments};
+use crate::shared::Shared;
 use crate::sparse::SparseBits;
 use crate::super_check;
 use crate::tree_check;
+use crate::{Unwatched, Watch};
+
+/// How much to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Depth {
+    /// Everything.
+    #[default]
+    Full,
+    /// What a mount rests on: the super blocks, the end of the log, the super root, the metadata files, their counters
+    /// and bitmaps. Time and memory do not depend on how much the files hold.
+    Mount,
+}
+
+/// A log that ends with a super root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogPosition {
+    /// Its first block.
+    pub block: u64,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// The checkpoint it made.
+    pub checkpoint: u64,
+}
 
 /// How to check.
 #[derive(Debug, Clone)]
@@ -33,18 +60,36 @@ pub struct Options {
     pub findings_per_invariant: usize,
     /// Bytes of blocks to keep in memory.
     pub cache_bytes: usize,
+    /// How much to look at.
+    pub depth: Depth,
+    /// Check the state as of this log, whatever is behind it: somebody who does not clean segments goes on writing.
+    /// None: as a mount would find it, and nobody writes.
+    pub at: Option<LogPosition>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { all_checkpoints: false, strict: false, findings_per_invariant: 50, cache_bytes: 64 << 20 }
+        Options {
+            all_checkpoints: false,
+            strict: false,
+            findings_per_invariant: 50,
+            cache_bytes: 64 << 20,
+            depth: Depth::Full,
+            at: None,
+        }
     }
 }
 
 /// Checks a volume that nobody writes to. Never fails: what cannot be read is a finding.
 pub fn check(device: &dyn Device, options: &Options) -> Report {
+    check_watched(device, options, &Unwatched)
+}
+
+/// Like [`check()`], telling `watch` how far it is. Where that asks to stop, the report has what was found until then,
+/// and says that it was ended ([`Report::stopped`]).
+pub fn check_watched(device: &dyn Device, options: &Options, watch: &dyn Watch) -> Report {
     let out = Sink::new(options.strict, options.findings_per_invariant);
-    run(device, options, &out);
+    run(device, options, watch, &out);
     out.into_report()
 }
 
@@ -54,7 +99,33 @@ pub fn is_no_volume(device: &dyn Device) -> bool {
     first.is_err() && second.is_err()
 }
 
-fn run(device: &dyn Device, options: &Options, out: &Sink) {
+/// What the super blocks say of how a volume was left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// It was unmounted as it should be.
+    pub clean: bool,
+    /// Somebody met an error while it was mounted.
+    pub error: bool,
+    /// The checkpoint at the copy's cursor: the latest one of a clean volume.
+    pub checkpoint: u64,
+}
+
+/// The mark of the copy a mount would choose; none where no copy makes sense or one of the two is lost.
+pub fn mark(device: &dyn Device) -> Option<Mark> {
+    let (first, second) = search::super_blocks(device);
+    let copies = super_block::choose(first, second, device.len()).ok()?;
+    let sb = &copies.first.1;
+    sb.geometry(device.len()).ok()?;
+    let state = sb.state.get();
+    let error = |sb: &SuperBlock| sb.state.get() & STATE_ERROR != 0;
+    copies.second.as_ref().map(|(_, second)| Mark {
+        clean: state & STATE_VALID != 0,
+        error: error(sb) || error(second),
+        checkpoint: sb.last_cno.get(),
+    })
+}
+
+fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
     let Some((r, found, clean)) = find_root(device, options, out) else { return };
     let at = found.latest.end() - 1;
     let root = match r.block(BlockNr(at)).map(|b| SuperRoot::parse(&r.g, &b)) {
@@ -71,6 +142,7 @@ fn run(device: &dyn Device, options: &Options, out: &Sink) {
     let dat = Dat::load(&r, &root.dat, |invariant, place, what| out.add(invariant, place, what));
     let mut c = Context {
         out,
+        watch,
         options,
         cno: found.cno,
         latest: found.latest,
@@ -78,6 +150,7 @@ fn run(device: &dyn Device, options: &Options, out: &Sink) {
         dat,
         dat_state: DatState::default(),
         segments: Segments::default(),
+        shared: Shared::default(),
         r,
     };
     let c = &mut c;
@@ -91,8 +164,17 @@ fn run(device: &dyn Device, options: &Options, out: &Sink) {
     }
     segments::check(c, &blocks.into_iter().collect::<Vec<_>>());
     dat::check_places(c);
-    let made = logs::check(c);
-    dat::check_entries(c);
+    let full = options.depth == Depth::Full;
+    let made = if full { logs::check(c) } else { logs::Made::new() };
+    if c.stop() {
+        return;
+    }
+    if full {
+        dat::check_entries(c);
+    }
+    if c.stop() {
+        return;
+    }
     let dat_blocks = (c.dat.blocks.len() + c.dat.nodes.len()) as u64;
     // mkfs.nilfs2: two blocks and those of the entries it uses, a handful.
     inode::check_metadata(c, &c.root.dat, Place::ino(Ino::DAT.0), dat_blocks, 3..=16);
@@ -105,18 +187,30 @@ fn run(device: &dyn Device, options: &Options, out: &Sink) {
     inode::check_metadata(c, &c.root.cpfile, Place::ino(Ino::CPFILE.0), tally.total(), one);
     let cps = checkpoints::check(c, &tally.blocks, &made);
     if let Some(latest) = cps.entry(c, c.cno) {
-        tree_check::check(c, &mut scope, &latest);
         check_pending(c, &found, &latest, clean);
+        if !full {
+            tree_check::check_inode_file(c, &mut scope, &latest);
+            return;
+        }
+        c.watch.stage("walking the files", latest.inodes_count.get());
+        let inodes = tree_check::check(c, &mut scope, &latest, None);
+        let inodes = inodes.unwrap_or_default();
+        if c.stop() {
+            return;
+        }
         c.dat_state.mapped = scope.mapped;
         dat::check_unmapped(c);
+        c.dat_state.mapped = SparseBits::default();
+        check_past(c, &cps, Some(&inodes));
+    } else if full {
+        check_past(c, &cps, None);
     }
-    check_past(c, &cps);
 }
 
 /// Super blocks, and the way from them to the latest super root; whether it is marked as the end.
 fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Option<(Reader<'a>, Found, bool)> {
     let size = device.len();
-    let parsed = search::super_blocks(device);
+    let parsed = super_check::read(device, options.at.is_some());
     let usable = [&parsed.0, &parsed.1]
         .into_iter()
         .find_map(|p| p.as_ref().ok())
@@ -147,17 +241,52 @@ fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Optio
     if let Some(second) = &copies.second {
         super_check::check_other_cursor(out, &r, second);
     }
-    let clean = sb.state.get() & STATE_VALID != 0;
-    let found = match latest(&r, sb, clean, out) {
-        Some(found) => found,
-        None => latest(&r, &copies.second.as_ref()?.1, false, out)?,
+    let other = copies.second.as_ref().map(|(_, other)| other);
+    // While somebody writes, the mark says nothing.
+    let clean = options.at.is_none() && sb.state.get() & STATE_VALID != 0;
+    let found = match &options.at {
+        Some(at) => pinned(&r, at, out)?,
+        None => match latest(&r, sb, clean, out).or_else(|| latest(&r, other?, false, out)) {
+            Some(found) => found,
+            None => unverified(&r, sb, other, out)?,
+        },
     };
     for (pos, counted, written) in &found.miscounted {
         let message = format!("the log says checkpoint {written}, counting says {counted}");
         out.add(&inv::ROOT_COUNTED, Place::block(pos.0), message);
     }
+    if let Some(second) = &copies.second
+        && !std::ptr::eq(&raw const second.1, sb)
+    {
+        super_check::check_other_chain(out, &r, second, found.cno);
+    }
     out.stats(|s| (s.last_cno, s.clean) = (found.cno, clean));
     Some((r, found, clean))
+}
+
+/// The log that whoever writes has named.
+fn pinned(r: &Reader<'_>, at: &LogPosition, out: &Sink) -> Option<Found> {
+    let place = Place::block(at.block);
+    match search::validate(r, BlockNr(at.block), at.sequence) {
+        Ok(Some(log)) if log.header.has(summary::SR) => Some(Found::of(log, at.checkpoint)),
+        Ok(_) => {
+            out.add(&inv::ROOT_FOUND, place, "the log written last does not verify");
+            None
+        }
+        Err(e) => {
+            out.add(&inv::DEVICE_READ, place, e);
+            None
+        }
+    }
+}
+
+/// What both super blocks point at does not verify. Nothing would mount this; but where the log can be told, most of
+/// what it leads to may be whole, and is looked at.
+fn unverified(r: &Reader<'_>, first: &SuperBlock, other: Option<&SuperBlock>, out: &Sink) -> Option<Found> {
+    let place = Place::block(first.last_pseg.get());
+    let message = "no valid log where the super blocks point; silt rescue looks for older ones";
+    out.add(&inv::ROOT_FOUND, place, message);
+    [Some(first), other].into_iter().flatten().find_map(|sb| search::unverified(r, sb))
 }
 
 /// The search from one copy, with what it says of the copy.
@@ -224,13 +353,20 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
     }
 }
 
-/// Trees of snapshots, and of the other checkpoints if asked for.
-fn check_past(c: &Context<'_>, cps: &Checkpoints) {
+/// Trees of snapshots, and of the other checkpoints if asked for. `latest` is where the latest one's ifile lies.
+fn check_past(c: &Context<'_>, cps: &Checkpoints, latest: Option<&BTreeMap<u64, u64>>) {
     let mut before = None;
+    let wanted = |slot: &checkpoints::Slot| slot.snapshot || c.options.all_checkpoints;
+    let total = cps.all.iter().filter(|(cno, slot)| **cno != c.cno && wanted(slot)).count();
+    c.watch.stage("walking older moments", total as u64);
     for (cno, slot) in cps.all.iter().filter(|(cno, _)| **cno != c.cno) {
-        if !slot.snapshot && !c.options.all_checkpoints {
+        if !wanted(slot) {
             continue;
         }
+        if c.stop() {
+            return;
+        }
+        c.watch.done(1);
         let Some(entry) = cps.entry(c, *cno) else { continue };
         // Checkpoints in which nothing of the tree changed share their ifile.
         let counts = (entry.ifile_inode.bmap, entry.inodes_count, entry.blocks_count);
@@ -238,6 +374,6 @@ fn check_past(c: &Context<'_>, cps: &Checkpoints) {
             continue;
         }
         let mut scope = Scope { cno: *cno, current: false, mapped: SparseBits::default() };
-        tree_check::check(c, &mut scope, &entry);
+        tree_check::check(c, &mut scope, &entry, latest);
     }
 }

@@ -144,6 +144,9 @@ fn check_entry(c: &Context<'_>, cno: u64, e: &CpEntry, place: Place, made: &Made
             let message = format!("counts {found} blocks written, its logs have {blocks}");
             c.out.add(&inv::CP_NBLK_INC, place, message);
         }
+        if flags & MINOR != 0 && birth.tree && birth.blocks.is_some() {
+            c.out.add(&inv::CP_MINOR, place, "its logs hold blocks of files or of the ifile");
+        }
         if birth.create != e.create.get() {
             let message = format!("made at {}, its log at {}", e.create, birth.create);
             c.out.add(&inv::CP_CREATE, place, message);

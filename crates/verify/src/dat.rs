@@ -125,6 +125,8 @@ pub(crate) struct DatState {
     /// Digest of (inode, offset or node) in the log record at the entry's disk block; 0 = no such
     /// record.
     pub owner: SparseArray<u32>,
+    /// Blocks of which something was found and not yet whose they are.
+    pub troubled: SparseBits,
     /// Disk blocks that the DAT or an allocated entry claims.
     pub claimed: SparseBits,
     /// Disk blocks of the DAT whose log record is right.
@@ -169,7 +171,14 @@ pub(crate) fn check_entries(c: &mut Context<'_>) {
         c.out.add(&inv::DAT_ZERO, Place::vblock(0), "entry 0 is free: the next allocation would use it");
     }
     let mut live = std::mem::take(&mut state.live);
-    for v in state.allocated.iter() {
+    c.watch.stage("checking the block table", state.allocated.len());
+    for (i, v) in state.allocated.iter().enumerate() {
+        if i % 4096 == 0 {
+            c.watch.done(if i == 0 { 0 } else { 4096 });
+            if c.stop() {
+                break;
+            }
+        }
         let place = Place::vblock(v);
         let entry = match c.dat.entry(&c.r, v) {
             Ok(Some(e)) => e,
@@ -225,6 +234,9 @@ pub(crate) fn check_entries(c: &mut Context<'_>) {
         }
     }
     c.out.stats(|s| s.live_blocks = live.len());
+    for v in c.out.ownerless() {
+        state.troubled.insert(v);
+    }
     state.live = live;
     c.dat_state = state;
 }

@@ -1,9 +1,10 @@
 //! Directories: how entries tile blocks, what they name, and how directories hang together
 //! (spec section 9).
 //!
-//! Memory: the names of one directory at a time, and 16 bytes a directory.
+//! Memory: 8 bytes a name of one directory at a time, and 28 bytes a directory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 
 use silt_format::dir::{HEADER, file_type, need};
 use silt_format::inode::RawInode;
@@ -14,7 +15,7 @@ use crate::files::Tally;
 use crate::inode::DIRECTORY;
 use crate::invariants as inv;
 use crate::report::Place;
-use crate::tree_check::Tree;
+use crate::tree_check::{Names, Tree};
 
 /// One entry in use.
 struct Entry<'a> {
@@ -59,17 +60,74 @@ pub(crate) fn check_size(c: &Context<'_>, inode: &RawInode, tally: &Tally, place
     }
 }
 
+/// Digests of the names of one directory, in the order they were met.
+///
+/// Names that have the same digest are read again and compared: a digest alone accuses nobody.
+#[derive(Default)]
+struct Digests {
+    seed: RandomState,
+    all: Vec<u64>,
+}
+
+impl Digests {
+    fn add(&mut self, name: &[u8]) {
+        self.all.push(self.seed.hash_one(name));
+    }
+
+    /// Those that occur more than once, and none after.
+    fn twice(&mut self) -> HashSet<u64> {
+        self.all.sort_unstable();
+        let twice = self.all.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
+        self.all.clear();
+        twice
+    }
+}
+
+/// How directories hang together: where each is named, and what its ".." says; 0: nothing known.
+#[derive(Default)]
+struct Ways {
+    /// Ascending, as `parent` and `dotdot` are.
+    directories: Vec<u64>,
+    parent: Vec<u64>,
+    dotdot: Vec<u64>,
+}
+
+impl Ways {
+    fn new(directories: Vec<u64>) -> Self {
+        let n = directories.len();
+        Ways { directories, parent: vec![0; n], dotdot: vec![0; n] }
+    }
+
+    fn index(&self, directory: u64) -> Option<usize> {
+        self.directories.binary_search(&directory).ok()
+    }
+
+    /// Remembers where a directory is named; where it was named before.
+    fn named(&mut self, directory: u64, by: u64) -> Option<u64> {
+        let i = self.index(directory)?;
+        let before = std::mem::replace(&mut self.parent[i], by);
+        Some(before).filter(|b| *b != 0)
+    }
+
+    fn says(&mut self, directory: u64, dotdot: u64) {
+        if let Some(i) = self.index(directory) {
+            self.dotdot[i] = dotdot;
+        }
+    }
+}
+
 /// Checks every directory of a tree and counts the names of every inode.
 pub(crate) fn check(c: &Context<'_>, cno: u64, tree: &mut Tree) {
-    let directories = std::mem::take(&mut tree.directories);
-    // Directory -> the one that names it, and -> what its ".." says.
-    let mut parents: HashMap<u64, u64> = HashMap::new();
-    let mut dotdots: HashMap<u64, u64> = HashMap::new();
-    for (ino, blocks) in &directories {
-        let mut names: HashSet<Vec<u8>> = HashSet::new();
-        for (offset, block) in blocks {
-            let place = Place::ino(*ino).at_offset(*offset).at_block(*block).at_cno(cno);
-            let bytes = match c.r.block(BlockNr(*block)) {
+    let blocks = std::mem::take(&mut tree.names);
+    let mut ways = Ways::new(std::mem::take(&mut tree.directories));
+    let mut digests = Digests::default();
+    for directory in blocks.chunk_by(|a, b| a.directory == b.directory) {
+        if c.stop() {
+            return;
+        }
+        for at in directory {
+            let place = place(at, cno);
+            let bytes = match c.r.block(BlockNr(at.block)) {
                 Ok(b) => b,
                 Err(e) => {
                     c.out.add(&inv::DEVICE_READ, place, e);
@@ -80,31 +138,50 @@ pub(crate) fn check(c: &Context<'_>, cno: u64, tree: &mut Tree) {
             if let Some(what) = broken {
                 c.out.add(&inv::DIR_TILING, place, what);
             }
-            if *offset == 0 {
-                check_dots(c, *ino, &entries, place, &mut dotdots);
+            if at.offset == 0 {
+                check_dots(c, at.directory, &entries, place, &mut ways);
             }
-            for (i, e) in entries.iter().enumerate().filter(|(_, e)| e.ino != 0) {
-                if *offset == 0 && i < 2 && matches!(e.name, b"." | b"..") {
-                    continue;
-                }
-                check_entry(c, tree, *ino, e, place, &mut parents);
-                if !names.insert(e.name.to_vec()) {
-                    let message = format!("the name {:?} occurs twice", String::from_utf8_lossy(e.name));
-                    c.out.add(&inv::DIR_DUPLICATE, place, message);
-                }
+            for e in named(&entries, at.offset) {
+                check_entry(c, tree, at.directory, e, place, &mut ways);
+                digests.add(e.name);
+            }
+        }
+        let twice = digests.twice();
+        if !twice.is_empty() {
+            find_twice(c, cno, directory, &digests.seed, &twice);
+        }
+    }
+    check_ancestry(c, cno, &ways);
+}
+
+fn place(at: &Names, cno: u64) -> Place {
+    Place::ino(at.directory).at_offset(at.offset).at_block(at.block).at_cno(cno)
+}
+
+/// Entries in use of a block, without the leading "." and "..".
+fn named<'e, 'a>(entries: &'e [Entry<'a>], offset: u64) -> impl Iterator<Item = &'e Entry<'a>> {
+    entries
+        .iter()
+        .enumerate()
+        .filter(move |(i, e)| e.ino != 0 && !(offset == 0 && *i < 2 && matches!(e.name, b"." | b"..")))
+        .map(|(_, e)| e)
+}
+
+/// Names of which the digest occurs twice.
+fn find_twice(c: &Context<'_>, cno: u64, directory: &[Names], seed: &RandomState, twice: &HashSet<u64>) {
+    let mut names: HashSet<Vec<u8>> = HashSet::new();
+    for at in directory {
+        let Ok(bytes) = c.r.block(BlockNr(at.block)) else { continue };
+        for e in named(&split(&bytes).0, at.offset).filter(|e| twice.contains(&seed.hash_one(e.name))) {
+            if !names.insert(e.name.to_vec()) {
+                let message = format!("the name {:?} occurs twice", String::from_utf8_lossy(e.name));
+                c.out.add(&inv::DIR_DUPLICATE, place(at, cno), message);
             }
         }
     }
-    check_ancestry(c, cno, &directories, &parents, &dotdots);
 }
 
-fn check_dots(
-    c: &Context<'_>,
-    ino: u64,
-    entries: &[Entry<'_>],
-    place: Place,
-    dotdots: &mut HashMap<u64, u64>,
-) {
+fn check_dots(c: &Context<'_>, ino: u64, entries: &[Entry<'_>], place: Place, ways: &mut Ways) {
     match entries {
         [one, two, ..] if one.name == b"." && two.name == b".." => {
             let types = one.kind == file_type::DIR && two.kind == file_type::DIR;
@@ -112,7 +189,7 @@ fn check_dots(
                 let message = format!("\".\" names inode {} in {} bytes", one.ino, one.rec_len);
                 c.out.add(&inv::DIR_DOTS, place, message);
             }
-            dotdots.insert(ino, two.ino);
+            ways.says(ino, two.ino);
         }
         _ => c.out.add(&inv::DIR_DOTS, place, "does not begin with \".\" and \"..\""),
     }
@@ -124,7 +201,7 @@ fn check_entry(
     directory: u64,
     e: &Entry<'_>,
     place: Place,
-    parents: &mut HashMap<u64, u64>,
+    ways: &mut Ways,
 ) {
     let name = String::from_utf8_lossy(e.name);
     if e.name.is_empty() || e.name.iter().any(|b| *b == 0 || *b == b'/') {
@@ -156,7 +233,7 @@ fn check_entry(
     if kind == DIRECTORY {
         let own = tree.inodes.slot(directory);
         own.subdirectories = own.subdirectories.saturating_add(1);
-        if let Some(first) = parents.insert(e.ino, directory) {
+        if let Some(first) = ways.named(e.ino, directory) {
             let message = format!("{name:?} names directory {}, which {first} names too", e.ino);
             c.out.add(&inv::DIR_PARENTS, place, message);
         }
@@ -164,41 +241,62 @@ fn check_entry(
 }
 
 /// ".." against the directory that names one, and the way up to the root.
-fn check_ancestry(
-    c: &Context<'_>,
-    cno: u64,
-    directories: &[(u64, Vec<(u64, u64)>)],
-    parents: &HashMap<u64, u64>,
-    dotdots: &HashMap<u64, u64>,
-) {
+fn check_ancestry(c: &Context<'_>, cno: u64, ways: &Ways) {
     let root = Ino::ROOT.0;
-    // Directories whose way is known to end, at the root or at one without a name.
-    let mut ends: HashSet<u64> = HashSet::from([root]);
-    if let Some(by) = parents.get(&root) {
-        let message = format!("directory {by} names the root directory");
-        c.out.add(&inv::DIR_LOOP, Place::ino(root).at_cno(cno), message);
-    }
-    for (ino, _) in directories {
+    // Directories whose way is known to end, at the root or at one without a name; and that of the way at hand.
+    const ENDS: u32 = u32::MAX;
+    let mut met = vec![0u32; ways.directories.len()];
+    for (i, ino) in ways.directories.iter().enumerate() {
         let place = Place::ino(*ino).at_cno(cno);
-        let parent = if *ino == root { Some(&root) } else { parents.get(ino) };
-        if let (Some(parent), Some(dotdot)) = (parent, dotdots.get(ino))
-            && parent != dotdot
-        {
+        if *ino == root {
+            if ways.parent[i] != 0 {
+                let message = format!("directory {} names the root directory", ways.parent[i]);
+                c.out.add(&inv::DIR_LOOP, place, message);
+            }
+            met[i] = ENDS;
+        }
+        let parent = if *ino == root { root } else { ways.parent[i] };
+        let dotdot = ways.dotdot[i];
+        if parent != 0 && dotdot != 0 && parent != dotdot {
             let message = format!("\"..\" names inode {dotdot}, its parent is {parent}");
             c.out.add(&inv::DIR_DOTS, place.at_offset(0), message);
         }
-        let mut way = HashSet::new();
-        let mut at = *ino;
-        while !ends.contains(&at) {
-            if !way.insert(at) {
-                c.out.add(&inv::DIR_LOOP, place, "is its own ancestor");
+    }
+    for (i, ino) in ways.directories.iter().enumerate() {
+        let mark = u32::try_from(i).unwrap_or(ENDS - 2) + 1;
+        let mut at = i;
+        while met[at] != ENDS {
+            if met[at] == mark {
+                c.out.add(&inv::DIR_LOOP, Place::ino(*ino).at_cno(cno), "is its own ancestor");
                 break;
             }
-            match parents.get(&at) {
-                Some(up) => at = *up,
+            met[at] = mark;
+            match ways.index(ways.parent[at]) {
+                Some(up) => at = up,
                 None => break,
             }
         }
-        ends.extend(way);
+        // Once more, to say that the way is known.
+        let mut at = Some(i);
+        while let Some(here) = at.filter(|here| met[*here] != ENDS) {
+            met[here] = ENDS;
+            at = ways.index(ways.parent[here]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_that_occur_twice_are_told() {
+        let mut digests = Digests::default();
+        for name in [b"a", b"b", b"c", b"b"] {
+            digests.add(name);
+        }
+        assert_eq!(digests.twice(), HashSet::from([digests.seed.hash_one(b"b".as_slice())]));
+        digests.add(b"a");
+        assert!(digests.twice().is_empty(), "of another directory");
     }
 }

@@ -12,6 +12,7 @@ use crate::invariants::{self as inv, Invariant};
 use crate::map::{self, NodeRef, Visitor};
 use crate::reader::{Block, Reader};
 use crate::report::{Place, Severity};
+use crate::shared::Part;
 use crate::sparse::SparseBits;
 
 /// One tree that is walked: its checkpoint and what it has mapped so far.
@@ -31,6 +32,8 @@ pub(crate) struct Tally {
     pub greatest: Option<u64>,
     /// (offset, disk block) of the data blocks, where asked for.
     pub blocks: Vec<(u64, u64)>,
+    /// The checkpoints in which all blocks are alive, from the first to before the second; (0, 0) if anything is wrong.
+    pub lives: (u64, u64),
 }
 
 impl Tally {
@@ -50,7 +53,9 @@ struct Walk<'c, 'a> {
     scope: &'c mut Scope,
     ino: u64,
     collect: bool,
-    tally: Tally,
+    /// What was met of the root, of the node below it that is being walked, and so on down; with their disk blocks.
+    open: Vec<(u64, Part)>,
+    blocks: Vec<(u64, u64)>,
 }
 
 impl Walk<'_, '_> {
@@ -60,91 +65,142 @@ impl Walk<'_, '_> {
         if (3..=5).contains(&self.ino) { place } else { place.at_cno(self.scope.cno) }
     }
 
+    fn top(&mut self) -> &mut Part {
+        if self.open.is_empty() {
+            self.open.push((0, Part::EMPTY));
+        }
+        let last = self.open.len() - 1;
+        &mut self.open[last].1
+    }
+
+    fn wrong(&mut self, invariant: &'static Invariant, place: Place, what: impl Into<String>) {
+        self.top().spoil();
+        self.c.out.add(invariant, place, what);
+    }
+
     /// Disk block of a mapped virtual block; `None` where it has none that can be used.
     fn translate(&mut self, v: u64, offset: u64, place: Place) -> Option<u64> {
         let c = self.c;
         let place = place.at_vblock(v);
+        if c.dat_state.troubled.contains(v) {
+            c.out.owner(v, place);
+        }
         if c.dat.layout.check("DAT", v).is_err() || !c.dat_state.allocated.contains(v) {
-            c.out.add(&inv::MAP_VBLOCK, place, "is mapped but not allocated");
+            self.wrong(&inv::MAP_VBLOCK, place, "is mapped but not allocated");
             return None;
         }
         if !self.scope.mapped.insert(v) {
-            c.out.add(&inv::MAP_TWICE, place, "is mapped twice");
+            self.wrong(&inv::MAP_TWICE, place, "is mapped twice");
             return None;
         }
         let entry = match c.dat.entry(&c.r, v) {
             Ok(Some(e)) => e,
             Ok(None) => {
-                c.out.add(&inv::MAP_UNWRITTEN, place, "is mapped but its DAT block is missing");
+                self.wrong(&inv::MAP_UNWRITTEN, place, "is mapped but its DAT block is missing");
                 return None;
             }
             Err(e) => {
-                c.out.add(&inv::DEVICE_READ, place, e);
+                self.wrong(&inv::DEVICE_READ, place, e);
                 return None;
             }
         };
         let (block, start, end) = (entry.blocknr.get(), entry.start.get(), entry.end.get());
         if block == 0 {
-            c.out.add(&inv::MAP_UNWRITTEN, place, "is mapped but was never written");
+            self.wrong(&inv::MAP_UNWRITTEN, place, "is mapped but was never written");
             return None;
         }
         let place = place.at_block(block);
+        self.top().lives(start, end);
         if self.scope.current && (end != LIVE || start > self.scope.cno) {
-            c.out.add(&inv::MAP_DEAD, place, format!("lives from {start} to {end}"));
+            self.wrong(&inv::MAP_DEAD, place, format!("lives from {start} to {end}"));
         } else if !entry.contains(self.scope.cno) {
-            c.out.add(&inv::MAP_LIFETIME, place, format!("lives from {start} to {end}"));
+            self.wrong(&inv::MAP_LIFETIME, place, format!("lives from {start} to {end}"));
         }
         let owner = c.dat_state.owner.get(v);
         if owner != 0 && owner != owner_digest(self.ino, offset) {
-            c.out.add(&inv::MAP_OWNER, place, "the log record there names another file or offset");
+            self.wrong(&inv::MAP_OWNER, place, "the log record there names another file or offset");
         }
         if !c.r.g.holds(BlockNr(block)) {
+            self.top().spoil();
             return None;
         }
         Some(block)
     }
 }
 
+/// The part of the file that a node covers.
+fn span(place: Place, node: NodeRef) -> Place {
+    place.at_span(node.key, node.bound.unwrap_or(u64::MAX))
+}
+
 impl Visitor for Walk<'_, '_> {
     fn node(&mut self, node: NodeRef) -> Option<Block> {
-        let place = self.place();
-        self.tally.nodes += 1;
+        let place = span(self.place(), node);
+        self.top().nodes += 1;
         let block = self.translate(node.ptr, NODE, place)?;
         match self.c.r.block(BlockNr(block)) {
-            Ok(b) => Some(b),
+            Ok(b) => {
+                self.open.push((block, Part::EMPTY));
+                Some(b)
+            }
             Err(e) => {
-                self.c.out.add(&inv::DEVICE_READ, place.at_vblock(node.ptr).at_block(block), e);
+                self.wrong(&inv::DEVICE_READ, place.at_vblock(node.ptr).at_block(block), e);
                 None
             }
         }
     }
 
+    fn known(&mut self, _: NodeRef) -> bool {
+        // What the current tree maps must all be seen, and so must blocks that are wanted.
+        if self.scope.current || self.collect {
+            return false;
+        }
+        let Some((block, own)) = self.open.last_mut() else { return false };
+        let Some(part) = self.c.shared.get(*block, self.scope.cno) else { return false };
+        own.add(&part);
+        true
+    }
+
+    fn leave(&mut self, _: NodeRef) {
+        let Some((block, part)) = self.open.pop() else { return };
+        self.c.shared.put(block, part);
+        self.top().add(&part);
+    }
+
     fn data(&mut self, key: u64, ptr: u64) {
         let place = self.place().at_offset(key);
-        self.tally.data += 1;
-        self.tally.greatest = Some(key);
+        let top = self.top();
+        top.data += 1;
+        top.greatest = Some(key);
         if key > self.c.r.g.max_key() {
-            self.c.out.add(&inv::MAP_KEY, place, "lies behind the greatest file size");
+            self.wrong(&inv::MAP_KEY, place, "lies behind the greatest file size");
             return;
         }
         if let Some(block) = self.translate(ptr, key, place)
             && self.collect
         {
-            self.tally.blocks.push((key, block));
+            self.blocks.push((key, block));
         }
     }
 
     fn bad(&mut self, invariant: &'static Invariant, node: Option<NodeRef>, what: String) {
-        let place = Place { vblock: node.map(|n| n.ptr), ..self.place() };
-        self.c.out.add(invariant, place, what);
+        let place = match node {
+            Some(node) => span(self.place(), node).at_vblock(node.ptr),
+            None => self.place(),
+        };
+        self.wrong(invariant, place, what);
     }
 }
 
-/// Walks and judges the map of `ino`; keeps the places of data blocks if `collect`.
+/// Walks and judges the map of `ino`; keeps the places of data blocks if `collect`. Of a past tree, what was found
+/// sound in another one is not walked again.
 pub(crate) fn walk(c: &Context<'_>, scope: &mut Scope, ino: u64, inode: &RawInode, collect: bool) -> Tally {
-    let mut walk = Walk { c, scope, ino, collect, tally: Tally::default() };
+    let open = vec![(0, Part::EMPTY)];
+    let mut walk = Walk { c, scope, ino, collect, open, blocks: Vec::new() };
     map::walk(&inode.bmap, &mut walk);
-    walk.tally
+    let part = *walk.top();
+    let lives = if part.to == 0 { (0, 0) } else { (part.from, part.to) };
+    Tally { data: part.data, nodes: part.nodes, greatest: part.greatest, blocks: walk.blocks, lives }
 }
 
 /// Data blocks of a map, of which only what can be read is wanted and nothing is judged.

@@ -39,6 +39,7 @@ invariants! {
     SUPER_PLACE "super-block-place" Note false "2.5" "The secondary super block has a place outside the segments.";
     SUPER_AGREE "super-block-agreement" Error false "2.7" "The two copies agree in all that does not change between their writes.";
     SUPER_OTHER "super-block-other-cursor" Error false "2.7" "The other copy's cursor too points at a valid log with a super root.";
+    SUPER_CHAIN "super-block-other-chain" Note false "2.7" "The chain of logs from the other copy's cursor leads to the latest super root.";
     SUPER_STATE "super-block-state" Note true "2.2" "No error was recorded, no resize is under way, no unknown state bit is set.";
     SUPER_FEATURES "super-block-features" Note false "2.4" "No unknown read-only-compatible feature is set.";
     SUPER_SIZE "super-block-device-size" Note true "2.2" "The recorded size is that of the device.";
@@ -133,6 +134,7 @@ invariants! {
     CP_BLOCKS "cpfile-blocks-count" Error false "10.3" "cp_blocks_count is the number of blocks of the tree and the ifile.";
     CP_NBLK_INC "cpfile-nblk-inc" Note true "10.1" "cp_nblk_inc is the number of blocks of the logs that made the checkpoint.";
     CP_CREATE "cpfile-create" Note true "10.2" "cp_create is the creation time of the log with its super root.";
+    CP_MINOR "cpfile-minor" Error false "10.2" "A checkpoint with the flag MINOR changed nothing of the tree.";
     CP_IFILE "cpfile-ifile" Error false "8.5" "A checkpoint's ifile inode is that of a metadata file.";
 
     INODE_RESERVED_BITS "inode-reserved-bits" Error false "19.30" "Inodes 0 to 10 are allocated.";
@@ -142,6 +144,7 @@ invariants! {
     INODE_ROOT "inode-root" Error false "2.6" "The root inode is a directory with links, size and blocks.";
     INODE_ZERO "inode-zero" Note true "8.1" "i_xattr, i_pad and bytes behind the inode are zero.";
     INODE_TIMES "inode-times" Error false "8.1" "Nanoseconds are below one thousand million.";
+    INODE_GENERATION "inode-generation" Error false "8.3" "A file keeps its generation from checkpoint to checkpoint.";
     INODE_LINKS "inode-links" Error false "8.3" "The link count is the number of entries (of a directory: 2 and one a subdirectory).";
     INODE_LINK_MAX "inode-link-max" Error false "8.3" "No inode has more than 32000 links.";
     INODE_ORPHAN "inode-orphan" Note false "8.3" "No inode without links is allocated.";

@@ -18,19 +18,23 @@ mod error;
 mod files;
 #[cfg(any(test, feature = "test-support"))]
 pub mod golden;
+pub mod impact;
 mod inode;
 pub mod invariants;
 mod logs;
 mod map;
+pub mod meanings;
 mod palloc;
 #[cfg(test)]
 mod planted;
 mod reader;
 mod records;
 mod report;
+pub mod rules;
 pub mod scrub;
 mod search;
 mod segments;
+mod shared;
 mod sparse;
 mod super_check;
 mod super_root;
@@ -40,8 +44,9 @@ mod tree;
 mod tree_check;
 mod watch;
 
-pub use check::{Options, check, is_no_volume};
+pub use check::{Depth, LogPosition, Mark, Options, check, check_watched, is_no_volume, mark};
 pub use error::Error;
+pub use impact::{Impact, explain};
 pub use report::{Finding, Place, Report, Severity, Stats};
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};
 pub use watch::{Unwatched, Watch};

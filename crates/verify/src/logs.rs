@@ -1,12 +1,17 @@
 //! Every log of every segment in use (spec section 3): headers, checksums, records, and how
 //! logs follow one another. Tells the DAT's check what each block is.
 //!
-//! Memory: the summary of one log, 1 MiB of payload at a time, and 40 bytes a segment.
+//! One thread reads the next segment while this one is checked.
+//!
+//! Memory: three segments of at most 16 MiB (longer ones are read by 1 MiB), the summary of one log, 56 bytes a segment
+//! and 40 bytes a checkpoint.
 
 use std::collections::HashMap;
+use std::sync::mpsc;
 
+use silt_device::Device;
 use silt_format::summary::{GC, HEADER_SIZE, Header, LOGBGN, LOGEND, SR, SYNDT};
-use silt_format::{BlockNr, Ino, SegNr};
+use silt_format::{BlockNr, Geometry, Ino, SegNr};
 
 use crate::context::Context;
 use crate::dat::{self, NODE};
@@ -26,6 +31,8 @@ struct Chain {
     /// `ss_cno` and whether the log had a super root.
     cno: Option<(u64, bool)>,
     create: u64,
+    /// Whether a log of the open logical segment held a block of the tree under construction.
+    tree: bool,
     /// Blocks since the first log of the open logical segment, where all of them were seen.
     logical: Option<u64>,
 }
@@ -38,6 +45,8 @@ pub(crate) type Made = HashMap<u64, Birth>;
 pub(crate) struct Birth {
     /// Blocks of all logs of its logical segment, where all of them are still there.
     pub blocks: Option<u64>,
+    /// Whether its logs hold blocks of the tree that it made.
+    pub tree: bool,
     /// Blocks of the log with the super root.
     pub least: u64,
     /// `ss_create` of the log with the super root.
@@ -72,10 +81,65 @@ pub(crate) fn check(c: &mut Context<'_>) -> Made {
     }
     let mut chain = Chain::default();
     let mut made = Made::new();
-    for (seq, segment) in order {
-        check_segment(c, segment, seq, &mut chain, &mut made);
-    }
+    let segments: Vec<(u64, u64)> =
+        order.iter().map(|(_, s)| (g.segment_start(SegNr(*s)).0, c.segments.used[s].nblocks)).collect();
+    let bs = u64::from(g.block_size);
+    c.watch.stage(
+        "reading logs",
+        segments.iter().map(|(_, n)| n.saturating_mul(bs)).fold(0, u64::saturating_add),
+    );
+    let device = c.r.device;
+    std::thread::scope(|scope| {
+        let (to, from) = mpsc::sync_channel(1);
+        let (give_back, used) = mpsc::channel();
+        let jobs = segments.clone();
+        let reader = std::thread::Builder::new().name("ahead".into());
+        // Without the thread every block is read when it is wanted.
+        let _ = reader.spawn_scoped(scope, move || read_ahead(device, &g, &jobs, &used, &to));
+        for ((seq, segment), (start, nblocks)) in order.into_iter().zip(segments) {
+            if c.stop() {
+                break;
+            }
+            let used = c.r.set_window(start, from.recv().unwrap_or_default());
+            // Nobody wants it where the thread has ended.
+            let _ = give_back.send(used);
+            check_segment(c, segment, seq, &mut chain, &mut made);
+            c.watch.done(nblocks.saturating_mul(bs));
+        }
+        // Ends the thread, too, where it waits to hand something over.
+        drop(from);
+    });
+    c.r.set_window(0, Vec::new());
     made
+}
+
+/// Longest run of blocks that is read ahead, in bytes; three of them may be in memory.
+const AHEAD: u64 = 16 << 20;
+
+/// Reads the used parts of segments, one after another, while the part before is being checked. What is too long or
+/// cannot be read is handed over empty, in buffers that come
+/// back from `used`: whoever wants a block of it reads that alone, and finds which one it is.
+fn read_ahead(
+    device: &dyn Device,
+    g: &Geometry,
+    parts: &[(u64, u64)],
+    used: &mpsc::Receiver<Vec<u8>>,
+    to: &mpsc::SyncSender<Vec<u8>>,
+) {
+    for (start, nblocks) in parts {
+        let size = nblocks.saturating_mul(u64::from(g.block_size));
+        let mut bytes = used.try_recv().unwrap_or_default();
+        bytes.clear();
+        if size <= AHEAD {
+            bytes.resize(usize::try_from(size).unwrap_or(0), 0);
+            if device.read_at(g.byte_of(BlockNr(*start)), &mut bytes).is_err() {
+                bytes.clear();
+            }
+        }
+        if to.send(bytes).is_err() {
+            return;
+        }
+    }
 }
 
 fn check_segment(c: &mut Context<'_>, segment: u64, seq: u64, chain: &mut Chain, made: &mut Made) {
@@ -156,7 +220,10 @@ fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, ma
     follow(c, log, place, chain, made);
     match search::datasum_matches(&c.r, log) {
         Ok(true) => {}
-        Ok(false) => c.out.add(&inv::LOG_DATASUM, place, "the log's checksum does not match"),
+        Ok(false) => {
+            c.out.unverified(log.pos.0, log.end());
+            c.out.add(&inv::LOG_DATASUM, place, "the log's checksum does not match");
+        }
         Err(e) => c.out.add(&inv::DEVICE_READ, place, e),
     }
     if h.summary_blocks(&g) as usize > search::SUMMARY_LIMIT / g.bs() {
@@ -175,14 +242,23 @@ fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, ma
     }
     let first = log.pos.0 + u64::from(h.summary_blocks(&g));
     let out = c.out;
+    chain.tree &= !h.has(LOGBGN);
+    let cno = h.cno.get();
     records::walk(
         &g,
         h,
         &summary,
-        |ino, fi_cno, record, index| note(c, ino, fi_cno, record, first + index),
+        |ino, fi_cno, record, index| {
+            // What the cleaner moved keeps the number it had.
+            chain.tree |= fi_cno == cno && !(Ino::DAT.0..=Ino::SUFILE.0).contains(&ino);
+            note(c, ino, fi_cno, record, first + index);
+        },
         |invariant, message| out.add(invariant, place, message),
     );
     if h.has(SR) {
+        if let Some(birth) = made.get_mut(&cno) {
+            birth.tree = chain.tree;
+        }
         super_root::check(c, log);
     }
 }
@@ -217,7 +293,10 @@ fn follow(c: &Context<'_>, log: &Log, place: Place, chain: &mut Chain, made: &mu
         chain.logical.map(|n| n.saturating_add(log.nblocks()))
     };
     if h.has(SR) {
-        made.insert(cno, Birth { blocks: chain.logical, least: log.nblocks(), create: h.create.get() });
+        made.insert(
+            cno,
+            Birth { blocks: chain.logical, tree: false, least: log.nblocks(), create: h.create.get() },
+        );
     }
     if h.has(LOGEND) {
         chain.logical = None;

@@ -14,6 +14,8 @@ use crate::reader::Block;
 pub(crate) struct NodeRef {
     /// First key according to the parent.
     pub key: u64,
+    /// Keys in it are below this; none: whatever can be.
+    pub bound: Option<u64>,
     pub level: u8,
     pub ptr: u64,
 }
@@ -22,6 +24,12 @@ pub(crate) struct NodeRef {
 pub(crate) trait Visitor {
     /// A node is reached: its bytes, or `None` to leave it out (the visitor has said why).
     fn node(&mut self, node: NodeRef) -> Option<Block>;
+    /// Whether a sound node that was opened need not be walked: what is below it is known.
+    fn known(&mut self, _node: NodeRef) -> bool {
+        false
+    }
+    /// A node that was opened has been walked to its end.
+    fn leave(&mut self, _node: NodeRef) {}
     /// A data block is reached; keys ascend over the whole walk.
     fn data(&mut self, key: u64, ptr: u64);
     /// Something is wrong in the root (`None`) or a node.
@@ -33,8 +41,6 @@ struct Level {
     next: usize,
     len: usize,
     node: NodeRef,
-    /// Keys in here must be below this.
-    bound: Option<u64>,
 }
 
 /// Walks a whole map in the order of keys.
@@ -76,9 +82,44 @@ pub(crate) fn walk(root: &[u8; ROOT_BYTES], v: &mut impl Visitor) {
         if level == 1 {
             v.data(key, ptr);
         } else {
-            descend(NodeRef { key, level: level - 1, ptr }, bound, node.len() == 1, v);
+            descend(NodeRef { key, bound, level: level - 1, ptr }, node.len() == 1, v);
         }
     }
+}
+
+/// The pointer of one key; `read` gives a node's bytes. None where there is none, or the way to it makes no sense.
+pub(crate) fn find(
+    root: &[u8; ROOT_BYTES],
+    key: u64,
+    mut read: impl FnMut(u64) -> Option<Block>,
+) -> Option<u64> {
+    if !btree::is_btree(root) {
+        return (key < direct::KEYS).then(|| direct::get(root, key)).filter(|ptr| *ptr != 0);
+    }
+    let step = |node: &Node<'_>| -> Option<u64> {
+        let i = match node.search(key) {
+            Ok(i) => i,
+            Err(i) if node.level() > 1 => i.checked_sub(1)?,
+            Err(_) => return None,
+        };
+        (i < node.len()).then(|| node.ptr(i)).filter(|ptr| *ptr != 0)
+    };
+    let node = Node::root(root);
+    let mut level = node.level();
+    if level == 0 || level >= LEVEL_MAX {
+        return None;
+    }
+    let mut ptr = step(&node)?;
+    while level > 1 {
+        level -= 1;
+        let block = read(ptr)?;
+        let node = Node::block(&block);
+        if node.level() != level {
+            return None;
+        }
+        ptr = step(&node)?;
+    }
+    Some(ptr)
 }
 
 /// Order, bound and pointer of one entry.
@@ -108,8 +149,17 @@ fn entry_is_sound(
 }
 
 /// Opens a node and checks its header; `None` if it cannot be walked.
-fn open(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) -> Option<Level> {
+fn open(node: NodeRef, only: bool, v: &mut impl Visitor) -> Option<Level> {
     let block = v.node(node)?;
+    let level = look(node, block, only, v).filter(|_| !v.known(node));
+    if level.is_none() {
+        v.leave(node);
+    }
+    level
+}
+
+/// Checks the header of a node that was opened.
+fn look(node: NodeRef, block: Block, only: bool, v: &mut impl Visitor) -> Option<Level> {
     let n = Node::block(&block);
     let raw = usize::from(u16::from_le_bytes([*block.get(2)?, *block.get(3)?]));
     if block.first().is_some_and(|f| *f != 0) {
@@ -138,17 +188,18 @@ fn open(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) -> 
         );
     }
     let len = n.len();
-    Some(Level { next: 0, len, node, bound, block })
+    Some(Level { next: 0, len, node, block })
 }
 
 /// Walks a child of the root; `only`: it has no siblings.
-fn descend(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) {
+fn descend(node: NodeRef, only: bool, v: &mut impl Visitor) {
     let mut stack: Vec<Level> = Vec::new();
-    stack.extend(open(node, bound, only, v));
+    stack.extend(open(node, only, v));
     let mut lasts: Vec<Option<u64>> = vec![None];
     while let Some(top) = stack.last_mut() {
         let i = top.next;
         if i >= top.len {
+            v.leave(top.node);
             stack.pop();
             lasts.pop();
             continue;
@@ -156,8 +207,8 @@ fn descend(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) 
         top.next += 1;
         let n = Node::block(&top.block);
         let (key, ptr) = (n.key(i), n.ptr(i));
-        let bound = if i + 1 < top.len { Some(n.key(i + 1)) } else { top.bound };
-        let (at, own_bound, level) = (top.node, top.bound, top.node.level);
+        let bound = if i + 1 < top.len { Some(n.key(i + 1)) } else { top.node.bound };
+        let (at, own_bound, level) = (top.node, top.node.bound, top.node.level);
         let mut last = lasts.pop().flatten();
         let sound = entry_is_sound(v, Some(at), &mut last, own_bound, key, ptr);
         lasts.push(last);
@@ -166,7 +217,7 @@ fn descend(node: NodeRef, bound: Option<u64>, only: bool, v: &mut impl Visitor) 
         }
         if level == 1 {
             v.data(key, ptr);
-        } else if let Some(child) = open(NodeRef { key, level: level - 1, ptr }, bound, false, v) {
+        } else if let Some(child) = open(NodeRef { key, bound, level: level - 1, ptr }, false, v) {
             stack.push(child);
             lasts.push(None);
         }

@@ -1,11 +1,11 @@
 //! Blocks of a device by number, with a bounded cache.
 //!
-//! Lock: one over the cache, not held while the device is read.
+//! Locks: one over the cache and one over the window, not held while the device is read, and never both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use silt_device::Device;
 use silt_format::{BlockNr, Geometry};
 
@@ -26,12 +26,35 @@ pub(crate) struct Reader<'a> {
     cache: Mutex<Cache>,
     /// Blocks a generation may hold.
     limit: usize,
+    /// Blocks that were read ahead: the first one's number, and the bytes.
+    window: RwLock<(u64, Vec<u8>)>,
 }
 
 impl<'a> Reader<'a> {
     /// `cache_bytes` bounds what is kept.
     pub fn new(device: &'a dyn Device, g: Geometry, cache_bytes: usize) -> Self {
-        Reader { device, g, cache: Mutex::default(), limit: (cache_bytes / g.bs() / 2).max(8) }
+        Reader {
+            device,
+            g,
+            cache: Mutex::default(),
+            limit: (cache_bytes / g.bs() / 2).max(8),
+            window: RwLock::default(),
+        }
+    }
+
+    /// Whole blocks from `first` on that were read already, to be taken from here until the next call; empty: none.
+    /// Returns the buffer of the window before.
+    pub fn set_window(&self, first: u64, bytes: Vec<u8>) -> Vec<u8> {
+        std::mem::replace(&mut *self.window.write(), (first, bytes)).1
+    }
+
+    /// Fills `buf` from the window, if it lies in it wholly.
+    fn windowed(&self, nr: BlockNr, buf: &mut [u8]) -> bool {
+        let window = self.window.read();
+        let at = nr.0.checked_sub(window.0).and_then(|n| usize::try_from(n).ok());
+        let at = at.and_then(|n| n.checked_mul(self.g.bs()));
+        let bytes = at.and_then(|at| window.1.get(at..at.checked_add(buf.len())?));
+        bytes.map(|bytes| buf.copy_from_slice(bytes)).is_some()
     }
 
     /// The bytes of a block; a reason in words if there are none.
@@ -66,6 +89,9 @@ impl<'a> Reader<'a> {
     pub fn read(&self, nr: BlockNr, buf: &mut [u8]) -> Result<(), String> {
         if nr.0 >= self.g.end_block() {
             return Err(format!("block {nr} lies outside the segments"));
+        }
+        if self.windowed(nr, buf) {
+            return Ok(());
         }
         self.device.read_at(self.g.byte_of(nr), buf).map_err(|e| e.to_string())
     }

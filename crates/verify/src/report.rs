@@ -30,6 +30,9 @@ pub struct Place {
     pub ino: Option<u64>,
     /// Block offset in the file `ino`.
     pub offset: Option<u64>,
+    /// Block offset behind the part of the file that a map node covers, from `offset` on; none: one block, or what
+    /// `ino` is as a whole.
+    pub end: Option<u64>,
     /// Checkpoint.
     pub cno: Option<u64>,
 }
@@ -68,6 +71,11 @@ impl Place {
     #[must_use]
     pub fn at_offset(self, offset: u64) -> Self {
         Place { offset: Some(offset), ..self }
+    }
+    /// The same, and for the blocks of the file from `offset` to `end`.
+    #[must_use]
+    pub fn at_span(self, offset: u64, end: u64) -> Self {
+        Place { offset: Some(offset), end: Some(end), ..self }
     }
     /// The same, and at a virtual block.
     #[must_use]
@@ -156,6 +164,10 @@ pub struct Report {
     /// How often each invariant was found broken, also where no finding was kept.
     pub counts: BTreeMap<&'static str, u64>,
     pub stats: Stats,
+    /// Logs whose checksum does not match, as (first block, block behind the last); at most 65,536 of them.
+    pub unverified: Vec<(u64, u64)>,
+    /// Whether it was ended early ([`crate::Watch::stop`]): what was not found may be there all the same.
+    pub stopped: bool,
 }
 
 impl Report {
@@ -180,16 +192,26 @@ impl Report {
     }
 }
 
+/// Logs that [`Report::unverified`] holds.
+const UNVERIFIED_LIMIT: usize = 1 << 16;
+
 /// Collects findings while the check runs. Lock: one, held only to push.
 pub(crate) struct Sink {
     strict: bool,
     per_invariant: usize,
     inner: Mutex<Report>,
+    /// Which part of which file virtual blocks are, of which findings do not know it.
+    owners: Mutex<BTreeMap<u64, Place>>,
 }
 
 impl Sink {
     pub fn new(strict: bool, per_invariant: usize) -> Self {
-        Sink { strict, per_invariant: per_invariant.max(1), inner: Mutex::default() }
+        Sink {
+            strict,
+            per_invariant: per_invariant.max(1),
+            inner: Mutex::default(),
+            owners: Mutex::default(),
+        }
     }
 
     /// Adds a finding.
@@ -203,12 +225,43 @@ impl Sink {
         }
     }
 
+    /// Virtual blocks of findings that name no file.
+    pub fn ownerless(&self) -> Vec<u64> {
+        let report = self.inner.lock();
+        report.findings.iter().filter(|f| f.place.ino.is_none()).filter_map(|f| f.place.vblock).collect()
+    }
+
+    /// Says which part of which file a virtual block is; the first answer counts.
+    pub fn owner(&self, vblock: u64, place: Place) {
+        self.owners.lock().entry(vblock).or_insert(place);
+    }
+
+    /// Remembers a log whose checksum does not match.
+    pub fn unverified(&self, first: u64, end: u64) {
+        let mut report = self.inner.lock();
+        if report.unverified.len() < UNVERIFIED_LIMIT {
+            report.unverified.push((first, end));
+        }
+    }
+
+    /// Remembers that the check was ended early.
+    pub fn stopped(&self) {
+        self.inner.lock().stopped = true;
+    }
+
     /// Changes the statistics.
     pub fn stats(&self, change: impl FnOnce(&mut Stats)) {
         change(&mut self.inner.lock().stats);
     }
 
     pub fn into_report(self) -> Report {
-        self.inner.into_inner()
+        let owners = self.owners.into_inner();
+        let mut report = self.inner.into_inner();
+        for place in report.findings.iter_mut().map(|f| &mut f.place).filter(|p| p.ino.is_none()) {
+            if let Some(of) = place.vblock.and_then(|v| owners.get(&v)) {
+                *place = Place { ino: of.ino, offset: of.offset, end: of.end, cno: of.cno, ..*place };
+            }
+        }
+        report
     }
 }

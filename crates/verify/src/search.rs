@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use silt_device::Device;
 use silt_format::summary::{self, Header};
 use silt_format::super_block::{self, Copies, PRIMARY_OFFSET, SIZE, STATE_VALID, SuperBlock};
+use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Crc, Geometry, SegNr};
 
 use crate::reader::Reader;
@@ -41,6 +42,13 @@ pub(crate) struct Found {
     pub tail: Vec<Log>,
     /// The part of `tail` that the roll-forward walks.
     pub pending: std::ops::Range<usize>,
+}
+
+impl Found {
+    /// A log that was found in another way, with nothing behind it.
+    pub fn of(latest: Log, cno: u64) -> Self {
+        Found { latest, cno, miscounted: Vec::new(), newer: 0, tail: Vec::new(), pending: 0..0 }
+    }
 }
 
 /// What the data-sync logs hold.
@@ -105,6 +113,23 @@ pub(crate) fn validate(r: &Reader<'_>, pos: BlockNr, seq: u64) -> Result<Option<
     Ok(datasum_matches(r, &log)?.then_some(log))
 }
 
+/// The log at a copy's cursor, as it is: its checksum may not match, but its head and its super root make sense.
+pub(crate) fn unverified(r: &Reader<'_>, sb: &SuperBlock) -> Option<Found> {
+    let g = &r.g;
+    let pos = BlockNr(sb.last_pseg.get());
+    if !g.holds(pos) {
+        return None;
+    }
+    let header = Header::parse(g, &r.block(pos).ok()?).ok()?;
+    let log = Log { pos, header };
+    let told = header.seq.get() == sb.last_seq.get() && header.has(summary::SR);
+    if !told || log.end() > g.segment_end(g.segment_of(pos)).0 {
+        return None;
+    }
+    let root = r.block(BlockNr(log.end() - 1)).ok()?;
+    SuperRoot::parse(g, &root).ok().map(|_| Found::of(log, sb.last_cno.get()))
+}
+
 /// The search of spec 4.2 from one copy's cursor. `to_the_end` goes on behind the first super root
 /// (as for a volume that was not cleanly unmounted). `Ok(None)`: the cursor leads nowhere.
 pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<Found>, String> {
@@ -130,8 +155,7 @@ pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Resul
                     if written != cno && miscounted.len() < 100 {
                         miscounted.push((pos, cno, written));
                     }
-                    found =
-                        Some(Found { latest: log, cno, miscounted, newer, tail: Vec::new(), pending: 0..0 });
+                    found = Some(Found { miscounted, newer, ..Found::of(log, cno) });
                     cno = cno.saturating_add(1);
                     (start, end) = (None, None);
                     if !to_the_end {
@@ -239,6 +263,18 @@ pub(crate) fn open(device: &dyn Device, cache_bytes: usize) -> Result<(Reader<'_
         }
     }
     Err(crate::Error::Damaged("no super root was found".into()))
+}
+
+/// As [`open`], where nothing verifies that the super blocks point at: see [`unverified`].
+pub(crate) fn open_unverified(device: &dyn Device, cache_bytes: usize) -> Option<(Reader<'_>, Log, u64)> {
+    let (p, s) = super_blocks(device);
+    let copies = super_block::choose(p, s, device.len()).ok()?;
+    let all = [Some(&copies.first.1), copies.second.as_ref().map(|(_, sb)| sb)];
+    all.into_iter().flatten().find_map(|sb| {
+        let r = Reader::new(device, sb.geometry(device.len()).ok()?, cache_bytes);
+        let found = unverified(&r, sb)?;
+        Some((r, found.latest, found.cno))
+    })
 }
 
 /// Segment that holds a block.

@@ -1,5 +1,6 @@
 //! The two super blocks: each by itself, and against one another (spec section 2).
 
+use silt_device::Device;
 use silt_format::super_block::{
     self, Copy, FEATURE_RO_BLOCK_COUNT, PRIMARY_OFFSET, STATE_ERROR, STATE_RESIZE, STATE_VALID, SuperBlock,
     secondary_offset,
@@ -15,6 +16,25 @@ fn name(copy: Copy) -> &'static str {
         Copy::Primary => "the primary super block",
         Copy::Secondary => "the secondary super block",
     }
+}
+
+/// How often copies that do not make sense are read again while somebody may be writing them.
+const AGAIN: u32 = 10;
+
+/// Reads both copies. Where somebody may be writing them, one that is half new and half old, or two that differ, are
+/// read again.
+pub(crate) fn read(device: &dyn Device, written: bool) -> Parsed {
+    let mut parsed = search::super_blocks(device);
+    for _ in 0..if written { AGAIN } else { 0 } {
+        if let (Ok(a), Ok(b)) = &parsed
+            && differences(a, b).next().is_none()
+        {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        parsed = search::super_blocks(device);
+    }
+    parsed
 }
 
 /// Says of each copy whether it can be used at all. `usable` is false where the device has no
@@ -64,6 +84,13 @@ pub(crate) fn check_fields(out: &Sink, copy: Copy, sb: &SuperBlock, device_size:
 
 /// What both copies must have in common.
 pub(crate) fn check_agreement(out: &Sink, a: &SuperBlock, b: &SuperBlock) {
+    for field in differences(a, b) {
+        out.add(&inv::SUPER_AGREE, Place::none(), format!("the copies differ in: {field}"));
+    }
+}
+
+/// Fields that differ and must not.
+fn differences(a: &SuperBlock, b: &SuperBlock) -> impl Iterator<Item = &'static str> {
     let same = [
         ("revision", a.rev_level == b.rev_level && a.minor_rev_level == b.minor_rev_level),
         ("checksummed bytes", a.bytes == b.bytes),
@@ -90,11 +117,7 @@ pub(crate) fn check_agreement(out: &Sink, a: &SuperBlock, b: &SuperBlock) {
                 && a.feature_incompat == b.feature_incompat,
         ),
     ];
-    for (field, equal) in same {
-        if !equal {
-            out.add(&inv::SUPER_AGREE, Place::none(), format!("the copies differ in: {field}"));
-        }
-    }
+    same.into_iter().filter(|(_, equal)| !equal).map(|(field, _)| field)
 }
 
 /// The other copy's cursor must still lead somewhere: a mount falls back to it.
@@ -110,6 +133,17 @@ pub(crate) fn check_other_cursor(out: &Sink, r: &Reader<'_>, other: &(Copy, Supe
             out.add(&inv::SUPER_OTHER, place, message);
         }
         Ok(Some(_)) => {}
+    }
+}
+
+/// From the other copy's cursor too a mount must come to the latest super root.
+pub(crate) fn check_other_chain(out: &Sink, r: &Reader<'_>, other: &(Copy, SuperBlock), cno: u64) {
+    let (copy, sb) = other;
+    let Ok(Some(found)) = search::search(r, sb, true) else { return };
+    if found.cno < cno {
+        let place = Place::block(found.latest.end());
+        let message = format!("{}: its logs lead to checkpoint {}, not to {cno}", name(*copy), found.cno);
+        out.add(&inv::SUPER_CHAIN, place, message);
     }
 }
 

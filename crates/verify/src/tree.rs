@@ -63,7 +63,7 @@ pub struct Attributes {
 
 /// The path of a name in a directory, of which `above` has the parent and the name, up to the root. None where it is
 /// longer than [`PATH_LIMIT`].
-fn path_of(above: &BTreeMap<u64, (u64, Vec<u8>)>, directory: u64, name: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn path_of(above: &BTreeMap<u64, (u64, Vec<u8>)>, directory: u64, name: &[u8]) -> Option<Vec<u8>> {
     let mut names = vec![name];
     let (mut at, mut length) = (directory, name.len());
     while at != Ino::ROOT.0 {
@@ -256,6 +256,11 @@ impl<'a> Tree<'a> {
         }
         blocks.extend(self.overlay.range((ino, 0)..=(ino, u64::MAX)).map(|((_, o), b)| (*o, *b)));
         Ok(blocks)
+    }
+
+    /// Disk block of a file's block; none for a hole.
+    pub fn block_of(&self, ino: u64, offset: u64) -> Result<Option<u64>> {
+        Ok(self.blocks(ino, &self.inode(ino)?)?.get(&offset).copied())
     }
 
     /// Where a file has data: (first block, number of blocks), ascending, offsets in blocks.

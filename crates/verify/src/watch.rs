@@ -20,3 +20,18 @@ pub trait Watch: Sync {
 pub struct Unwatched;
 
 impl Watch for Unwatched {}
+
+/// Both are told; either may end the work.
+impl<A: Watch, B: Watch> Watch for (A, B) {
+    fn stage(&self, what: &'static str, total: u64) {
+        self.0.stage(what, total);
+        self.1.stage(what, total);
+    }
+    fn done(&self, units: u64) {
+        self.0.done(units);
+        self.1.done(units);
+    }
+    fn stop(&self) -> bool {
+        self.0.stop() || self.1.stop()
+    }
+}

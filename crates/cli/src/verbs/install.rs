@@ -115,7 +115,8 @@ impl Installer<'_> {
         }
         if self.args.nilfs_names {
             for (name, _) in names::TOOLS {
-                let administrative = name.starts_with("mkfs.") || name.starts_with("nilfs-");
+                let administrative =
+                    name.starts_with("mkfs.") || name.starts_with("fsck.") || name.starts_with("nilfs-");
                 let dir = if administrative { sbin.clone() } else { prefix.join("bin") };
                 self.link(&program, &dir.join(name))?;
             }

@@ -3,6 +3,7 @@
 pub mod chcp;
 pub mod check;
 pub mod dumpseg;
+pub mod fsck;
 pub mod install;
 pub mod lscp;
 pub mod lssu;
@@ -42,5 +43,6 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),
         Verb::UmountHelper(args) => umount::helper(&args),
+        Verb::FsckHelper(args) => fsck::run(&args),
     }
 }

@@ -34,6 +34,10 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
         Request::ListSegments(query) => segments::list(host, &query, out),
         Request::DumpSegments { segments } => dump::dump(host, &segments, out),
         Request::Sync => out(Response::Checkpoint(host.sync()?)),
+        Request::LatestLog => {
+            let last = crate::host::with(host, |volume| volume.last_log())?;
+            out(Response::LatestLog(last.into()))
+        }
         Request::ShowSettings => settings::show(host, out),
         Request::Tune(tune) => settings::tune(host, &tune, out),
         Request::Resize { size } => settings::resize(host, size, out),

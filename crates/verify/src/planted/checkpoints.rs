@@ -61,5 +61,8 @@ pub const CASES: &[Case] = &[
     }),
     ("cpfile-nblk-inc", "basic-4k", |s| s.patch_checkpoint(2, |e| e.nblk_inc = 1.into())),
     ("cpfile-create", "basic-4k", |s| s.patch_checkpoint(2, |e| e.create = 1.into())),
+    ("cpfile-minor", "basic-4k", |s| {
+        s.patch_checkpoint(2, |e| e.flags = (e.flags.get() | silt_format::checkpoint::MINOR).into());
+    }),
     ("cpfile-ifile", "basic-4k", |s| s.patch_checkpoint(3, |e| e.ifile_inode.links_count = 0.into())),
 ];

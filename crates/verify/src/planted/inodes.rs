@@ -19,6 +19,7 @@ pub const CASES: &[Case] = &[
     ("inode-reserved-bits", "basic-4k", |s| s.set_bit(6, 5, false)),
     ("inode-entry-missing", "basic-4k", |s| s.set_bit(6, 30_000, true)),
     ("inode-reserved", "basic-4k", |s| s.patch_inode(7, |i| set_word(&mut i.bmap, 1, 1))),
+    ("inode-generation", "basic-4k", |s| patch(s, "six", |i| i.generation = 77.into())),
     ("inode-type", "basic-4k", |s| patch(s, "six", |i| i.mode = 0o170_644.into())),
     ("inode-root", "basic-4k", |s| s.patch_inode(2, |i| i.blocks = 0.into())),
     ("inode-zero", "basic-4k", |s| patch(s, "six", |i| i.xattr = 1.into())),

@@ -130,6 +130,55 @@ fn findings_are_counted_behind_the_limit() {
     assert_eq!(report.findings.iter().filter(|f| f.id == "dat-live-unmapped").count(), 3);
 }
 
+/// Wherever a check is ended, what it says until then is true.
+#[test]
+fn a_check_ends_when_it_is_asked_to() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    struct Patience(AtomicU32, AtomicU32);
+    impl crate::Watch for Patience {
+        fn stop(&self) -> bool {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err()
+        }
+    }
+    let device = Surgeon::golden("basic-4k").device;
+    let mut ended = 0;
+    for patience in 0.. {
+        let watch = Patience(AtomicU32::new(patience), AtomicU32::new(0));
+        let report = crate::check_watched(&device, &options(), &watch);
+        assert!(report.is_clean(), "after {patience}: {}", report.error_text());
+        if !report.stopped {
+            assert_eq!(report.stats.trees_walked, check(&device, &options()).stats.trees_walked);
+            break;
+        }
+        let asked = watch.1.load(Ordering::Relaxed);
+        assert!(asked < patience + 8, "asked {asked} times, told to end after {patience}");
+        ended += 1;
+    }
+    assert!(ended > 20, "{ended}");
+}
+
+#[test]
+fn what_checkpoints_share_is_walked_once() {
+    // A block of a file that was whole when the latest tree was walked, and is not alive in an older checkpoint.
+    let mut s = Surgeon::golden("basic-4k");
+    let before = check(&s.device, &options());
+    assert!(before.is_clean() && before.stats.trees_walked > 3);
+    let inode = s.inode(s.ino("big"));
+    let leaf = crate::surgeon::word(&inode.bmap, 4);
+    let block = s.place_of(leaf);
+    let v = silt_format::btree::Node::block(&s.read(block)).ptr(3);
+    let cno = s.cno();
+    let start = s.dat_entry(v).start.get();
+    assert!(start < cno - 1, "{start}");
+    s.patch_dat(v, |e| e.start = cno.into());
+    let report = check(&s.device, &options());
+    let places: Vec<u64> =
+        report.findings.iter().filter(|f| f.id == "map-lifetime").filter_map(|f| f.place.cno).collect();
+    assert!(places.contains(&(cno - 1)) && !places.contains(&cno), "{places:?}");
+}
+
 #[test]
 fn block_counts_of_mkfs_are_told_apart() {
     let id = "inode-blocks-mkfs";

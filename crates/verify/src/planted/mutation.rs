@@ -130,6 +130,10 @@ proptest! {
         REACHED.0.fetch_add(1, Relaxed);
         REACHED.1.fetch_add(u32::from(report.stats.trees_walked > 0), Relaxed);
         prop_assert!(report.findings.len() < 50 * crate::invariants::ALL.len());
+        let impacts = crate::explain(&s.device, &options, &report, &crate::Unwatched);
+        prop_assert_eq!(impacts.len(), report.findings.len());
+        let mount = check(&s.device, &Options { depth: crate::Depth::Mount, ..options });
+        prop_assert!(mount.stats.trees_walked == 0);
         for moment in [Moment::Latest, Moment::Checkpoint(2)] {
             if let Ok(tree) = Tree::open(&s.device, moment) {
                 for file in tree.walk().unwrap_or_default() {

@@ -1,7 +1,7 @@
 //! Super blocks, super roots, and what a mount would roll forward.
 
 use silt_device::Device;
-use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
+use silt_format::summary::{LOGBGN, LOGEND, SR, SYNDT};
 
 use super::Case;
 use crate::surgeon::Sums;
@@ -22,6 +22,23 @@ pub const CASES: &[Case] = &[
     ("super-block-agreement", "basic-4k", |s| s.patch_super(SECOND, |sb| sb.volume_name[0] ^= 1)),
     ("super-block-other-cursor", "basic-4k", |s| {
         s.patch_super(SECOND, |sb| sb.last_pseg = (sb.last_pseg.get() + 1).into());
+    }),
+    ("super-block-other-chain", "cut-4k", |s| {
+        // One copy points at the end of the log, the other one before a log that is torn.
+        let (latest, cno) = (s.latest(), s.cno());
+        let logs: Vec<_> = s.logs(s.g().segment_of(latest.pos).0);
+        let before = *logs.iter().find(|l| l.header.has(SR) && l.header.cno.get() + 3 < cno).unwrap();
+        let torn = *logs.iter().find(|l| l.pos.0 == before.end()).unwrap();
+        let point = |s: &mut crate::surgeon::Surgeon, which, log: crate::surgeon::Log, cno: u64| {
+            s.patch_super(which, |sb| {
+                sb.last_cno = cno.into();
+                sb.last_pseg = log.pos.0.into();
+                sb.last_seq = log.header.seq;
+            });
+        };
+        point(s, FIRST, latest, cno);
+        point(s, SECOND, before, before.header.cno.get());
+        s.patch_with(torn.end() - 1, Sums::None, |b| b[50] ^= 1);
     }),
     ("super-block-state", "basic-4k", |s| s.patch_super(FIRST, |sb| sb.state = 3.into())),
     ("super-block-features", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.feature_compat_ro = 2.into())),

@@ -1,0 +1,41 @@
+//! Ctrl-C during long work: the first one ends it at the next good place, the second one at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use silt_verify::Watch;
+
+use crate::exit;
+
+/// Passes on what a watcher is told, and asks for an end after Ctrl-C or SIGTERM.
+pub struct Interruptible<W> {
+    watch: W,
+    stop: Arc<AtomicBool>,
+}
+
+impl<W: Watch> Interruptible<W> {
+    /// From here on the signals are kept from ending the program, once.
+    pub fn new(watch: W) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // Where a handler cannot be set the signal does what it always does.
+            let code = i32::from(exit::INTERRUPTED);
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, code, stop.clone());
+            let _ = signal_hook::flag::register(signal, stop.clone());
+        }
+        Interruptible { watch, stop }
+    }
+}
+
+impl<W: Watch> Watch for Interruptible<W> {
+    fn stage(&self, what: &'static str, total: u64) {
+        self.watch.stage(what, total);
+    }
+    fn done(&self, units: u64) {
+        self.watch.done(units);
+    }
+    fn stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.watch.stop()
+    }
+}

@@ -1,0 +1,313 @@
+//! `silt check`: looks at everything the format says of a volume, and says what does not hold.
+
+pub mod source;
+pub mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::Serialize;
+use silt_control::{ControlError, Kind};
+use silt_verify::{Finding, Impact, Options, Report, Severity, Watch};
+
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interruptible;
+use crate::output::{Output, printable};
+use crate::progress::Stages;
+use crate::times;
+
+/// Check a volume, mounted by silt or not, and write nothing
+///
+/// Of a mounted volume, what was written until now is checked, while it goes on being used.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Walk the trees of all checkpoints, not only of the latest and of snapshots
+    #[arg(short, long)]
+    all: bool,
+    /// Show notes too: what is allowed and worth knowing
+    #[arg(short, long)]
+    verbose: bool,
+    /// Show so many findings of each kind; more are counted
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
+    lines: usize,
+    /// As JSON, notes included
+    #[arg(long)]
+    json: bool,
+    /// Say what memory it took, on standard error
+    #[arg(long, hide = true)]
+    memory: bool,
+    /// Image or device, or a directory where it is mounted
+    volume: PathBuf,
+}
+
+/// A finding as it is shown.
+#[derive(Serialize)]
+struct Shown<'a> {
+    id: &'static str,
+    severity: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoint: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
+    /// From the root of the latest tree, where the inode has a name there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    /// Block of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    virtual_block: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segment: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u64>,
+    message: &'a str,
+    /// What it means for the files it is about, or else whatever it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meaning: Option<String>,
+    /// What mends it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mends: Option<&'static str>,
+    /// Bytes of the file, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<Range>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_version: Option<Version>,
+    /// Files whose content it touches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<File>,
+    /// Files beyond those.
+    #[serde(skip_serializing_if = "is_zero")]
+    more_files: u64,
+}
+
+/// A file that a finding is about.
+#[derive(Serialize)]
+struct File {
+    inode: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    range: Option<Range>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole_version: Option<Version>,
+}
+
+/// Bytes, from the first to behind the last.
+#[derive(Serialize, Clone, Copy)]
+struct Range {
+    from: u64,
+    to: u64,
+}
+
+/// The newest other version that is whole.
+#[derive(Serialize, Clone)]
+struct Version {
+    checkpoint: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+    /// It is what the latest tree shows.
+    current: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref)] // as serde calls it
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    sound: bool,
+    errors: u64,
+    last_checkpoint: u64,
+    cleanly_unmounted: bool,
+    /// It was mounted, and checked as of `last_checkpoint`.
+    mounted: bool,
+    checkpoints: u64,
+    snapshots: u64,
+    trees_walked: u64,
+    inodes: u64,
+    segments: u64,
+    logs: u64,
+    live_blocks: u64,
+    findings: &'a [Shown<'a>],
+    /// How often each was found, those that are not shown included.
+    counts: &'a BTreeMap<&'static str, u64>,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let watch = Interruptible::new(Stages::new(false));
+    let source = source::open(&args.volume)?;
+    if silt_verify::is_no_volume(&source.device) {
+        return Err(no_volume(&args.volume).into());
+    }
+    let options = Options {
+        all_checkpoints: args.all,
+        findings_per_invariant: args.lines.max(1),
+        at: source.at,
+        ..Options::default()
+    };
+    let report = silt_verify::check_watched(&source.device, &options, &watch);
+    let impacts = silt_verify::explain(&source.device, &options, &report, &watch);
+    let stopped = watch.stop();
+    drop(watch);
+    if args.memory {
+        memory();
+    }
+    let errors = errors(&report);
+    if args.json {
+        json(&report, &impacts, errors, source.at.is_some())?;
+    } else {
+        let mut out = Output::new();
+        text(&mut out, &report, &impacts, args.verbose)?;
+        let name = args.volume.display().to_string();
+        let end = if stopped { ", ended before it was done" } else { "" };
+        out.line(format!("{}{end}", summary(&name, &report, errors, source.at.is_some())))?;
+        out.finish()?;
+    }
+    match (stopped, errors) {
+        (true, _) => Err(Failure::Interrupted),
+        (false, 0) => Ok(()),
+        (false, _) => Err(Failure::Damaged),
+    }
+}
+
+/// Says that this may be anything.
+pub fn no_volume(path: &std::path::Path) -> ControlError {
+    let message = format!("{} is not a NILFS2 volume, or both its super blocks are lost", path.display());
+    ControlError::new(Kind::NotNilfs, message).hint("silt rescue looks for a volume without super blocks")
+}
+
+/// The most memory this process has had, as the kernel counts it.
+fn memory() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    crate::target::eprintln_quiet(line.unwrap_or("VmHWM: not known"));
+}
+
+/// How many errors there are, those that are not kept included.
+pub fn errors(report: &Report) -> u64 {
+    let ids: BTreeSet<&str> = report.errors().map(|finding| finding.id).collect();
+    report.counts.iter().filter(|(id, _)| ids.contains(*id)).map(|(_, count)| count).sum()
+}
+
+fn text_of(path: &[u8]) -> String {
+    format!("/{}", String::from_utf8_lossy(path))
+}
+
+/// The path of the inode that a finding names.
+fn path(finding: &Finding, impact: &Impact) -> Option<String> {
+    let file = impact.files.iter().find(|file| Some(file.ino) == finding.place.ino)?;
+    file.path.as_deref().map(text_of)
+}
+
+fn show<'a>(finding: &'a Finding, impact: &Impact, latest: u64) -> Shown<'a> {
+    let place = &finding.place;
+    let files = impact.files.iter().map(|file| File {
+        inode: file.ino,
+        path: file.path.as_deref().map(text_of),
+        range: file.range.map(|(from, to)| Range { from, to }),
+        whole_version: file.whole.map(|(checkpoint, time)| Version {
+            checkpoint,
+            time: times::iso(time),
+            current: file.whole_is_current,
+        }),
+    });
+    let files: Vec<File> = files.collect();
+    let own = files.iter().find(|file| Some(file.inode) == place.ino);
+    let sentence = words::sentence(finding, impact, latest);
+    Shown {
+        id: finding.id,
+        severity: match finding.severity {
+            Severity::Error => "error",
+            Severity::Note => "note",
+        },
+        checkpoint: place.cno,
+        inode: place.ino,
+        path: path(finding, impact),
+        offset: place.offset,
+        virtual_block: place.vblock,
+        segment: place.segment,
+        block: place.block,
+        message: &finding.message,
+        meaning: sentence.or_else(|| impact.meaning.map(|m| m.means.to_owned())),
+        mends: impact.meaning.map(|m| m.mends),
+        range: own.and_then(|file| file.range),
+        whole_version: own.and_then(|file| file.whole_version.clone()),
+        files,
+        more_files: impact.more,
+    }
+}
+
+fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool) -> Result<()> {
+    let s = &report.stats;
+    let findings: Vec<Shown<'_>> =
+        report.findings.iter().zip(impacts).map(|(f, i)| show(f, i, s.last_cno)).collect();
+    let mut out = Output::new();
+    out.json(&Summary {
+        sound: errors == 0 && !report.stopped,
+        errors,
+        last_checkpoint: s.last_cno,
+        cleanly_unmounted: s.clean,
+        mounted,
+        checkpoints: s.checkpoints,
+        snapshots: s.snapshots,
+        trees_walked: s.trees_walked,
+        inodes: s.inodes,
+        segments: s.segments,
+        logs: s.logs,
+        live_blocks: s.live_blocks,
+        findings: &findings,
+        counts: &report.counts,
+    })?;
+    out.finish()
+}
+
+/// The findings, each with what it means.
+pub fn text(out: &mut Output, report: &Report, impacts: &[Impact], verbose: bool) -> Result<()> {
+    let mut told = BTreeSet::new();
+    for (finding, impact) in report.findings.iter().zip(impacts) {
+        if finding.severity == Severity::Note && !verbose {
+            continue;
+        }
+        let path = path(finding, impact).map(|path| format!(" ({})", printable(&path))).unwrap_or_default();
+        let severity = if finding.severity == Severity::Error { "error" } else { "note" };
+        out.line(format!("{severity} [{}] {}{path}: {}", finding.id, finding.place, finding.message))?;
+        if let Some(sentence) = words::sentence(finding, impact, report.stats.last_cno) {
+            out.line(format!("    {sentence}"))?;
+        }
+        // The same for all of a kind: once.
+        if let Some(meaning) = impact.meaning.filter(|m| told.insert(m.ids)) {
+            out.line(format!("    {}", meaning.means))?;
+            out.line(format!("    {}", meaning.mends))?;
+        }
+    }
+    for (id, count) in &report.counts {
+        let kept = report.findings.iter().filter(|finding| finding.id == *id).count() as u64;
+        let is_error = report.errors().any(|finding| finding.id == *id);
+        if *count > kept && (is_error || verbose) {
+            out.line(format!("[{id}] {} more", count - kept))?;
+        }
+    }
+    Ok(())
+}
+
+/// What was looked at, and how it is, in a line.
+pub fn summary(name: &str, report: &Report, errors: u64, mounted: bool) -> String {
+    let s = &report.stats;
+    let plural = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    let state = match (mounted, s.clean) {
+        (true, _) => format!("mounted, as of checkpoint {}", s.last_cno),
+        (false, true) => "cleanly unmounted".to_owned(),
+        (false, false) => "not cleanly unmounted".to_owned(),
+    };
+    format!(
+        "{name}: {}; {}, {}, {} ({} walked), {} in use, {state}",
+        if errors == 0 { "sound".to_owned() } else { plural(errors, "error") },
+        plural(s.inodes, "inode"),
+        plural(s.checkpoints, "checkpoint"),
+        plural(s.snapshots, "snapshot"),
+        plural(s.trees_walked, "tree"),
+        plural(s.segments, "segment"),
+    )
+}

@@ -1,0 +1,316 @@
+//! `fsck.nilfs2`: the check as fsck(8) and boot scripts call it, with its options and exit codes.
+//!
+//! Options may be grouped (`-fy`); what fsck(8) hands on and is not known here is ignored. With `-a` or `-p` a volume
+//! that was cleanly unmounted is passed at once, and of another one only what a mount rests on is looked at: the mount
+//! rolls the log forward. `-f`, or neither of them, checks everything.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use silt_control::{ControlError, Kind, mounts};
+use silt_device::{Access, FileDevice, OpenOptions};
+use silt_verify::{Depth, Options, Report, Watch};
+
+use super::check;
+use crate::failure::{Failure, Result, complain};
+use crate::interrupt::Interruptible;
+use crate::output::Output;
+use crate::progress::Stages;
+
+/// Nothing was found.
+const SOUND: u8 = 0;
+/// Errors are left.
+const LEFT: u8 = 4;
+/// It could not be looked at.
+const OPERATIONAL: u8 = 8;
+/// Wrong command line.
+const USAGE: u8 = 16;
+/// Ended by whoever started it.
+const CANCELLED: u8 = 32;
+
+const HOW: &str = "use: fsck.nilfs2 [-napyfvV] [-C FD] DEVICE";
+
+/// As fsck(8) calls the checkers of file systems.
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    all: Vec<OsString>,
+}
+
+/// What was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    /// -n: change nothing.
+    only_look: bool,
+    /// -a, -p: mend what is safe to mend, and ask nothing.
+    preen: bool,
+    /// -y: mend everything.
+    yes: bool,
+    /// -f: also what is marked as clean.
+    force: bool,
+    /// -v: notes too.
+    verbose: bool,
+    /// -V: the version alone.
+    version: bool,
+    help: bool,
+    /// -C: where completion lines go; 0: a bar on the terminal.
+    progress: Option<u32>,
+    device: Option<PathBuf>,
+}
+
+fn parse(all: &[OsString]) -> std::result::Result<Asked, String> {
+    let mut asked = Asked::default();
+    let mut options = true;
+    let mut rest = all.iter();
+    while let Some(arg) = rest.next() {
+        let bytes = arg.as_bytes();
+        if options && bytes == b"--" {
+            options = false;
+            continue;
+        }
+        if !options || bytes.first() != Some(&b'-') || bytes.len() == 1 {
+            if asked.device.replace(arg.into()).is_some() {
+                return Err("more than one device".to_owned());
+            }
+            continue;
+        }
+        if bytes.starts_with(b"--") {
+            asked.version |= bytes == b"--version";
+            asked.help |= bytes == b"--help";
+            continue;
+        }
+        let mut letters = bytes[1..].iter();
+        while let Some(letter) = letters.next() {
+            match letter {
+                b'n' => asked.only_look = true,
+                b'a' | b'p' => asked.preen = true,
+                b'y' => asked.yes = true,
+                b'f' => asked.force = true,
+                b'v' => asked.verbose = true,
+                b'V' => asked.version = true,
+                b'C' => {
+                    // The number may stand behind it or be the next argument.
+                    let attached = OsStr::from_bytes(letters.as_slice());
+                    let (text, attached) = match attached.is_empty() {
+                        true => (rest.as_slice().first().map_or(OsStr::new(""), |a| a), false),
+                        false => (attached, true),
+                    };
+                    match text.to_str().and_then(|t| t.parse().ok()) {
+                        Some(fd) => {
+                            asked.progress = Some(fd);
+                            if !attached {
+                                rest.next();
+                            }
+                        }
+                        None if attached => return Err("-C wants the number of a file descriptor".to_owned()),
+                        None => asked.progress = Some(0),
+                    }
+                    if attached {
+                        break;
+                    }
+                }
+                // For other file systems, and of no meaning here.
+                _ => {}
+            }
+        }
+    }
+    if asked.only_look && asked.yes {
+        return Err("-n and -y do not go together".to_owned());
+    }
+    Ok(asked)
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let asked = match parse(&args.all) {
+        Ok(asked) => asked,
+        Err(why) => return Err(wrong_use(why)),
+    };
+    if asked.version {
+        say(&format!("fsck.nilfs2 (silt) {}", env!("CARGO_PKG_VERSION")))?;
+        return Ok(());
+    }
+    if asked.help {
+        return say(HOW);
+    }
+    let Some(path) = &asked.device else { return Err(wrong_use("no device is named".to_owned())) };
+    match look(&asked, path) {
+        Ok(SOUND) => Ok(()),
+        Ok(code) => Err(Failure::Fsck(code)),
+        Err(Failure::Error(e)) => {
+            complain(&e);
+            Err(Failure::Fsck(OPERATIONAL))
+        }
+        Err(Failure::Pipe) => Err(Failure::Fsck(OPERATIONAL)),
+        Err(other) => Err(other),
+    }
+}
+
+fn wrong_use(why: String) -> Failure {
+    complain(&ControlError::new(Kind::Invalid, why).hint(HOW));
+    Failure::Fsck(USAGE)
+}
+
+fn say(line: &str) -> Result<()> {
+    let mut out = Output::new();
+    out.line(line)?;
+    out.finish()
+}
+
+/// Checks a volume; the exit code.
+fn look(asked: &Asked, path: &Path) -> Result<u8> {
+    let completion = Completion::new(asked.progress.filter(|fd| *fd != 0), path);
+    let watch = Interruptible::new((Stages::new(asked.progress != Some(0)), completion));
+    let device = open(path)?;
+    if silt_verify::is_no_volume(&device) {
+        return Err(check::no_volume(path).into());
+    }
+    let name = path.display();
+    let quick = asked.preen && !asked.force;
+    let mark = silt_verify::mark(&device);
+    let mut depth = Depth::Full;
+    if let Some(mark) = mark.filter(|mark| quick && !mark.error) {
+        if mark.clean {
+            say(&format!("{name}: clean, checkpoint {}; -f checks it all the same", mark.checkpoint))?;
+            return Ok(SOUND);
+        }
+        depth = Depth::Mount;
+    }
+    let options = Options { depth, findings_per_invariant: 10, ..Options::default() };
+    let report = silt_verify::check_watched(&device, &options, &watch);
+    let impacts = silt_verify::explain(&device, &options, &report, &watch);
+    let stopped = watch.stop();
+    drop(watch);
+    let errors = check::errors(&report);
+    let mut out = Output::new();
+    check::text(&mut out, &report, &impacts, asked.verbose)?;
+    if stopped {
+        out.line(format!("{name}: ended before it was done"))?;
+        out.finish()?;
+        return Ok(CANCELLED);
+    }
+    if errors == 0 {
+        match depth {
+            Depth::Full => out.line(check::summary(&name.to_string(), &report, 0, false))?,
+            Depth::Mount => out.line(format!(
+                "{name}: not cleanly unmounted; the log is whole up to checkpoint {}, and mounting rolls it forward",
+                report.stats.last_cno
+            ))?,
+        }
+        out.finish()?;
+        return Ok(SOUND);
+    }
+    out.line(check::summary(&name.to_string(), &report, errors, false))?;
+    let code = mend(asked, &report, &mut out)?;
+    out.finish()?;
+    Ok(code)
+}
+
+/// What is done about what was found. The one place where a repair is begun; the exit code then says whether anything
+/// is left.
+fn mend(asked: &Asked, _found: &Report, out: &mut Output) -> Result<u8> {
+    if (asked.yes || asked.preen) && !asked.only_look {
+        out.line("nothing was mended: that is not done from here")?;
+    }
+    out.line("run silt check for the whole picture, and silt repair --dry-run for what can be mended")?;
+    Ok(LEFT)
+}
+
+fn open(path: &Path) -> Result<FileDevice> {
+    if let Ok(real) = mounts::locate(path)
+        && let Some(mount) = mounts::table()?.into_iter().rfind(|m| m.source == real || m.dir == real)
+    {
+        let message = format!("{} is mounted on {}", path.display(), mount.dir.display());
+        return Err(ControlError::new(Kind::Busy, message)
+            .hint("unmount it first, or run silt check, which can look at what is mounted")
+            .into());
+    }
+    let options = OpenOptions::default();
+    silt_device::open(path, Access::ReadOnly, &options).map_err(|e| {
+        let e = ControlError::from(e);
+        let busy = e.kind == Kind::Busy;
+        Failure::from(if busy { e.hint("it is mounted or being changed: unmount it first") } else { e })
+    })
+}
+
+/// Completion lines on a file descriptor, as fsck(8) reads them: `pass current maximum device`.
+struct Completion {
+    to: Option<Mutex<Lines>>,
+    device: String,
+}
+
+struct Lines {
+    to: File,
+    pass: u32,
+    at: u64,
+    total: u64,
+    told: u64,
+}
+
+impl Completion {
+    fn new(fd: Option<u32>, device: &Path) -> Self {
+        // A descriptor that is not there, or cannot be written, costs the lines and not the check.
+        let open = |fd| File::options().append(true).open(format!("/proc/self/fd/{fd}"));
+        let lines = |to| Mutex::new(Lines { to, pass: 0, at: 0, total: 0, told: 0 });
+        Completion { to: fd.and_then(|fd| open(fd).ok()).map(lines), device: device.display().to_string() }
+    }
+
+    fn tell(&self, lines: &mut Lines) {
+        let (at, total) = (lines.at.min(lines.total), lines.total);
+        lines.told = at;
+        let _ = writeln!(lines.to, "{} {at} {total} {}", lines.pass, self.device);
+    }
+}
+
+impl Watch for Completion {
+    fn stage(&self, _: &'static str, total: u64) {
+        let Some(lines) = &self.to else { return };
+        let lines = &mut *lines.lock();
+        lines.pass += 1;
+        (lines.at, lines.total) = (0, total.max(1));
+        self.tell(lines);
+    }
+
+    fn done(&self, units: u64) {
+        let Some(lines) = &self.to else { return };
+        let lines = &mut *lines.lock();
+        lines.at = lines.at.saturating_add(units);
+        // A line for each percent.
+        if lines.at.min(lines.total) - lines.told > lines.total / 100 {
+            self.tell(lines);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(all: &[&str]) -> std::result::Result<Asked, String> {
+        parse(&all.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_grouped_and_unknown_ones_pass() {
+        let asked = of(&["-fyv", "-T", "--quiet", "/dev/x"]).unwrap();
+        let device = Some(PathBuf::from("/dev/x"));
+        assert_eq!(asked, Asked { force: true, yes: true, verbose: true, device, ..Asked::default() });
+        assert!(of(&["-p", "x"]).unwrap().preen && of(&["-a", "x"]).unwrap().preen);
+        assert!(of(&["-ny", "x"]).is_err() && of(&["x", "y"]).is_err());
+        assert_eq!(of(&["--", "-f"]).unwrap().device, Some("-f".into()));
+    }
+
+    #[test]
+    fn the_descriptor_of_progress_is_found_wherever_it_stands() {
+        for all in [&["-C3", "x"][..], &["-C", "3", "x"], &["-aC3", "x"], &["-aC", "3", "x"]] {
+            let asked = of(all).unwrap();
+            assert_eq!((asked.progress, asked.device), (Some(3), Some("x".into())), "{all:?}");
+        }
+        let asked = of(&["-C", "x"]).unwrap();
+        assert_eq!((asked.progress, asked.device), (Some(0), Some("x".into())));
+        assert!(of(&["-C3x", "y"]).is_err());
+    }
+}

@@ -1,0 +1,143 @@
+//! `fsck.nilfs2`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+use common::{Bench, Run, SILT};
+
+use std::os::unix::fs::{FileExt, symlink};
+
+/// Runs the command under the name that fsck(8) calls.
+fn fsck(b: &Bench, args: &[&str]) -> Run {
+    let path = b.path("fsck.nilfs2");
+    if !path.exists() {
+        symlink(SILT, &path).unwrap();
+    }
+    Run::of(&b.command(&path).args(args).output().unwrap())
+}
+
+/// Turns a byte in the log that mkfs writes: behind the names of the root directory.
+fn hurt(volume: &str) {
+    let file = std::fs::File::options().write(true).open(volume).unwrap();
+    file.write_all_at(b"x", 2 * 4096 + 4000).unwrap();
+}
+
+#[test]
+fn a_clean_volume_is_passed_at_once() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    for option in ["-a", "-p", "-aT", "-pv"] {
+        let run = fsck(&b, &[option, &v]);
+        assert_eq!((run.code, run.out.lines().count()), (0, 1), "{}{}", run.out, run.err);
+        assert!(run.out.contains(": clean, checkpoint 1"), "{}", run.out);
+    }
+    for options in [&["-af"][..], &["-f"], &["-n"], &[], &["-f", "-y"]] {
+        let args: Vec<&str> = options.iter().copied().chain([v.as_str()]).collect();
+        let run = fsck(&b, &args);
+        assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+        assert!(run.out.contains(": sound; 1 inode, "), "{options:?}: {}", run.out);
+    }
+    // What is hurt and marked as clean is passed, as other checkers do; -f finds it.
+    hurt(&v);
+    assert_eq!(fsck(&b, &["-a", &v]).code, 0);
+    assert_eq!(fsck(&b, &["-af", &v]).code, 4);
+}
+
+#[test]
+fn a_volume_left_by_a_crash_is_fine_if_its_log_is() {
+    let b = Bench::new();
+    let g = b.golden("cut-4k");
+    let run = fsck(&b, &["-a", &g]);
+    assert_eq!((run.code, run.out.lines().count()), (0, 1), "{}{}", run.out, run.err);
+    assert!(run.out.contains("not cleanly unmounted; the log is whole"), "{}", run.out);
+    assert_eq!(fsck(&b, &["-n", &g]).code, 0);
+}
+
+#[test]
+fn damage_is_left_and_said() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    hurt(&v);
+    let before = std::fs::read(&v).unwrap();
+    let run = fsck(&b, &["-n", &v]);
+    assert_eq!(run.code, 4, "{}{}", run.out, run.err);
+    assert!(run.out.contains("error [log-checksum]") && run.out.contains("silt repair"), "{}", run.out);
+    assert!(!run.out.contains("nothing was mended"), "{}", run.out);
+    for option in ["-y", "-af"] {
+        let run = fsck(&b, &[option, &v]);
+        assert_eq!(run.code, 4, "{}{}", run.out, run.err);
+        assert!(run.out.contains("nothing was mended"), "{}", run.out);
+    }
+    assert!(std::fs::read(&v).unwrap() == before, "nothing is written");
+    // Not clean and hurt: a boot script is told.
+    let mut s = silt_verify::surgeon::Surgeon::golden("cut-4k");
+    let block = s.file(5)[&0];
+    s.patch(block, |b| b[0] ^= 1);
+    let g = b.golden("cut-4k");
+    let file = std::fs::File::options().write(true).open(&g).unwrap();
+    let log = s.log_of(block);
+    for at in log.pos.0..log.end() {
+        file.write_all_at(&s.read(at), at * 4096).unwrap();
+    }
+    let run = fsck(&b, &["-a", &g]);
+    assert_eq!(run.code, 4, "{}{}", run.out, run.err);
+    assert!(run.out.contains("[sufile-clean-count]"), "{}", run.out);
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_8_and_wrong_use_16() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    std::fs::write(b.path("x"), vec![7; 1 << 20]).unwrap();
+    for args in [&["x"][..], &["nowhere"], &["-a", "x"]] {
+        let run = fsck(&b, args);
+        assert_eq!(run.code, 8, "{args:?}: {}{}", run.out, run.err);
+        assert!(run.err.starts_with("fsck.nilfs2: "), "{}", run.err);
+    }
+    for args in [&[][..], &["-a"], &["-ny", &v], &[&v, &v]] {
+        assert_eq!(fsck(&b, args).code, 16, "{args:?}");
+    }
+    let run = fsck(&b, &["-V"]);
+    assert_eq!((run.code, run.out.contains(env!("CARGO_PKG_VERSION"))), (0, true), "{}", run.out);
+    assert_eq!(fsck(&b, &["-a", "--some-option", "-x", &v]).code, 0, "unknown options pass");
+    assert_eq!(fsck(&b, &["--help"]).code, 0);
+}
+
+#[test]
+fn a_mounted_volume_is_refused() {
+    if !common::can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    std::fs::create_dir(b.path("m")).unwrap();
+    let (m, _) = common::Mounted::new(&b, &[&v], "m");
+    for named in [&v, m.dir()] {
+        let run = fsck(&b, &["-a", named]);
+        assert_eq!(run.code, 8, "{}{}", run.out, run.err);
+        assert!(run.err.contains("mounted"), "{}", run.err);
+    }
+    m.unmount();
+    assert_eq!(fsck(&b, &["-a", &v]).code, 0);
+}
+
+/// `pass current maximum device`, as fsck(8) reads them.
+#[test]
+fn completion_goes_to_a_descriptor() {
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    for option in ["-C3", "-C 3"] {
+        let script = format!("exec {SILT} fsck-helper -f {option} {g} 3>{}", b.name("lines"));
+        let run = Run::of(&b.command("sh").args(["-c", &script]).output().unwrap());
+        assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+        let lines = std::fs::read_to_string(b.path("lines")).unwrap();
+        let mut last = (0, 0);
+        for line in lines.lines() {
+            let words: Vec<&str> = line.splitn(4, ' ').collect();
+            let number = |i: usize| words[i].parse::<u64>().unwrap();
+            assert!(number(1) <= number(2) && words[3] == g, "{line}");
+            assert!((number(0), number(1)) >= last, "{lines}");
+            last = (number(0), number(1));
+        }
+        assert!(lines.lines().count() > 10 && last.0 >= 4, "{lines}");
+    }
+}
