@@ -53,6 +53,8 @@ pub struct MountOptions {
     pub block_type: bool,
     /// Requests come through io_uring where the kernel offers it.
     pub io_uring: bool,
+    /// A super block to be used in place of those of the volume, which is then only read.
+    pub super_block: Option<Vec<u8>>,
 }
 
 impl Default for MountOptions {
@@ -77,6 +79,7 @@ impl Default for MountOptions {
             exec: true,
             block_type: true,
             io_uring: false,
+            super_block: None,
         }
     }
 }

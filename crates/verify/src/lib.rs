@@ -27,6 +27,7 @@ mod planted;
 mod reader;
 mod records;
 mod report;
+pub mod rescue;
 mod search;
 mod segments;
 mod sparse;
