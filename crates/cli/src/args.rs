@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, dumpseg, fsck, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, scrub, status, sync,
-    tune, umount,
+    chcp, check, dumpseg, fsck, install, lscp, lssu, mkcp, mkfs, mount, rescue, resize, rmcp, scrub, status,
+    sync, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -34,6 +34,7 @@ pub enum Verb {
     Resize(resize::Args),
     Check(check::Args),
     Scrub(scrub::Args),
+    Rescue(rescue::Args),
     Install(install::Args),
     #[command(hide = true)]
     Serve(mount::serve::Args),

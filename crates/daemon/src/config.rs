@@ -55,6 +55,8 @@ pub struct MountOptions {
     pub verify: bool,
     /// Requests come through io_uring where the kernel offers it.
     pub io_uring: bool,
+    /// A super block to be used in place of those of the volume, which is then only read.
+    pub super_block: Option<Vec<u8>>,
 }
 
 impl Default for MountOptions {
@@ -80,6 +82,7 @@ impl Default for MountOptions {
             block_type: true,
             verify: false,
             io_uring: false,
+            super_block: None,
         }
     }
 }

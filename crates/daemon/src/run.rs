@@ -14,9 +14,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use silt_device::{Access, Device, FileDevice};
+use silt_device::{Access, Device, FileDevice, Masked};
 use silt_engine::{OpenOptions, OpenReport, Tree, Volume};
-use silt_format::Cno;
+use silt_format::{Cno, super_block};
 use silt_fs::Fs;
 use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Session, Unmount};
 
@@ -40,7 +40,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let options = config.options.clone();
     let device = open_device(config)?;
-    let shared: Arc<dyn Device> = device.clone();
+    let shared = masked(config, &device);
     let (fs, report) = open_volume(config, shared)?;
     let notes = notes(&report);
     for note in &notes {
@@ -82,9 +82,17 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
 }
 
 fn open_device(config: &Config) -> Result<Arc<FileDevice>, Error> {
-    let access = if config.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let read_only = config.options.read_only || config.options.super_block.is_some();
+    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
     let options = silt_device::OpenOptions { direct: config.options.direct, ..Default::default() };
     Ok(Arc::new(silt_device::open(&config.volume, access, &options)?))
+}
+
+/// The device as the engine sees it.
+fn masked(config: &Config, device: &Arc<FileDevice>) -> Arc<dyn Device> {
+    let Some(bytes) = &config.options.super_block else { return device.clone() };
+    let places = [super_block::PRIMARY_OFFSET, super_block::secondary_offset(device.len())];
+    Arc::new(Masked::new(device.clone(), places.map(|at| (at, bytes.clone())).into()))
 }
 
 fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenReport), Error> {
@@ -95,7 +103,7 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
     let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
     // Half for metadata blocks, a quarter for inodes (about 700 bytes each), a quarter for indexes.
     let options = OpenOptions {
-        read_only: o.read_only || o.moment.is_some(),
+        read_only: o.read_only || o.moment.is_some() || o.super_block.is_some(),
         norecovery: o.norecovery,
         cache_bytes: o.cache / 2,
         cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
@@ -195,7 +203,7 @@ fn block_device(
 fn fuse_options(source: &Path, o: &MountOptions) -> FuseOptions {
     FuseOptions {
         source: FuseOptions::source_of(source),
-        read_only: o.read_only || o.moment.is_some(),
+        read_only: o.read_only || o.moment.is_some() || o.super_block.is_some(),
         allow_other: o.allow_other,
         suid: o.suid,
         dev: o.dev,

@@ -8,7 +8,7 @@
 //! - Backends: [`FileDevice`] (image files and block devices, opened with [`open`] or made with
 //!   [`create_image`]) and [`MemoryDevice`].
 //! - Wrappers: [`Counter`] counts, [`Recorder`] keeps a log of writes and flushes, [`Fault`]
-//!   breaks things, [`Throttle`] takes a disk's time.
+//!   breaks things, [`Throttle`] takes a disk's time, [`Masked`] shows other bytes and lets nothing be written.
 //! - [`CrashStates`] makes, of a base image and a record, what a power cut may have left.
 //! - [`usage()`] says who else uses a volume.
 
@@ -18,6 +18,7 @@ mod error;
 mod fault;
 mod file;
 mod ioctl;
+mod masked;
 mod memory;
 mod open;
 mod random;
@@ -33,6 +34,7 @@ pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Landing};
 pub use error::{Error, Operation, Result};
 pub use fault::{Fault, Times};
 pub use file::FileDevice;
+pub use masked::Masked;
 pub use memory::MemoryDevice;
 pub use open::{Access, OpenOptions, create_image, open};
 pub use recorder::{Change, Content, Event, Outcome, Record, Recorder};

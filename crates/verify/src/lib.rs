@@ -30,6 +30,7 @@ mod planted;
 mod reader;
 mod records;
 mod report;
+pub mod rescue;
 pub mod rules;
 pub mod scrub;
 mod search;

@@ -10,6 +10,7 @@ pub mod lssu;
 pub mod mkcp;
 pub mod mkfs;
 pub mod mount;
+pub mod rescue;
 pub mod resize;
 pub mod rmcp;
 pub mod scrub;
@@ -39,6 +40,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Resize(args) => resize::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
+        Verb::Rescue(args) => rescue::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),

@@ -106,12 +106,14 @@ pub(super) fn mount(job: Job) -> Result<()> {
         return beside(&mut *control, &job, &dir);
     }
     let volume = job.volume.canonicalize().map_err(|e| ControlError::io(job.volume.display(), &e))?;
-    if !job.options.read_only && job.options.at.is_none() {
+    let rescue = job.options.rescue.is_some();
+    if !job.options.read_only && job.options.at.is_none() && !rescue {
         check_features(&mut *control, &volume)?;
     }
     // The number is looked for while nobody else can change the volume but us.
     let moment = match &job.options.at {
         None => None,
+        Some((Moment::Checkpoint(number), _)) if rescue => Some(*number),
         Some((at, snapshot_only)) => Some(resolve(&mut *control, *at, *snapshot_only)?),
     };
     drop(control);

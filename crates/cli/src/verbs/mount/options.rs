@@ -15,6 +15,9 @@ Mount options:
   at=NUMBER, at=TIME     show a past moment: a checkpoint's or snapshot's number, or the newest
                          moment at a time as 2026-11-21T14:03:05; implies ro
   cp=NUMBER              show a snapshot; needs ro
+  rescue=BLOCK           of a damaged volume, show what silt rescue found: the checkpoint whose log
+                         begins at BLOCK, whatever the super blocks say; implies ro; at=NUMBER
+                         shows an older one through it
   interval=SECONDS       time between checkpoints while something changes (default: what silt tune
                          set, else 5)
   cache=SIZE             memory for metadata, directory indexes and known files (default 128M)
@@ -60,6 +63,8 @@ pub struct Options {
     pub remount: bool,
     /// The moment to show, and whether it must be a snapshot.
     pub at: Option<(Moment, bool)>,
+    /// The log through which a damaged volume is read.
+    pub rescue: Option<u64>,
     /// Said always.
     notes: Vec<String>,
     /// Said where more is to be said.
@@ -113,6 +118,7 @@ impl Options {
             read_only: false,
             remount: false,
             at: None,
+            rescue: None,
             notes: Vec::new(),
             details: Vec::new(),
             text: String::new(),
@@ -145,6 +151,9 @@ impl Options {
                 at @ Moment::Checkpoint(_) => self.at = Some((at, true)),
                 Moment::Time(_) => return Err(bad(name, v, "a checkpoint number")),
             },
+            ("rescue", Some(v)) => {
+                self.rescue = Some(v.parse().map_err(|_| bad(name, v, "the number of a block"))?);
+            }
             ("interval", Some(v)) => d.interval = Some(interval(v)?),
             ("cache", Some(v)) => d.cache = bytes(name, v)?,
             ("dirty", Some(v)) => d.dirty = bytes(name, v)?,
@@ -208,6 +217,11 @@ impl Options {
         if self.at.is_some_and(|(_, snapshot_only)| snapshot_only) && !self.read_only {
             return Err(Failure::usage("cp= needs ro: a snapshot cannot be written to"));
         }
+        if self.rescue.is_some() && matches!(self.at, Some((Moment::Time(_), _))) {
+            return Err(Failure::usage(
+                "with rescue= a moment is named by its number: silt rescue lists them",
+            ));
+        }
         let needs_root = self.daemon.suid || self.daemon.dev;
         if needs_root && !rustix::process::geteuid().is_root() {
             let error = ControlError::new(Kind::NotPermitted, "only root may mount with suid or dev");
@@ -219,7 +233,7 @@ impl Options {
     /// What the daemon gets.
     pub fn for_daemon(&self, moment: Option<u64>) -> MountOptions {
         MountOptions {
-            read_only: self.read_only || moment.is_some(),
+            read_only: self.read_only || moment.is_some() || self.rescue.is_some(),
             moment: moment.map(silt_daemon::Moment),
             ..self.daemon.clone()
         }
@@ -305,11 +319,18 @@ mod tests {
             "pp=x",
             "pp",
             "ro=1",
+            "rescue=x",
+            "rescue",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(Options::parse(["nosuchoption"].into_iter(), true).is_ok(), "sloppy");
         assert!(parse("cp=3").unwrap().check().is_err(), "cp without ro");
+        assert!(
+            parse("rescue=9,at=2026-11-21").unwrap().check().is_err(),
+            "a time needs the checkpoint file"
+        );
+        assert!(parse("rescue=9,at=3").unwrap().for_daemon(Some(3)).read_only);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use silt_control::{ControlError, Kind};
 use silt_daemon::Config;
@@ -10,6 +10,7 @@ use silt_daemon::Config;
 use super::options::Options;
 use super::{Job, background, log};
 use crate::failure::Result;
+use crate::verbs::rescue;
 
 /// Serve a mount (started by silt mount)
 #[derive(clap::Args)]
@@ -55,11 +56,20 @@ fn prepare(args: &Args) -> std::result::Result<Config, ControlError> {
         _ => ControlError::new(Kind::Invalid, "wrong options"),
     })?;
     options.read_only |= args.read_only;
-    Ok(Config {
-        volume: args.volume.clone(),
-        dir: args.dir.clone(),
-        options: options.for_daemon(args.moment),
-    })
+    config(&args.volume, &args.dir, &options, args.moment)
+}
+
+fn config(
+    volume: &Path,
+    dir: &Path,
+    options: &Options,
+    moment: Option<u64>,
+) -> std::result::Result<Config, ControlError> {
+    let mut daemon = options.for_daemon(moment);
+    if let Some(log) = options.rescue {
+        daemon.super_block = Some(rescue::super_block(volume, log)?);
+    }
+    Ok(Config { volume: volume.to_owned(), dir: dir.to_owned(), options: daemon })
 }
 
 /// Turns standard output to nowhere: whoever started us waits for its end.
@@ -77,8 +87,7 @@ pub fn here(job: &Job, moment: Option<u64>) -> Result<()> {
         None => log::To::Stderr,
     };
     log::start(to, job.verbose);
-    let config =
-        Config { volume: job.volume.clone(), dir: job.dir.clone(), options: job.options.for_daemon(moment) };
+    let config = config(&job.volume, &job.dir, &job.options, moment)?;
     Ok(serve(&config, || {
         if super::tell(job).is_err() {
             tracing::warn!("nobody reads standard output");

@@ -1,0 +1,239 @@
+//! `silt rescue`: what survives on a damaged volume, and getting it out. Writes nothing to the volume.
+
+mod report;
+
+use std::path::{Path, PathBuf};
+
+use silt_control::{ControlError, Kind, Moment};
+use silt_device::{Access, FileDevice, OpenOptions};
+use silt_verify::Watch;
+use silt_verify::rescue::{Answer, CopyError, Grade, Rated, Rescue};
+use zerocopy::IntoBytes;
+
+use crate::failure::{Failure, Result};
+use crate::output::{Output, printable};
+use crate::progress::Stages;
+use crate::{exit, times};
+
+/// See what survives on a damaged volume, and copy it out
+///
+/// Reads the whole volume once, with or without super blocks, past sectors that cannot be read, and says which moments
+/// survive and how well. With --to, copies out everything of a moment that can be read. Writes nothing to the volume.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 everything of the moment verifies, 1 something is lost or does not verify (it \
+                        is listed), 4 nothing can be read, else as for all commands."
+)]
+pub struct Args {
+    /// Copy out into this directory, which is made or must be empty
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+    /// Which moment: a checkpoint's number, or a time as 2026-11-21 14:03:05; by default the newest of which
+    /// anything can be read
+    #[arg(long, value_name = "MOMENT")]
+    moment: Option<String>,
+    /// With --to, write what could not be copied as it was into this file, as JSON
+    #[arg(long, value_name = "FILE", requires = "to")]
+    report: Option<PathBuf>,
+    /// Rate all moments, not only the newest few and snapshots
+    #[arg(short, long)]
+    all: bool,
+    /// Show so many moments, and so many names of damaged files; more are counted
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20)]
+    lines: usize,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Say nothing of the progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// Image or device
+    volume: PathBuf,
+}
+
+fn open(volume: &Path) -> Result<FileDevice> {
+    Ok(silt_device::open(volume, Access::ReadOnly, &OpenOptions::default())?)
+}
+
+fn survey<'d>(
+    volume: &Path,
+    device: &'d FileDevice,
+    watch: &'d dyn Watch,
+) -> std::result::Result<Rescue<'d>, ControlError> {
+    Rescue::open(device, watch).map_err(|e| of_verify(e).about(volume.display()))
+}
+
+fn of_verify(e: silt_verify::Error) -> ControlError {
+    use silt_format::Error as Format;
+    let text = e.to_string();
+    match e {
+        silt_verify::Error::Format(Format::NotNilfs) => {
+            ControlError::new(Kind::NotNilfs, "no super block and no log of a NILFS2 volume is there")
+        }
+        silt_verify::Error::Format(Format::Incompatible(_)) => ControlError::new(Kind::Incompatible, text),
+        silt_verify::Error::NoCheckpoint(_) => {
+            ControlError::new(Kind::NotFound, text).hint("silt rescue VOLUME lists what there is")
+        }
+        _ => ControlError::new(Kind::Corrupt, text),
+    }
+}
+
+/// The super block for a mount of what was found: the log that begins at block `log` ends with its super root.
+pub fn super_block(volume: &Path, log: u64) -> std::result::Result<Vec<u8>, ControlError> {
+    let device = silt_device::open(volume, Access::ReadOnly, &OpenOptions::default())?;
+    let rescue = survey(volume, &device, &silt_verify::Unwatched)?;
+    let sb = rescue.super_block_for(log).map_err(|e| {
+        of_verify(e).about(volume.display()).hint("silt rescue VOLUME says what can be mounted")
+    })?;
+    Ok(sb.as_bytes().to_vec())
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let device = open(&args.volume)?;
+    let watch = Stages::new(args.quiet);
+    let rescue = survey(&args.volume, &device, &watch)?;
+    match &args.to {
+        Some(to) => copy(args, &rescue, to, &watch),
+        None => tell(args, &rescue, &watch),
+    }
+}
+
+/// The number that names a moment.
+fn resolve(args: &Args, rescue: &Rescue<'_>) -> Result<Option<u64>> {
+    let Some(text) = &args.moment else { return Ok(None) };
+    match Moment::parse(text)? {
+        Moment::Checkpoint(number) => Ok(Some(number)),
+        Moment::Time(seconds) => {
+            let all = rescue.moments();
+            let found = all.iter().find(|m| m.created != 0 && m.created <= seconds);
+            found.map(|m| Some(m.cno)).ok_or_else(|| {
+                ControlError::new(Kind::NotFound, "no moment that old survives")
+                    .hint("silt rescue VOLUME lists what there is")
+                    .into()
+            })
+        }
+    }
+}
+
+fn nothing(volume: &Path) -> Failure {
+    let text = format!("{}: no moment can be read", volume.display());
+    ControlError::new(Kind::Corrupt, text).into()
+}
+
+fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &dyn Watch) -> Result<()> {
+    let cno = match resolve(args, rescue)? {
+        Some(cno) => cno,
+        None => rescue.newest_readable(watch).ok_or_else(|| nothing(&args.volume))?,
+    };
+    watch.stage("copying", 0);
+    let tally = rescue.copy_out(cno, to, watch).map_err(|e| {
+        let text = e.to_string();
+        match e {
+            CopyError::Volume(e) => of_verify(e).about(args.volume.display()),
+            CopyError::NotEmpty(_) => {
+                ControlError::new(Kind::Invalid, text).hint("name a new or an empty directory")
+            }
+            CopyError::NoSpace(_) => ControlError::new(Kind::NoSpace, text),
+            CopyError::Destination { path, source } => ControlError::io(path.display(), &source),
+        }
+    })?;
+    let moment = rescue.moments().into_iter().find(|m| m.cno == cno);
+    let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally);
+    if let Some(path) = &args.report {
+        let fail = |e: std::io::Error| ControlError::io(path.display(), &e);
+        let text = serde_json::to_string_pretty(&copied).map_err(|e| fail(e.into()))?;
+        std::fs::write(path, text + "\n").map_err(fail)?;
+    }
+    let mut out = Output::new();
+    if args.json {
+        out.json(&copied)?;
+    } else {
+        copied.text(&mut out, args.lines)?;
+    }
+    out.finish()?;
+    match tally.grade() {
+        Grade::Whole => Ok(()),
+        Grade::Unreadable => Err(Failure::Damaged),
+        _ => Err(Failure::Told),
+    }
+}
+
+fn tell(args: &Args, rescue: &Rescue<'_>, watch: &dyn Watch) -> Result<()> {
+    let mut answer = rescue.rate(args.all, watch);
+    let named = resolve(args, rescue)?;
+    if let Some(cno) = named {
+        if let Some(rated) = answer.moments.iter_mut().find(|r| r.moment.cno == cno && r.tally.is_none()) {
+            rated.tally = rescue.judge(cno, watch).ok();
+        }
+        answer.moments.retain(|r| r.moment.cno == cno);
+        if answer.moments.is_empty() {
+            return Err(of_verify(silt_verify::Error::NoCheckpoint(cno)).about(args.volume.display()).into());
+        }
+    }
+    let mut out = Output::new();
+    if args.json {
+        out.json(&report::Survey::new(rescue, &answer))?;
+    } else {
+        text(args, rescue, &answer, &mut out)?;
+    }
+    out.finish()?;
+    let newest = answer.moments.first().and_then(Rated::grade);
+    match (named, newest) {
+        (_, Some(Grade::Whole)) => Ok(()),
+        _ if answer.newest.is_none() => Err(Failure::Damaged),
+        _ => Err(Failure::Told),
+    }
+}
+
+fn text(args: &Args, rescue: &Rescue<'_>, answer: &Answer, out: &mut Output) -> Result<()> {
+    report::survey_lines(rescue).into_iter().try_for_each(|line| out.line(line))?;
+    out.line("")?;
+    out.line(format!("{:>10}  {:<19}  {:<8}  what of it can be read", "MOMENT", "TIME", ""))?;
+    for rated in answer.moments.iter().take(args.lines.max(1)) {
+        let m = &rated.moment;
+        let kind = if m.snapshot { "snapshot" } else { "" };
+        out.line(format!(
+            "{:>10}  {}  {kind:<8}  {}",
+            m.cno,
+            times::stamp(m.created, true),
+            report::grade_in_words(rated)
+        ))?;
+    }
+    if answer.moments.len() > args.lines.max(1) {
+        out.line(format!("{:>10}  more (-n shows them)", answer.moments.len() - args.lines.max(1)))?;
+    }
+    out.line("")?;
+    let volume = args.volume.display();
+    let whole = answer.moments.iter().find(|r| Some(r.moment.cno) == answer.newest_whole);
+    match whole {
+        Some(r) => {
+            let when = times::stamp(r.moment.created, true);
+            out.line(format!("The newest moment that is whole is checkpoint {} of {when}.", r.moment.cno))?;
+        }
+        None => out.line("No moment that was looked at is whole.")?,
+    }
+    if let Some(newest) = answer.moments.first().filter(|r| r.grade() != Some(Grade::Whole)) {
+        report::lost_lines(newest, whole, args.lines).into_iter().try_for_each(|line| out.line(line))?;
+    }
+    if answer.newest.is_some() {
+        out.line(format!("Copy it out with: silt rescue {volume} --to DIR"))?;
+        if answer.newest != answer.newest_whole
+            && let Some(cno) = answer.newest_whole
+        {
+            out.line(format!("or the whole one: silt rescue {volume} --to DIR --moment {cno}"))?;
+        }
+    }
+    if let Some((log, at)) = report::mountable(rescue, answer) {
+        let at = at.map(|n| format!(",at={n}")).unwrap_or_default();
+        out.line(format!("Look at it with: silt mount -o ro,rescue={log}{at} {volume} DIR"))?;
+    }
+    Ok(())
+}
+
+/// A path as it is shown.
+fn shown(path: &[u8]) -> String {
+    printable(&format!("/{}", String::from_utf8_lossy(path)))
+}
+
+// The codes that the help text states.
+const _: () = assert!(exit::FAILURE == 1);

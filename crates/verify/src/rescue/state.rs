@@ -1,0 +1,395 @@
+//! The state that one super root describes: its DAT, and maps read through it, with summaries in place of what is lost.
+//!
+//! Three sources in this order: what verifies (the log's checksum matches) is believed; what does not verify but
+//! agrees with a summary is believed; else the summaries decide. A lifetime in a sound DAT entry makes that exact: a
+//! record is a file's block at a checkpoint where the entry has its place and lives then (spec 7.1).
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use parking_lot::Mutex;
+use silt_format::btree::{self, LEVEL_MAX, Node, ROOT_BYTES};
+use silt_format::dat::{DatEntry, LIVE};
+use silt_format::palloc::Layout;
+use silt_format::super_root::SuperRoot;
+use silt_format::{BlockNr, Ino};
+
+use super::Rescue;
+use super::extents::{Extent, Mapped};
+use super::records::{Candidate, Role};
+use crate::invariants::Invariant;
+use crate::map::{self, NodeRef, Visitor};
+use crate::reader::Block;
+use crate::report::Severity;
+use crate::sparse::SparseBits;
+
+/// What the DAT says of a number.
+enum Said {
+    /// From a block that verifies.
+    Sound(DatEntry),
+    /// From one that does not.
+    Doubtful(DatEntry),
+    Nothing,
+}
+
+/// Where a block was found.
+#[derive(Clone, Copy)]
+pub(super) struct Spot {
+    pub block: u64,
+    pub rebuilt: bool,
+}
+
+/// One super root and its DAT.
+pub struct State<'r, 'd> {
+    pub(super) rescue: &'r Rescue<'d>,
+    pub(super) root: SuperRoot,
+    /// Records of later logs are none of this state's.
+    order: (u64, u64),
+    layout: Layout,
+    /// Disk block by offset.
+    dat: BTreeMap<u64, u64>,
+    /// Owner by disk block of map nodes that were walked: a node has one owner, which bounds the time of all walks.
+    claimed: Mutex<HashMap<u64, u64>>,
+}
+
+/// Ranges of keys that nodes would have told.
+#[derive(Default)]
+struct Gaps {
+    open: Option<u64>,
+    all: Vec<Range<u64>>,
+}
+
+impl Gaps {
+    /// The walk is at a key: an open gap ends here.
+    fn reach(&mut self, key: u64) {
+        if let Some(from) = self.open.take()
+            && from < key
+        {
+            self.all.push(from..key);
+        }
+    }
+    fn begin(&mut self, key: u64) {
+        self.reach(key);
+        self.open = Some(key);
+    }
+    fn finish(mut self) -> Vec<Range<u64>> {
+        self.reach(u64::MAX);
+        self.all
+    }
+}
+
+/// Files of which the newest version alone matters (spec 1.2).
+pub(super) fn is_single(ino: u64) -> bool {
+    ino == Ino::CPFILE.0 || ino == Ino::SUFILE.0
+}
+
+impl<'r, 'd> State<'r, 'd> {
+    /// Loads the DAT of a super root whose log has this order.
+    pub(super) fn load(rescue: &'r Rescue<'d>, root: SuperRoot, order: (u64, u64)) -> Self {
+        let g = rescue.geometry();
+        let mut state = State {
+            rescue,
+            root,
+            order,
+            layout: Layout::new(g, g.dat_entry_size),
+            dat: BTreeMap::new(),
+            claimed: Mutex::default(),
+        };
+        let bmap = state.root.dat.bmap;
+        let mut walk = DatWalk {
+            rescue,
+            blocks: BTreeMap::new(),
+            seen: SparseBits::default(),
+            gaps: Gaps::default(),
+            doubtful: false,
+        };
+        map::walk(&bmap, &mut walk);
+        let DatWalk { mut blocks, gaps, doubtful, .. } = walk;
+        let newest = |offset: u64| {
+            let mut all = rescue.records().dat_block(offset);
+            all.find(|c| c.order <= order).map(|c| c.block)
+        };
+        if doubtful {
+            for (offset, block) in &mut blocks {
+                let named = rescue.records().at(*block);
+                // Where no summary speaks, that of its log is lost.
+                if named.is_some_and(|c| c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
+                    *block = newest(*offset).unwrap_or(*block);
+                }
+            }
+        }
+        for gap in gaps.finish() {
+            for c in rescue.records().blocks_of(Ino::DAT.0, gap, u64::MAX) {
+                if let Some(offset) = c.offset().filter(|_| c.order <= order) {
+                    blocks.entry(offset).or_insert(c.block);
+                }
+            }
+        }
+        state.dat = blocks;
+        state
+    }
+
+    fn said(&self, v: u64) -> Said {
+        if self.layout.check("DAT", v).is_err() {
+            return Said::Nothing;
+        }
+        let place = self.layout.entry(v);
+        let Some(block) = self.dat.get(&place.block).copied() else { return Said::Nothing };
+        let Ok(bytes) = self.rescue.block(block) else { return Said::Nothing };
+        let Ok(entry) = DatEntry::read(&bytes, place.byte) else { return Said::Nothing };
+        if self.rescue.survey.is_sound(block) {
+            return Said::Sound(entry);
+        }
+        let holds = self.rescue.geometry().holds(BlockNr(entry.blocknr.get()));
+        let plausible = holds && entry.start.get() > 0 && entry.start.get() <= entry.end.get();
+        if plausible { Said::Doubtful(entry) } else { Said::Nothing }
+    }
+
+    /// Whether a record is a block of its owner at a checkpoint; `None` where that is not known.
+    fn lives(&self, c: &Candidate, cno: u64) -> Option<bool> {
+        match self.said(c.vblock) {
+            Said::Sound(e) if e.blocknr.get() != c.block => Some(false),
+            Said::Sound(e) if is_single(c.ino) => Some(e.end.get() == LIVE),
+            Said::Sound(e) => Some(e.contains(cno)),
+            // A number that no DAT block covers was never used.
+            _ => None,
+        }
+    }
+
+    /// Finds a virtual block that `ino` has in the place `offset` (`None`: a node). `trusted`: the pointer is from a
+    /// block that verifies.
+    pub(super) fn resolve(
+        &self,
+        v: u64,
+        ino: u64,
+        offset: Option<u64>,
+        cno: u64,
+        trusted: bool,
+    ) -> Option<Spot> {
+        let rescue = self.rescue;
+        let holds = |block: u64| rescue.geometry().holds(BlockNr(block));
+        let fits = |c: &Candidate| {
+            c.vblock == v && c.ino == ino && c.offset() == offset && (is_single(ino) || c.cno <= cno)
+        };
+        let said = self.said(v);
+        match &said {
+            Said::Sound(e) if holds(e.blocknr.get()) => {
+                let block = e.blocknr.get();
+                if trusted || rescue.records().at(block).is_none_or(|c| fits(&c)) {
+                    return Some(Spot { block, rebuilt: false });
+                }
+            }
+            Said::Doubtful(e) => {
+                let block = e.blocknr.get();
+                if rescue.records().at(block).is_some_and(|c| fits(&c)) {
+                    return Some(Spot { block, rebuilt: false });
+                }
+            }
+            _ => {}
+        }
+        let newest = rescue.records().places_of(v).find(|c| fits(c) && c.order <= self.order);
+        if let Some(c) = newest {
+            return Some(Spot { block: c.block, rebuilt: true });
+        }
+        match said {
+            // Nothing speaks against it: the summary there is lost.
+            Said::Doubtful(e) if rescue.records().at(e.blocknr.get()).is_none() => {
+                Some(Spot { block: e.blocknr.get(), rebuilt: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// Data blocks of a file at a checkpoint with offsets in a range, by what summaries say.
+    pub(super) fn fill(&self, ino: u64, range: Range<u64>, cno: u64) -> Vec<(u64, Candidate)> {
+        let mut out: Vec<(u64, Candidate)> = Vec::new();
+        let limit = if is_single(ino) { u64::MAX } else { cno };
+        // Of the offset at hand: the version that lives, else the newest of those of which nothing is known.
+        let mut best: Option<(u64, bool, Candidate)> = None;
+        for c in self.rescue.records().blocks_of(ino, range, limit) {
+            let Role::Data { offset } = c.role else { continue };
+            if offset > self.rescue.geometry().max_key() || c.order > self.order {
+                continue;
+            }
+            if let Some((at, _, c)) = best.take_if(|(at, ..)| *at != offset) {
+                out.push((at, c));
+            }
+            let better = match (&best, self.lives(&c, cno)) {
+                (_, Some(false)) | (Some((_, true, _)), _) => None,
+                (_, Some(true)) => Some(true),
+                (None, None) => Some(false),
+                (Some((.., old)), None) => ((c.cno, c.order) > (old.cno, old.order)).then_some(false),
+            };
+            if let Some(certain) = better {
+                best = Some((offset, certain, c));
+            }
+        }
+        out.extend(best.map(|(at, _, c)| (at, c)));
+        out
+    }
+
+    pub(super) fn extent(&self, offset: u64, spot: Spot) -> Extent {
+        let sound = self.rescue.survey.is_sound(spot.block);
+        Extent { offset, block: spot.block, len: 1, sound, rebuilt: spot.rebuilt }
+    }
+
+    /// The map of a file by what summaries say alone.
+    pub(super) fn map_from_records(&self, ino: u64, cno: u64) -> Mapped {
+        let mut mapped = Mapped { doubtful: true, ..Mapped::default() };
+        for (offset, c) in self.fill(ino, 0..u64::MAX, cno) {
+            mapped.push(self.extent(offset, Spot { block: c.block, rebuilt: true }));
+        }
+        mapped
+    }
+
+    /// The map of a file at a checkpoint. `trusted`: the inode is from a block that verifies.
+    pub(super) fn map(&self, bmap: &[u8; ROOT_BYTES], ino: u64, cno: u64, trusted: bool) -> Mapped {
+        let mut sound = [trusted; LEVEL_MAX as usize + 1];
+        // Above the root's level there is nothing but the inode.
+        sound.iter_mut().for_each(|s| *s = trusted);
+        let mut walk = MapWalk {
+            state: self,
+            ino,
+            cno,
+            trusted: sound,
+            seen: SparseBits::default(),
+            gaps: Gaps::default(),
+            mapped: Mapped { doubtful: !trusted, ..Mapped::default() },
+            missing: Vec::new(),
+        };
+        map::walk(bmap, &mut walk);
+        let MapWalk { mut mapped, gaps, missing, .. } = walk;
+        let gaps = gaps.finish();
+        mapped.doubtful |= !gaps.is_empty() || !missing.is_empty();
+        let mut found: Vec<Extent> = Vec::new();
+        for range in gaps.into_iter().chain(missing) {
+            let filled = self.fill(ino, range.clone(), cno);
+            // A single block that is mapped and not found is lost; of what a lost node covered, the summaries of all
+            // logs in use tell all that there is, holes included.
+            if range.end - range.start == 1 && filled.is_empty() {
+                mapped.lost.push(range);
+            }
+            let spot = |c: Candidate| Spot { block: c.block, rebuilt: true };
+            found.extend(filled.into_iter().map(|(offset, c)| self.extent(offset, spot(c))));
+        }
+        mapped.lost.sort_unstable_by_key(|r| r.start);
+        if !found.is_empty() {
+            found.sort_unstable_by_key(|e| e.offset);
+            found.dedup_by_key(|e| e.offset);
+            mapped.overlay(&found);
+        }
+        mapped
+    }
+}
+
+/// Walks the map of the DAT.
+struct DatWalk<'r, 'd> {
+    rescue: &'r Rescue<'d>,
+    blocks: BTreeMap<u64, u64>,
+    seen: SparseBits,
+    gaps: Gaps,
+    doubtful: bool,
+}
+
+/// A node where its parent says, if it is one.
+fn node_at(rescue: &Rescue<'_>, block: u64, node: NodeRef) -> Option<Block> {
+    let bytes = rescue.block(block).ok()?;
+    let sound = btree::check_node(&bytes, Some(node.level)).is_ok() && Node::block(&bytes).key(0) == node.key;
+    sound.then_some(bytes)
+}
+
+impl Visitor for DatWalk<'_, '_> {
+    fn node(&mut self, node: NodeRef) -> Option<Block> {
+        self.gaps.reach(node.key);
+        let usable = self.rescue.geometry().holds(BlockNr(node.ptr)) && self.seen.insert(node.ptr);
+        let bytes = usable.then(|| node_at(self.rescue, node.ptr, node)).flatten();
+        self.doubtful |= !self.rescue.survey.is_sound(node.ptr);
+        if bytes.is_none() {
+            self.gaps.begin(node.key);
+        }
+        bytes
+    }
+
+    fn data(&mut self, key: u64, ptr: u64) {
+        self.gaps.reach(key);
+        if key <= self.rescue.geometry().max_key() && self.rescue.geometry().holds(BlockNr(ptr)) {
+            self.blocks.insert(key, ptr);
+        }
+    }
+
+    fn bad(&mut self, _: &'static Invariant, _: Option<NodeRef>, _: String) {}
+}
+
+/// Walks the map of a file.
+struct MapWalk<'s, 'r, 'd> {
+    state: &'s State<'r, 'd>,
+    ino: u64,
+    cno: u64,
+    /// By level: whether the node that is walked there verifies; above the root's children, the inode.
+    trusted: [bool; LEVEL_MAX as usize + 1],
+    seen: SparseBits,
+    gaps: Gaps,
+    mapped: Mapped,
+    missing: Vec<Range<u64>>,
+}
+
+impl MapWalk<'_, '_, '_> {
+    /// A node is walked once, and by one owner.
+    fn claim(&mut self, block: u64) -> bool {
+        self.seen.insert(block) && *self.state.claimed.lock().entry(block).or_insert(self.ino) == self.ino
+    }
+}
+
+impl Visitor for MapWalk<'_, '_, '_> {
+    fn node(&mut self, node: NodeRef) -> Option<Block> {
+        self.gaps.reach(node.key);
+        let state = self.state;
+        let trusted = self.trusted[usize::from(node.level + 1).min(LEVEL_MAX as usize)];
+        let mut spot = state.resolve(node.ptr, self.ino, None, self.cno, trusted);
+        let mut bytes = spot.and_then(|s| node_at(state.rescue, s.block, node));
+        if bytes.is_none() {
+            // The translation may be wrong, or there is an older place of the same version.
+            let others: Vec<Candidate> = state.rescue.records().places_of(node.ptr).take(8).collect();
+            for c in others.into_iter().filter(|c| c.ino == self.ino && c.offset().is_none()) {
+                if c.order <= state.order && (is_single(self.ino) || c.cno <= self.cno) {
+                    bytes = node_at(state.rescue, c.block, node);
+                    spot = Some(Spot { block: c.block, rebuilt: true });
+                    if bytes.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
+        let (Some(spot), Some(bytes)) = (spot, bytes) else {
+            self.gaps.begin(node.key);
+            return None;
+        };
+        if !self.claim(spot.block) {
+            self.gaps.begin(node.key);
+            return None;
+        }
+        let sound = state.rescue.survey.is_sound(spot.block);
+        self.trusted[usize::from(node.level).min(LEVEL_MAX as usize)] = sound;
+        self.mapped.doubtful |= !sound;
+        Some(bytes)
+    }
+
+    fn data(&mut self, key: u64, ptr: u64) {
+        self.gaps.reach(key);
+        if key > self.state.rescue.geometry().max_key() {
+            return;
+        }
+        match self.state.resolve(ptr, self.ino, Some(key), self.cno, self.trusted[1]) {
+            Some(spot) => self.mapped.push(self.state.extent(key, spot)),
+            None => match self.missing.last_mut() {
+                // One at a time, so that each that is not found is known to be lost.
+                _ if self.missing.len() > 1 << 20 => self.mapped.push_lost(key..key + 1),
+                _ => self.missing.push(key..key + 1),
+            },
+        }
+    }
+
+    fn bad(&mut self, invariant: &'static Invariant, _: Option<NodeRef>, _: String) {
+        self.mapped.doubtful |= invariant.severity == Severity::Error;
+    }
+}
