@@ -24,6 +24,7 @@ mod mount;
 mod notices;
 mod reading;
 mod run;
+mod stepped;
 mod writer;
 mod xflags;
 
@@ -32,6 +33,8 @@ mod crash_tests;
 #[cfg(test)]
 mod fault_tests;
 
+pub use crate::core::Want;
 pub use config::{Config, Moment, MountOptions, OnError};
 pub use error::Error;
 pub use run::run;
+pub use stepped::Stepped;

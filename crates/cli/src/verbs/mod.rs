@@ -4,6 +4,7 @@ pub mod chcp;
 pub mod check;
 pub mod dumpseg;
 pub mod install;
+pub mod lab;
 pub mod lscp;
 pub mod lssu;
 pub mod mkcp;
@@ -36,6 +37,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Lab(args) => lab::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),
