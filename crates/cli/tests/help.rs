@@ -6,9 +6,15 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
+<<<<<<< HEAD
 const VERBS: [&str; 17] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
     "resize", "check", "scrub", "rescue", "install",
+=======
+const VERBS: [&str; 16] = [
+    "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
+    "resize", "check", "lab", "install",
+>>>>>>> h-cuts
 ];
 
 #[test]

@@ -26,6 +26,7 @@ mod notices;
 mod reading;
 mod run;
 mod scrub;
+mod stepped;
 mod writer;
 mod xflags;
 
@@ -36,6 +37,8 @@ mod damage_tests;
 #[cfg(test)]
 mod fault_tests;
 
+pub use crate::core::Want;
 pub use config::{Config, Moment, MountOptions, OnError};
 pub use error::Error;
 pub use run::run;
+pub use stepped::Stepped;

@@ -38,6 +38,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How often one construction is moved before callers get the error.
 const MOVES: u32 = 16;
 
+/// Tells the seconds since 1970.
+pub type Clock = Box<dyn Fn() -> u64 + Send>;
+
 /// State of the thread.
 pub struct Writer {
     core: Arc<Core>,
@@ -61,6 +64,7 @@ pub struct Writer {
     /// A flush failed: the logs since the last good one may not be on the device.
     suspect: bool,
     order: WriteOrder,
+    clock: Clock,
 }
 
 /// What there is to do.
@@ -105,7 +109,18 @@ impl Writer {
             unflushed: false,
             suspect: false,
             order: WriteOrder::default(),
+            clock: Box::new(now_secs),
         }
+    }
+
+    /// The same with another clock, in seconds since 1970.
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Writer { clock, ..self }
+    }
+
+    /// One round for these callers, on this thread; `all`: a checkpoint is due whoever asked for what.
+    pub fn serve(&mut self, waiters: Vec<Waiter>, all: bool) {
+        self.round(Task { waiters, all, stop: false });
     }
 
     /// Works until told to stop; what waits then is written first.
@@ -176,16 +191,14 @@ impl Writer {
         self.finish(true)?;
         let mut data = Vec::new();
         let mut all = task.all;
+        // Without flushes a checkpoint may reach the device and synced data before it not; a reader could not tell.
+        let data_alone = self.core.options.barrier && !self.core.options.order_strict;
         {
             let fs = self.core.fs.lock();
             for waiter in &task.waiters {
                 match waiter.want {
                     Want::Data(ino) if !fs.volume().is_inode_dirty(ino) => {}
-                    Want::Data(ino)
-                        if !self.core.options.order_strict && fs.volume().data_sync_suffices(ino) =>
-                    {
-                        data.push(ino);
-                    }
+                    Want::Data(ino) if data_alone && fs.volume().data_sync_suffices(ino) => data.push(ino),
                     _ => all = true,
                 }
             }
@@ -201,7 +214,7 @@ impl Writer {
             Err(Trouble::Moved) => self.finish(true)?,
         }
         // Where logs were moved, only this makes them reachable.
-        self.core.fs.lock().volume_mut().settle(now_secs()).map_err(|e| {
+        self.core.fs.lock().volume_mut().settle((self.clock)()).map_err(|e| {
             tracing::error!("{e}");
             errno(&e)
         })?;
@@ -216,7 +229,7 @@ impl Writer {
     fn tell_damage(&mut self) {
         let mut fs = self.core.fs.lock();
         let volume = fs.volume_mut();
-        if let Err(e) = volume.set_error_flag(now_secs()) {
+        if let Err(e) = volume.set_error_flag((self.clock)()) {
             tracing::error!("writing the error flag: {e}");
         }
         if self.core.options.on_error == OnError::RemountReadOnly {
@@ -278,7 +291,7 @@ impl Writer {
         if !volume.is_constructing() {
             return Trouble::Stays(code);
         }
-        match volume.log_failed(log, now_secs()) {
+        match volume.log_failed(log, (self.clock)()) {
             Ok(Redo::Elsewhere) => {
                 drop(fs);
                 self.logs.clear();
@@ -310,7 +323,7 @@ impl Writer {
             self.core.changed.store(false, Ordering::Relaxed);
             self.core.freeze_changes();
             self.dirty_since = None;
-            match fs.volume_mut().begin_checkpoint(now_secs()) {
+            match fs.volume_mut().begin_checkpoint((self.clock)()) {
                 Ok(true) => {}
                 Ok(false) | Err(EngineError::ReadOnly) => {
                     self.core.frozen_changes.store(0, Ordering::Relaxed);
@@ -329,7 +342,7 @@ impl Writer {
         inos.dedup();
         let last = inos.last().copied();
         for ino in inos {
-            let begun = self.core.fs.lock().volume_mut().begin_data_sync(ino, now_secs());
+            let begun = self.core.fs.lock().volume_mut().begin_data_sync(ino, (self.clock)());
             match begun {
                 // They share one flush, which the last one waits for.
                 Ok(true) => self.finish(Some(ino) == last)?,
@@ -443,7 +456,7 @@ impl Writer {
     /// Brings a super block up to date where that is due. A failure costs time at the next mount
     /// and nothing else: the other copy is whole.
     fn update_super_block(&mut self) {
-        let due = self.core.fs.lock().volume_mut().due_super_write(now_secs());
+        let due = self.core.fs.lock().volume_mut().due_super_write((self.clock)());
         if let Some(Err(e)) = due.map(|write| write.write(&*self.core.device)) {
             tracing::error!("writing a super block: {e}");
         }

@@ -17,6 +17,12 @@
 //! left is decided by the seed when the next flush succeeds: it may be there or not from then on,
 //! sector by sector.
 //!
+//! Any subset of the pending changes also stands for every reordering of them: what a device did first is of no
+//! consequence once the power is gone, only what of it is there. Where pending changes overlap, the later one wins
+//! if both landed; a device that turned them round is not modelled.
+//!
+//! A state's fingerprint names its bytes: equal bytes have equal fingerprints, however they came about.
+//!
 //! Cost: a state is a fork of the durable image plus its pending changes; the image is brought
 //! forward once over the whole run.
 
@@ -99,11 +105,25 @@ pub struct CrashState {
     /// Marks set before the cut, in order: what must be there.
     pub acknowledged: Vec<u64>,
     pub cut: Cut,
+    /// What became of each change that was requested and not durable, in the order of the requests.
+    pub pending: Vec<Landed>,
+    /// Names the bytes on the device.
+    pub fingerprint: u64,
+}
+
+/// A change that was not durable when the power failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landed {
+    /// Where, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    pub fate: Fate,
 }
 
 /// What became of a pending change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Fate {
+pub enum Fate {
     Lost,
     Landed,
     /// In some sectors, by this seed.
@@ -138,6 +158,8 @@ pub struct CrashStates {
     epochs: usize,
     /// Everything durable up to `next`.
     image: MemoryDevice,
+    /// Of the image.
+    print: Fingerprint,
     /// Event to go on with.
     next: usize,
     epoch: usize,
@@ -160,6 +182,7 @@ impl CrashStates {
             events,
             epochs,
             image: base.fork(),
+            print: Fingerprint::of(base),
             next: 0,
             epoch: 0,
             pending: Vec::new(),
@@ -236,7 +259,7 @@ impl CrashStates {
                 true => Fate::Torn(self.options.seed ^ p.change.id.rotate_left(32)),
                 false => Fate::Landed,
             };
-            apply(&self.image, &p.change, fate)?;
+            apply(&self.image, &p.change, fate, &mut self.print)?;
         }
         self.pending = left;
         self.next += 1;
@@ -273,8 +296,11 @@ impl CrashStates {
 
     fn make(&self, fates: &[Fate], landing: Landing) -> Result<CrashState> {
         let device = self.image.fork();
+        let mut print = self.print;
+        let mut pending = Vec::with_capacity(fates.len());
         for (p, fate) in self.pending.iter().zip(fates) {
-            apply(&device, &p.change, *fate)?;
+            apply(&device, &p.change, *fate, &mut print)?;
+            pending.push(Landed { offset: p.change.offset, len: p.change.len(), fate: *fate });
         }
         let cut = Cut {
             state: (self.plain + self.others).saturating_sub(1),
@@ -283,7 +309,7 @@ impl CrashStates {
             pending: self.pending.len(),
             landing,
         };
-        Ok(CrashState { device, acknowledged: self.marks.clone(), cut })
+        Ok(CrashState { device, acknowledged: self.marks.clone(), cut, pending, fingerprint: print.0 })
     }
 }
 
@@ -376,10 +402,10 @@ fn describe(fates: &[Fate]) -> Landing {
 }
 
 /// Brings a change, or some of its sectors, onto `device`.
-fn apply(device: &MemoryDevice, change: &Change, fate: Fate) -> Result<()> {
+fn apply(device: &MemoryDevice, change: &Change, fate: Fate, print: &mut Fingerprint) -> Result<()> {
     let seed = match fate {
         Fate::Lost => return Ok(()),
-        Fate::Landed => return write(device, change, 0, change.len()),
+        Fate::Landed => return write(device, change, 0, change.len(), print),
         Fate::Torn(seed) => seed,
     };
     let mut random = Random::new(seed);
@@ -395,21 +421,77 @@ fn apply(device: &MemoryDevice, change: &Change, fate: Fate) -> Result<()> {
             let start = (change.offset / SECTOR + sector) * SECTOR;
             let from = start.saturating_sub(change.offset);
             let to = (start + SECTOR - change.offset).min(change.len());
-            write(device, change, from, to)?;
+            write(device, change, from, to, print)?;
         }
     }
     Ok(())
 }
 
 /// Brings the bytes `from..to` of a change onto `device`.
-fn write(device: &MemoryDevice, change: &Change, from: u64, to: u64) -> Result<()> {
+fn write(device: &MemoryDevice, change: &Change, from: u64, to: u64, print: &mut Fingerprint) -> Result<()> {
+    let (start, end) = (change.offset + from, change.offset + to);
+    print.toggle(device, start, end)?;
     match &change.content {
         Content::Bytes(bytes) => {
             let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-            device.write_at(change.offset + from, &[bytes.get(range).unwrap_or_default()])
+            device.write_at(start, &[bytes.get(range).unwrap_or_default()])?;
         }
-        Content::Discarded(_) => device.discard(change.offset + from, to - from),
+        Content::Discarded(_) => device.discard(start, to - from)?,
     }
+    print.toggle(device, start, end)
+}
+
+/// Names the bytes of a device: the exclusive or over a hash of each sector that is not zero.
+#[derive(Debug, Clone, Copy)]
+struct Fingerprint(u64);
+
+impl Fingerprint {
+    fn of(device: &MemoryDevice) -> Self {
+        let mut print = 0;
+        device.for_each_chunk(|at, bytes| print ^= hash(at / SECTOR, bytes));
+        Fingerprint(print)
+    }
+
+    /// Takes the sectors of a range out, or puts them in.
+    fn toggle(&mut self, device: &MemoryDevice, start: u64, end: u64) -> Result<()> {
+        let (mut at, end) =
+            (start / SECTOR * SECTOR, end.div_ceil(SECTOR).saturating_mul(SECTOR).min(device.len()));
+        let mut buf = [0; 16 * SECTOR as usize];
+        while at < end {
+            let n = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
+            let part = buf.get_mut(..n).unwrap_or_default();
+            device.read_at(at, part)?;
+            self.0 ^= hash(at / SECTOR, part);
+            at += n as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Of sectors from number `first` on.
+fn hash(first: u64, bytes: &[u8]) -> u64 {
+    let fold = |a: u64, b: u64| {
+        let wide = u128::from(a) * u128::from(b);
+        #[allow(clippy::cast_possible_truncation)] // both halves are used
+        let folded = (wide as u64) ^ ((wide >> 64) as u64);
+        folded
+    };
+    let mut all = 0;
+    for (number, sector) in (first..).zip(bytes.chunks(SECTOR as usize)) {
+        if sector.iter().all(|b| *b == 0) {
+            continue;
+        }
+        let mut h = number ^ 0x9e37_79b9_7f4a_7c15;
+        for word in sector.chunks(8) {
+            let mut w = [0; 8];
+            w.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
+            h = fold(h ^ u64::from_le_bytes(w) ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db)
+                .rotate_left(29)
+                ^ h;
+        }
+        all ^= Random::new(h).next();
+    }
+    all
 }
 
 #[cfg(test)]

@@ -456,11 +456,13 @@ impl Volume {
     }
 
     /// Whether syncing this inode's data alone is enough: nothing but overwritten data and times
-    /// waits (spec 12.5).
+    /// waits (spec 12.5). Never for a file without a name: the kernel does not mount a volume whose
+    /// synced data is that of an inode without links (spec 4.4).
     pub fn data_sync_suffices(&self, ino: Ino) -> bool {
         self.store.geometry.block_size >= 4096
             && self.inodes.get(&ino.0).is_some_and(|i| {
-                i.attr.is_regular() && i.on_disk && !i.needs_checkpoint && i.current.cuts.is_empty()
+                let plain = i.attr.is_regular() && i.attr.links > 0;
+                plain && i.on_disk && !i.needs_checkpoint && i.current.cuts.is_empty()
             })
     }
 

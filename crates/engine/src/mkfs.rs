@@ -315,6 +315,11 @@ impl Plan {
         let mut boot = [0u8; 1024];
         device.read_at(0, &mut boot)?;
         let start = if boot[510..512] == [0x55, 0xAA] { 1024 } else { 0 };
+        // An old volume's super blocks go first: a cut must not leave one that points at what is gone.
+        for at in [sb::PRIMARY_OFFSET, sb::secondary_offset(self.device_size)] {
+            device.write_at(at, &[&[0; sb::SIZE]])?;
+        }
+        device.flush()?;
         if discard {
             // A device that cannot discard is no error: zeroes below do what matters.
             let _ = device.discard(start, self.device_size - start);

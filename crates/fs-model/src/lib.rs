@@ -72,9 +72,14 @@ impl FsTarget {
     /// Opens a volume; `now` is the second its clock begins with.
     pub fn open(device: Arc<dyn Device>, options: Options, now: u64) -> silt_engine::Result<Self> {
         let fs = open(device.clone(), &options, now)?;
+        Ok(Self::over(fs, device, options, now))
+    }
+
+    /// Over a file system that is open; `now` is the second its clock begins with.
+    pub fn over(fs: Fs, device: Arc<dyn Device>, options: Options, now: u64) -> Self {
         let mut caps = Capabilities::silt(fs.volume().geometry().bs());
         caps.mmap = true;
-        Ok(FsTarget {
+        FsTarget {
             fs,
             device,
             options,
@@ -89,7 +94,12 @@ impl FsTarget {
             late: Vec::new(),
             frozen: None,
             compared: 0,
-        })
+        }
+    }
+
+    /// What a slot holds open.
+    pub fn in_slot(&self, slot: u8) -> Option<Ino> {
+        self.held(slot).ok()
     }
 
     /// Takes over the snapshots another side made: their numbers in the model and their checkpoints.

@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod cuts;
 pub mod datasync;
 pub mod exchange;
 pub mod faults;

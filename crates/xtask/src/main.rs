@@ -15,7 +15,7 @@ use xtask::rig::{self, Rig};
 use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
-use xtask::{bench, datasync, faults, golden, grub, kill, roundtrip, scratch, shapes, tree, whole};
+use xtask::{bench, cuts, datasync, faults, golden, grub, kill, roundtrip, scratch, shapes, tree, whole};
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -73,6 +73,18 @@ enum Verb {
         /// The package linux-source-6.1, if it is not to be downloaded.
         #[arg(long, requires = "linux")]
         package: Option<PathBuf>,
+    },
+    /// The kernel mounts disks as power cuts leave them and must see what Silt sees.
+    Cuts {
+        /// How many disks.
+        #[arg(long, default_value_t = cuts::SAMPLE)]
+        sample: usize,
+        /// Which.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Guests at once.
+        #[arg(long, default_value_t = 2)]
+        guests: usize,
     },
     /// The kernel recovers the synced data of daemons that were killed and of power cuts; root only.
     DataSync,
@@ -161,6 +173,9 @@ enum Verb {
         /// Histories for each.
         #[arg(long, default_value_t = 8)]
         histories: u64,
+        /// The faults that power cuts bring to light, with the campaign of power cuts instead.
+        #[arg(long)]
+        cuts: bool,
         /// Leaves out so many from the beginning of the list.
         #[arg(long, default_value_t = 0)]
         from: usize,
@@ -253,6 +268,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Tree { files, linux, package } => {
             tree::tree(&Rig::find()?, &built()?, &which(files, linux, package))?;
         }
+        Verb::Cuts { sample, seed, guests } => cuts::sample(&Rig::find()?, sample, seed, guests)?,
         Verb::DataSync => datasync::data_sync(&Rig::find()?, &built()?)?,
         Verb::Rig => rig::fetch()?,
         Verb::Guest { images, script, out, memory, timeout } => {
@@ -286,7 +302,8 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Shapes => shapes::shapes(&Rig::find()?)?,
         Verb::Bench { arguments } => bench::bench(&root(), &arguments)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,
-        Verb::Faults { histories, from } => faults::faults(&root(), histories, from)?,
+        Verb::Faults { cuts: true, from, .. } => cuts::faults(&root(), from)?,
+        Verb::Faults { histories, from, .. } => faults::faults(&root(), histories, from)?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,
         Verb::Agent(AgentVerb::Init { job, .. }) => xtask::agent::init(&job),
         Verb::Agent(AgentVerb::Manifest { dir, model }) => {

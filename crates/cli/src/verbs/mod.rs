@@ -5,6 +5,7 @@ pub mod check;
 pub mod dumpseg;
 pub mod fsck;
 pub mod install;
+pub mod lab;
 pub mod lscp;
 pub mod lssu;
 pub mod mkcp;
@@ -41,6 +42,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Check(args) => check::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Rescue(args) => rescue::run(&args),
+        Verb::Lab(args) => lab::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),

@@ -1,0 +1,352 @@
+//! Many workloads on all processors: plays, cuts, looks, judges and counts.
+//!
+//! Workload number `n` of a seed is always the same, so a failure is told by both. A state counts once, however often
+//! its bytes come up, in whatever workload.
+
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use silt_device::{CrashOptions, CrashState, CrashStates, Device, Landing, MemoryDevice, Recorder};
+use silt_model::manifest::Columns;
+use silt_model::rng::mix;
+
+use crate::ace::{Ace, Sequences};
+use crate::bare;
+use crate::driver;
+use crate::history::{History, Progress};
+use crate::oracle::{self, Look, Seen};
+use crate::random::{KINDS, random};
+use crate::workload::{Step, Workload};
+use crate::{During, Failure, Result};
+
+/// One state in so many is mounted with the power cut again.
+const TWICE: u64 = 16;
+/// Failures after which a campaign ends.
+const ENOUGH: usize = 3;
+
+/// What a campaign shall do.
+#[derive(Debug, Clone, Default)]
+pub struct Plan {
+    /// Decides everything.
+    pub seed: u64,
+    /// Ends after so many distinct states ...
+    pub states: Option<u64>,
+    /// ... of at least so many workloads, or
+    pub workloads: u64,
+    /// after this time.
+    pub time: Option<Duration>,
+    /// Only volumes with blocks of so many bytes.
+    pub block_size: Option<u32>,
+    /// Begins with this workload.
+    pub from: u64,
+    /// Threads; 0 for one a processor.
+    pub threads: usize,
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub workloads: u64,
+    /// Distinct disks that were looked at.
+    pub states: u64,
+    /// Of these: all that was flushed, and nothing after.
+    pub flushed: u64,
+    /// Of these: everything or a first part of what was not flushed, wholly.
+    pub in_order: u64,
+    /// Of these: a subset that no order of writing gives, wholly.
+    pub reordered: u64,
+    /// Of these: some of it in part.
+    pub torn: u64,
+    /// Of these: the recovery of another state was cut.
+    pub twice: u64,
+    /// Disks that came up before.
+    pub repeated: u64,
+}
+
+/// A state that is not as it should be.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    /// Number of the workload.
+    pub number: u64,
+    pub workload: Option<Workload>,
+    /// What is wrong.
+    pub what: Failure,
+    /// Distinct states that were looked at before.
+    pub after: u64,
+}
+
+/// A campaign under way.
+pub struct Campaign {
+    plan: Plan,
+    pairs: Ace,
+    triples: Ace,
+    every_pair: Ace,
+    known: Mutex<HashSet<u64>>,
+    tally: Mutex<Tally>,
+    failed: Mutex<Vec<Failed>>,
+    next: AtomicU64,
+    stop: AtomicBool,
+    begun: Instant,
+}
+
+impl Campaign {
+    /// Nothing is done yet.
+    pub fn new(plan: Plan) -> Result<Self> {
+        let seed = plan.seed;
+        let ace = |length, every_call| Ace::new(Sequences { length, every_call }, seed);
+        Ok(Campaign {
+            pairs: ace(2, false)?,
+            triples: ace(3, true)?,
+            every_pair: ace(2, true)?,
+            known: Mutex::default(),
+            tally: Mutex::default(),
+            failed: Mutex::default(),
+            next: AtomicU64::new(plan.from),
+            stop: AtomicBool::new(false),
+            begun: Instant::now(),
+            plan,
+        })
+    }
+
+    /// Runs to the end; what failed, the first first.
+    pub fn run(&self, watch: &(dyn Fn(Tally) + Sync)) -> Vec<Failed> {
+        let threads = match self.plan.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while !self.is_over() {
+                        let number = self.next.fetch_add(1, Ordering::Relaxed);
+                        self.one(number);
+                        watch(self.tally());
+                    }
+                });
+            }
+        });
+        let mut failed = std::mem::take(&mut *self.failed.lock());
+        failed.sort_by_key(|f| f.number);
+        failed
+    }
+
+    /// So far.
+    pub fn tally(&self) -> Tally {
+        *self.tally.lock()
+    }
+
+    fn is_over(&self) -> bool {
+        let t = self.tally();
+        let enough = self.plan.states.is_some_and(|n| t.states >= n) && t.workloads >= self.plan.workloads;
+        let late = self.plan.time.is_some_and(|time| self.begun.elapsed() >= time);
+        self.stop.load(Ordering::Relaxed) || enough || late
+    }
+
+    /// Workload number `n`: twelve of twenty are pairs, until each was there once, then with every way to make them
+    /// durable; four are triples, four long ones, one of them mkfs at times. `None`: there is none of this number.
+    pub fn workload(&self, n: u64) -> Option<Workload> {
+        let (round, place) = (n / 20, n % 20);
+        let found = match place {
+            0..12 => {
+                let nth = round * 12 + place;
+                match nth.checked_sub(self.pairs.count()) {
+                    None => self.pairs.get(nth),
+                    Some(nth) => self.every_pair.get(nth),
+                }
+            }
+            12..16 => self.triples.get(round * 4 + place - 12),
+            _ => {
+                let nth = round * 4 + place - 16;
+                let kind = KINDS.get(usize::try_from(nth % KINDS.len() as u64).unwrap_or(0))?;
+                Some(random(*kind, mix(self.plan.seed) ^ nth))
+            }
+        };
+        found.filter(|w| self.plan.block_size.is_none_or(|b| b == w.block_size))
+    }
+
+    fn one(&self, number: u64) {
+        let bare = number % 100 == 99;
+        let made = self.workload(number).filter(|_| !bare);
+        let result = match &made {
+            // Not a file system's work, but that of making one.
+            _ if bare => {
+                guarded(|| bare::examine(mix(self.plan.seed ^ number), &mut |f, l| self.is_new(f, l, false)))
+            }
+            Some(workload) => {
+                let mut see = |fingerprint, landing, twice| self.is_new(fingerprint, landing, twice);
+                guarded(|| examine(workload, cuts_of(workload), &mut see))
+            }
+            None => return,
+        };
+        self.tally.lock().workloads += 1;
+        if let Err(what) = result {
+            let mut failed = self.failed.lock();
+            failed.push(Failed { number, workload: made, what, after: self.tally().states });
+            if failed.len() >= ENOUGH {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Counts a state; whether its bytes are new.
+    fn is_new(&self, fingerprint: u64, landing: Landing, twice: bool) -> bool {
+        let new = self.known.lock().insert(fingerprint);
+        let mut t = self.tally.lock();
+        if !new {
+            t.repeated += 1;
+            return false;
+        }
+        t.states += 1;
+        t.twice += u64::from(twice);
+        match landing {
+            Landing::Nothing => t.flushed += 1,
+            Landing::Everything | Landing::Prefix(_) => t.in_order += 1,
+            Landing::Subset(_) => t.reordered += 1,
+            Landing::Torn { .. } => t.torn += 1,
+        }
+        true
+    }
+}
+
+/// A panic is a failure like others.
+pub fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
+    })
+}
+
+/// Where a workload is cut in a campaign.
+pub fn cuts_of(workload: &Workload) -> CrashOptions {
+    let (max_states, per_flush) = if workload.name.starts_with("ace") { (60, 12) } else { (200, 8) };
+    CrashOptions { seed: workload.seed, max_states, per_flush }
+}
+
+/// What is told of each state: fingerprint, how it was cut, whether for the second time. Answers whether it is new.
+pub type See<'a> = dyn FnMut(u64, Landing, bool) -> bool + 'a;
+
+/// Plays a workload and judges what cuts leave of it; the first that is wrong is told.
+pub fn examine(workload: &Workload, options: CrashOptions, see: &mut See<'_>) -> Result<()> {
+    let history = driver::play(workload)?;
+    let mut known: HashMap<u64, Arc<Seen>> = HashMap::new();
+    for state in CrashStates::new(&history.base, history.events.clone(), options) {
+        let state = state.during("making a crash state")?;
+        see(state.fingerprint, state.cut.landing, false);
+        let seen = match known.get(&state.fingerprint) {
+            Some(seen) => seen.clone(),
+            None => {
+                let seen = oracle::look(oracle::disk(&state.device), how(workload, &state));
+                let seen = Arc::new(seen.map_err(|e| e.at(&state.cut.to_string()))?);
+                known.insert(state.fingerprint, seen.clone());
+                if mix(state.fingerprint).is_multiple_of(TWICE) {
+                    cut_again(workload, &state, &seen, see).map_err(|e| e.at(&state.cut.to_string()))?;
+                }
+                seen
+            }
+        };
+        judge(workload, &history, &state, &seen).map_err(|e| e.at(&state.cut.to_string()))?;
+    }
+    Ok(())
+}
+
+/// How a state of a workload is looked at.
+///
+/// Settings are in both super blocks, which cannot be written at once. Without barriers the first reader must be one
+/// that knows a super root behind a torn log for what it is (the format, 4.2): Silt's mount does, and what it leaves
+/// is sound for everybody.
+pub fn how(workload: &Workload, state: &CrashState) -> Look {
+    let progress = Progress::of(&state.acknowledged);
+    let under_way = progress.begun.checked_sub(1).filter(|_| progress.begun > progress.answered);
+    let step = under_way.and_then(|i| workload.steps.get(i));
+    let settings = matches!(step, Some(Step::Label(_) | Step::Grow));
+    Look { before: workload.barrier, settings, ..oracle::ALL }
+}
+
+/// Judges a state by what its marks say.
+pub fn judge(workload: &Workload, history: &History, state: &CrashState, seen: &Seen) -> Result<()> {
+    oracle::judge(history, Progress::of(&state.acknowledged), seen, workload.barrier)
+}
+
+/// The mount after the cut is cut itself, and what follows it: the one after it must find the same.
+fn cut_again(workload: &Workload, state: &CrashState, first: &Seen, see: &mut See<'_>) -> Result<()> {
+    let disk = Arc::new(Recorder::new(state.device.fork()));
+    let device: Arc<dyn Device> = disk.clone();
+    oracle::look(device, Look { before: false, after: false, ..oracle::ALL })?;
+    let options = CrashOptions { seed: state.fingerprint, max_states: 12, per_flush: 3 };
+    for again in CrashStates::new(&state.device, disk.record().events(), options) {
+        let again = again.during("making a crash state")?;
+        if !see(again.fingerprint, again.cut.landing, true) {
+            continue;
+        }
+        let place = format!("recovery cut off, {}", again.cut);
+        let seen =
+            oracle::look(oracle::disk(&again.device), how(workload, state)).map_err(|e| e.at(&place))?;
+        let (before, after) = (oracle::without_probe(&first.live), oracle::without_probe(&seen.live));
+        oracle::same(&before, &after, Columns::ALL).map_err(|e| e.at(&place))?;
+        if seen.cno < first.cno || seen.snapshots != first.snapshots {
+            return Err(Failure(format!("{place}: checkpoint {} became {}", first.cno, seen.cno)));
+        }
+    }
+    Ok(())
+}
+
+/// A disk for another judge, with what Silt finds on it.
+pub struct Sample {
+    /// Workload and cut, in words.
+    pub what: String,
+    pub device: MemoryDevice,
+    /// Bytes of a block.
+    pub block_size: u32,
+    pub seen: Arc<Seen>,
+    pub landing: Landing,
+    /// Where data far out in files may be, as (offset, length) in bytes.
+    pub deep: Vec<(u64, u64)>,
+}
+
+impl Campaign {
+    /// So many states of many workloads, more of long ones than a campaign has of them; torn ones, ones with synced data
+    /// to be put in place and ones with snapshots above all. Those of whom nothing is promised are left out.
+    pub fn sample(&self, count: usize) -> Result<Vec<Sample>> {
+        let mut samples: Vec<Sample> = Vec::new();
+        let mut numbers = (self.plan.from..).filter(|n| matches!(n % 20, 0 | 5 | 12 | 16..));
+        while samples.len() < count {
+            let workload = numbers.next().and_then(|n| self.workload(n)).filter(|w| w.barrier);
+            let Some(workload) = workload else { continue };
+            let history = driver::play(&workload)?;
+            let states = CrashStates::new(&history.base, history.events.clone(), cuts_of(&workload));
+            let states = states.collect::<silt_device::Result<Vec<_>>>().during("making crash states")?;
+            for state in choose(&workload, &states) {
+                let seen = oracle::look(oracle::disk(&state.device), how(&workload, state))?;
+                judge(&workload, &history, state, &seen)?;
+                samples.push(Sample {
+                    what: format!("{}, {}", workload.name, state.cut),
+                    device: state.device.fork(),
+                    block_size: workload.block_size,
+                    seen: Arc::new(seen),
+                    landing: state.cut.landing,
+                    deep: history.deep.clone(),
+                });
+            }
+        }
+        samples.truncate(count);
+        Ok(samples)
+    }
+}
+
+/// Some states of one workload that differ.
+fn choose<'a>(workload: &Workload, states: &'a [CrashState]) -> Vec<&'a CrashState> {
+    let at = usize::try_from(mix(workload.seed) % states.len().max(1) as u64).unwrap_or(0);
+    let from = || states.iter().cycle().skip(at).take(states.len());
+    let torn = from().find(|s| matches!(s.cut.landing, Landing::Torn { .. } | Landing::Subset(_)));
+    let synced = from()
+        .take(40)
+        .find(|s| silt_verify::check(&s.device, &silt_verify::Options::default()).stats.pending_blocks > 0);
+    let mut known = HashSet::new();
+    let chosen = torn.into_iter().chain(synced).chain(states.last());
+    chosen.filter(|s| known.insert(s.fingerprint)).collect()
+}

@@ -1,0 +1,158 @@
+//! Long workloads: random histories of the model, with what a volume meets besides.
+
+use silt_model::caps::Capabilities;
+use silt_model::generator::{Flavour, Generator, Profile};
+use silt_model::model::Model;
+use silt_model::op::Op;
+use silt_model::rng::{Rng, mix};
+
+use crate::workload::{Step, Workload};
+
+/// What a long workload has in it besides operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Plain,
+    /// Snapshots made and removed, checkpoints deleted.
+    Past,
+    /// Writes and flushes that fail, a full host.
+    Failing,
+    /// A volume too small for what is written.
+    Small,
+    /// No flushes: only consistency is promised.
+    NoBarrier,
+    /// The volume grows, its label changes.
+    Settings,
+    /// The mount is cut, too, and finds a volume that was not unmounted, with synced data to be put in place.
+    Mounting,
+    /// Data-sync logs above all, of several files at once.
+    Data,
+}
+
+/// All of them.
+pub const KINDS: [Kind; 8] = [
+    Kind::Plain,
+    Kind::Past,
+    Kind::Data,
+    Kind::Mounting,
+    Kind::Failing,
+    Kind::Small,
+    Kind::Settings,
+    Kind::NoBarrier,
+];
+
+/// The workload of this kind that belongs to `seed`.
+pub fn random(kind: Kind, seed: u64) -> Workload {
+    let seed = mix(seed ^ 0x6c61_6200);
+    let mut rng = Rng::new(seed);
+    let block_size = if rng.percent(35) { 1024 } else { 4096 };
+    let name = format!("{kind:?}-{seed:016x}").to_lowercase();
+    let mut w = Workload { strict: rng.percent(10), ..Workload::new(name, seed, block_size) };
+    let mut steps = 40 + rng.below(60);
+    w.size = 16 << 20;
+    w.segment = if rng.percent(60) { 16 } else { 32 };
+    match kind {
+        Kind::Small => (w.size, w.segment) = (2 << 20, 16),
+        Kind::NoBarrier => (w.barrier, steps) = (false, 30),
+        Kind::Settings => w.size = 4 << 20,
+        Kind::Mounting => (w.with_mount, w.unclean, steps) = (true, rng.percent(70), 6),
+        _ => {}
+    }
+    w.device_size = if kind == Kind::Settings { 8 << 20 } else { w.size };
+    let caps = Capabilities::silt(usize::try_from(block_size).unwrap_or(4096));
+    let mut model = Model::new(caps);
+    let flavour = match kind {
+        Kind::Data => Flavour::Sync,
+        _ => *rng
+            .pick(&[Flavour::Mixed, Flavour::Sync, Flavour::Names, Flavour::Data])
+            .unwrap_or(&Flavour::Sync),
+    };
+    let mut profile = Profile::new(flavour);
+    (profile.write_budget, profile.live_max, profile.write_max) = (1 << 20, 1 << 20, 60_000);
+    (profile.entries_max, profile.burst_max, profile.snapshots_max) = (60, 12, 3);
+    if kind == Kind::Small {
+        (profile.write_budget, profile.live_max) = (8 << 20, 8 << 20);
+    }
+    let mut generator = Generator::new(seed, profile);
+    // Something to work on.
+    while w.setup.len() < 25 {
+        let op = generator.next(&model);
+        if !moment(&op) && model.apply(&op).is_ok() {
+            w.setup.push(op);
+        }
+    }
+    let _ = model.apply(&Op::Remount);
+    let mut full = false;
+    while (w.steps.len() as u64) < steps {
+        extra(kind, &mut rng, &model, &mut generator, &mut w.steps, &mut full);
+        let op = generator.next(&model);
+        // A failing device does not mount again.
+        if kind == Kind::Failing && moment(&op) {
+            continue;
+        }
+        if matches!(op, Op::Read { .. } | Op::Stat { .. } | Op::List { .. } | Op::Readlink { .. }) {
+            continue;
+        }
+        // What fails is played, too.
+        let _ = model.apply(&op);
+        w.steps.push(Step::Op(op));
+        if rng.percent(12) {
+            w.steps.push(Step::Op(Op::Sync));
+        }
+    }
+    if full {
+        w.steps.push(Step::Full(false));
+    }
+    w.steps.push(Step::Op(Op::Sync));
+    w
+}
+
+/// Whether it is about moments, or ends a mount.
+fn moment(op: &Op) -> bool {
+    matches!(op, Op::Snapshot | Op::RemoveSnapshot { .. } | Op::Checkpoint | Op::Remount)
+}
+
+fn extra(
+    kind: Kind,
+    rng: &mut Rng,
+    model: &Model,
+    generator: &mut Generator,
+    steps: &mut Vec<Step>,
+    full: &mut bool,
+) {
+    if rng.percent(4) {
+        steps.push(Step::WriteBack);
+    }
+    match kind {
+        Kind::Past if rng.percent(8) => steps.push(Step::DeleteCheckpoints),
+        Kind::Data if rng.percent(40) => {
+            // Sizes that are not durable would make it a checkpoint.
+            let mut paths = Vec::new();
+            let mut shadow = model.clone();
+            let writes: Vec<Op> =
+                (0..3).filter_map(|_| generator.overwrite_and_sync(model).into_iter().next()).collect();
+            for op in writes {
+                let _ = shadow.apply(&op);
+                if let Op::Write { file: silt_model::op::FileRef::Path(path), .. } = &op {
+                    paths.push(path.clone());
+                }
+                steps.push(Step::Op(op));
+            }
+            paths.dedup();
+            steps.push(Step::DataSyncs(paths));
+        }
+        Kind::Failing if rng.percent(12) => match rng.below(4) {
+            0 => steps.push(Step::FailFlushes(1 + u32::try_from(rng.below(2)).unwrap_or(0))),
+            1 => {
+                *full = !*full;
+                steps.push(Step::Full(*full));
+            }
+            _ => steps.push(Step::FailWrites(1 + u32::try_from(rng.below(5)).unwrap_or(0))),
+        },
+        Kind::Settings if rng.percent(8) => {
+            steps.push(Step::Label(u32::try_from(rng.below(1000)).unwrap_or(0)))
+        }
+        Kind::Settings if rng.percent(6) => steps.push(Step::Grow),
+        _ => {}
+    }
+}
