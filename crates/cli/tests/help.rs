@@ -6,15 +6,9 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
-<<<<<<< HEAD
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "check", "scrub", "rescue", "install",
-=======
-const VERBS: [&str; 16] = [
-    "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "check", "lab", "install",
->>>>>>> h-cuts
+    "resize", "check", "scrub", "rescue", "lab", "install",
 ];
 
 #[test]

@@ -26,7 +26,10 @@ mod response;
 pub mod scrub;
 mod serve;
 pub mod socket;
+#[cfg(not(feature = "test-support"))]
 mod wire;
+#[cfg(feature = "test-support")]
+pub mod wire;
 
 pub use connect::{Control, connect, mounted_volumes, of_mount, only_mount};
 pub use error::{ControlError, Kind, Result};

@@ -414,7 +414,8 @@ impl Volume {
             let mut stopped = false;
             bmap::for_each(&i.map.root, &reader, at, |key, _| {
                 if key >= stop {
-                    next = Some(key);
+                    // No file reaches the greatest key: only damage has it, and nothing is behind it.
+                    next = (key < u64::MAX).then_some(key);
                     return ControlFlow::Break(());
                 }
                 let seen = std::iter::from_fn(|| memory.next_if(|m| *m < key)).map(Some);

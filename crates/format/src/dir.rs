@@ -78,7 +78,8 @@ fn bad(what: impl Into<String>) -> Error {
 
 /// Parses the entry at `offset`, checking its bounds.
 pub fn entry_at(chunk: &[u8], offset: usize) -> Result<Entry<'_>> {
-    let head = chunk.get(offset..offset + HEADER).ok_or_else(|| bad("entry crosses the end of its block"))?;
+    let head = chunk.get(offset..).and_then(|rest| rest.get(..HEADER));
+    let head = head.ok_or_else(|| bad("entry crosses the end of its block"))?;
     let mut ino = [0; 8];
     ino.copy_from_slice(&head[..8]);
     let raw = u16::from_le_bytes([head[8], head[9]]);
@@ -224,6 +225,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn no_offset_is_too_large_to_be_refused() {
+        let mut c = vec![0; 1024];
+        init_first(&mut c, Ino(12), Ino(2));
+        for offset in [1013, 1024, usize::MAX - 5, usize::MAX] {
+            assert!(entry_at(&c, offset).is_err());
+        }
+    }
 
     #[test]
     fn a_fresh_directory_is_dot_and_dotdot() {

@@ -53,6 +53,8 @@ mod filesystem;
 mod init;
 mod mount;
 mod notify;
+#[cfg(feature = "test-support")]
+mod offline;
 pub mod ops;
 mod patience;
 mod reply;
@@ -72,6 +74,8 @@ pub use mount::{
     set_read_ahead, unmount,
 };
 pub use notify::Notifier;
+#[cfg(feature = "test-support")]
+pub use offline::Offline;
 pub use ops::{Context, SetAttr, SetTime};
 pub use reply::{
     ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,

@@ -10,6 +10,7 @@ pub mod faults;
 pub mod golden;
 pub mod grub;
 pub mod guest;
+pub mod hostile;
 pub mod kill;
 pub mod mounted;
 pub mod prove;

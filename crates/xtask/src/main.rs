@@ -15,7 +15,9 @@ use xtask::rig::{self, Rig};
 use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
-use xtask::{bench, cuts, datasync, faults, golden, grub, kill, roundtrip, scratch, shapes, tree, whole};
+use xtask::{
+    bench, cuts, datasync, faults, golden, grub, hostile, kill, roundtrip, scratch, shapes, tree, whole,
+};
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -168,6 +170,19 @@ enum Verb {
     },
     /// Has GRUB's reader read volumes of every block size; root only.
     Grub,
+    /// Crafted images with right checksums through every path: none panics, hangs, takes memory or is written to
+    /// unasked.
+    Hostile {
+        /// How many.
+        #[arg(long, default_value_t = hostile::IMAGES)]
+        images: u64,
+        /// Number of the first: the same numbers are the same images.
+        #[arg(long, default_value_t = 0)]
+        from: u64,
+        /// Keep failing images in this directory.
+        #[arg(long)]
+        keep: Option<PathBuf>,
+    },
     /// Plants faults in the writer, one at a time: the round trip must see each.
     Faults {
         /// Histories for each.
@@ -302,6 +317,9 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Shapes => shapes::shapes(&Rig::find()?)?,
         Verb::Bench { arguments } => bench::bench(&root(), &arguments)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,
+        Verb::Hostile { images, from, keep } => {
+            hostile::hostile(&built()?.with_file_name("hostile"), images, from, keep.as_deref())?;
+        }
         Verb::Faults { cuts: true, from, .. } => cuts::faults(&root(), from)?,
         Verb::Faults { histories, from, .. } => faults::faults(&root(), histories, from)?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::rig::{self, Rig};
 use crate::suites::Programs;
 use crate::tree::Files;
-use crate::{cuts, datasync, golden, grub, kill, roundtrip, scratch, shapes, suites, tree, uring};
+use crate::{cuts, datasync, golden, grub, hostile, kill, roundtrip, scratch, shapes, suites, tree, uring};
 
 /// Runs cargo in the project.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
@@ -86,6 +86,9 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
     clock.step("build", || build(root))?;
     // With the profile of the build before: what is built once is built once.
     clock.step("tests", || cargo(root, &["test", "--release", "--workspace"]))?;
+    clock.step("hostile images", || {
+        hostile::hostile(&silt.with_file_name("hostile"), hostile::IMAGES, 0, None)
+    })?;
     let rig = Rig::find()?;
     // Without it mounts with the option do without.
     let rings = uring::Switch::on();

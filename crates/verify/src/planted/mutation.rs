@@ -12,7 +12,7 @@ use crate::{Moment, Tree};
 
 /// Cases to run; `SILT_MUTATIONS` asks for more.
 fn cases() -> u32 {
-    std::env::var("SILT_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(150)
+    std::env::var("SILT_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(60)
 }
 
 #[derive(Debug, Clone)]
