@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, dumpseg, install, lscp, lssu, mkcp, mkfs, mount, resize, rmcp, status, sync, tune, umount,
+    chcp, check, dumpseg, install, lscp, lssu, mkcp, mkfs, mount, repair, resize, rmcp, status, sync, tune,
+    umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -32,6 +33,7 @@ pub enum Verb {
     Tune(tune::Args),
     Resize(resize::Args),
     Check(check::Args),
+    Repair(repair::Args),
     Install(install::Args),
     #[command(hide = true)]
     Serve(mount::serve::Args),

@@ -6,9 +6,9 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "check", "install",
+    "resize", "check", "repair", "install",
 ];
 
 #[test]

@@ -8,7 +8,8 @@
 //! - Backends: [`FileDevice`] (image files and block devices, opened with [`open`] or made with
 //!   [`create_image`]) and [`MemoryDevice`].
 //! - Wrappers: [`Counter`] counts, [`Recorder`] keeps a log of writes and flushes, [`Fault`]
-//!   breaks things, [`Throttle`] takes a disk's time.
+//!   breaks things, [`Throttle`] takes a disk's time, [`Overlay`] keeps writes from what is below.
+//! - [`undo`] keeps what is about to be overwritten.
 //! - [`CrashStates`] makes, of a base image and a record, what a power cut may have left.
 //! - [`usage()`] says who else uses a volume.
 
@@ -20,10 +21,12 @@ mod file;
 mod ioctl;
 mod memory;
 mod open;
+mod overlay;
 mod random;
 mod recorder;
 mod sysfs;
 mod throttle;
+pub mod undo;
 pub mod usage;
 
 use std::sync::Arc;
@@ -35,6 +38,7 @@ pub use fault::{Fault, Times};
 pub use file::FileDevice;
 pub use memory::MemoryDevice;
 pub use open::{Access, OpenOptions, create_image, open};
+pub use overlay::Overlay;
 pub use recorder::{Change, Content, Event, Outcome, Record, Recorder};
 pub use throttle::{Disk, Mode, Seek, Throttle};
 pub use usage::{Usage, usage, usage_except};

@@ -29,7 +29,7 @@ use crate::volume::Volume;
 use crate::{Error, Result};
 
 /// Blocks of one log, so that writing starts before everything is composed.
-const LOG_BLOCKS: u64 = 1024;
+pub(crate) const LOG_BLOCKS: u64 = 1024;
 /// The stage a file begins with.
 const FIRST: Stage = Stage::Cuts { from: 0 };
 
@@ -481,7 +481,7 @@ impl Volume {
     }
 
     /// Finishes a log that holds blocks of files only.
-    fn close_data_log(&mut self, k: &mut Construction, log: OpenLog, end: bool) -> Result<()> {
+    pub(crate) fn close_data_log(&mut self, k: &mut Construction, log: OpenLog, end: bool) -> Result<()> {
         let g = self.store.geometry;
         let mut payload = Vec::with_capacity(log.items.len());
         for (index, item) in log.items.iter().enumerate() {

@@ -151,6 +151,58 @@ impl Palloc {
         Ok(true)
     }
 
+    /// Counts the free entries of every group again, and returns how many counts were wrong.
+    pub fn recount<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R) -> Result<u64> {
+        let mut keys: Vec<u64> = file.data.keys().copied().collect();
+        let reader = crate::meta::NodeReader { nodes: &file.map.nodes, store, resolve: r };
+        crate::bmap::for_each(&file.map.root, &reader, 0, |key, _| {
+            keys.push(key);
+            std::ops::ControlFlow::Continue(())
+        })?;
+        keys.sort_unstable();
+        keys.dedup();
+        let all = self.layout.entries_per_group();
+        let mut free = std::collections::BTreeMap::new();
+        for key in &keys {
+            match self.layout.kind(*key) {
+                silt_format::palloc::Kind::Bitmap { group } => {
+                    let ones = file
+                        .block(store, r, *key)?
+                        .map_or(0, |b| b.iter().map(|byte| u64::from(byte.count_ones())).sum());
+                    free.insert(group, all.saturating_sub(ones));
+                }
+                silt_format::palloc::Kind::Descriptor { first_group } => {
+                    // Those without a bitmap are free.
+                    for group in first_group..first_group + self.layout.groups_per_desc() {
+                        free.entry(group).or_insert(all);
+                    }
+                }
+                silt_format::palloc::Kind::Entries { .. } => {}
+            }
+        }
+        let mut wrong = 0;
+        for (group, free) in free {
+            let (block, byte) = self.layout.desc(group);
+            let missing = file.block(store, r, block)?.is_none();
+            if missing && free == all {
+                continue;
+            }
+            if missing {
+                self.change_group_free(file, store, r, group, 0)?;
+            }
+            let count = u32::try_from(free).unwrap_or(u32::MAX);
+            if file.block(store, r, block)?.is_some_and(|b| le32(&b, byte) == count) {
+                continue;
+            }
+            wrong += 1;
+            let b = file.block_mut(store, r, block, |_| {})?;
+            if let Some(slot) = b.get_mut(byte..byte + 4) {
+                slot.copy_from_slice(&count.to_le_bytes());
+            }
+        }
+        Ok(wrong)
+    }
+
     /// Groups that have a descriptor block so far.
     pub fn existing_groups<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R) -> Result<u64> {
         let last = file.last_block(store, r)?.unwrap_or(0);

@@ -43,6 +43,23 @@ impl SuFile {
         Ok(SuFile { file, header, busy: RangeSet::new() })
     }
 
+    /// From its inode alone, where the header cannot be read: its counters are zero.
+    pub fn bare(raw: RawInode) -> Self {
+        let header = SuHeader { ncleansegs: 0.into(), ndirtysegs: 0.into(), last_alloc: 0.into() };
+        SuFile { file: MetaFile::new(Ino::SUFILE, raw), header, busy: RangeSet::new() }
+    }
+
+    /// Counters and the segment that was allocated last.
+    pub fn header(&self) -> SuHeader {
+        self.header
+    }
+
+    /// Sets the segment that was allocated last.
+    pub fn set_last_alloc(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        self.header.last_alloc = segment.0.into();
+        self.store_header(store, dat)
+    }
+
     /// Clean segments.
     pub fn clean(&self) -> u64 {
         self.header.ncleansegs.get()

@@ -157,7 +157,7 @@ pub struct Volume {
     pub(crate) moved: bool,
     /// Places that took no log, to be tried again once the log is settled elsewhere.
     pub(crate) bad_places: Vec<BadPlace>,
-    generation: u64,
+    pub(crate) generation: u64,
 }
 
 impl Volume {

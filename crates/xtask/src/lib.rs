@@ -12,6 +12,7 @@ pub mod guest;
 pub mod kill;
 pub mod mounted;
 pub mod prove;
+pub mod repair;
 pub mod rig;
 pub mod roundtrip;
 pub mod scratch;

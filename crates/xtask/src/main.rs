@@ -15,7 +15,7 @@ use xtask::rig::{self, Rig};
 use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
-use xtask::{bench, datasync, faults, golden, grub, kill, roundtrip, scratch, shapes, tree, whole};
+use xtask::{bench, datasync, faults, golden, grub, kill, repair, roundtrip, scratch, shapes, tree, whole};
 
 #[derive(Parser)]
 #[command(about = "Chores of the Silt project")]
@@ -145,6 +145,8 @@ enum Verb {
     },
     /// Silt writes on in volumes that the kernel wrote, and the kernel reads them again.
     Golden,
+    /// Damaged golden volumes are repaired, and the kernel takes them over.
+    Repair,
     /// The kernel takes apart block maps of every shape that Silt leaves behind.
     Shapes,
     /// Compares file systems side by side; root only. `cargo xtask bench --help` says more.
@@ -283,6 +285,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
             roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
         Verb::Golden => golden::golden(&Rig::find()?)?,
+        Verb::Repair => repair::repair(&Rig::find()?)?,
         Verb::Shapes => shapes::shapes(&Rig::find()?)?,
         Verb::Bench { arguments } => bench::bench(&root(), &arguments)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,

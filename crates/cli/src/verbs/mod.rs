@@ -9,6 +9,7 @@ pub mod lssu;
 pub mod mkcp;
 pub mod mkfs;
 pub mod mount;
+pub mod repair;
 pub mod resize;
 pub mod rmcp;
 pub mod status;
@@ -36,6 +37,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),
         Verb::Check(args) => check::run(&args),
+        Verb::Repair(args) => repair::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),
