@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, rescue, resize, rmcp, scrub,
-    status, sync, tune, umount,
+    chcp, check, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize, rmcp,
+    scrub, status, sync, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -36,6 +36,7 @@ pub enum Verb {
     Scrub(scrub::Args),
     Rescue(rescue::Args),
     Lab(lab::Args),
+    Repair(repair::Args),
     Install(install::Args),
     #[command(hide = true)]
     Serve(mount::serve::Args),

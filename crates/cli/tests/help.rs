@@ -6,9 +6,9 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "check", "scrub", "rescue", "lab", "install",
+    "resize", "check", "scrub", "rescue", "repair", "lab", "install",
 ];
 
 #[test]

@@ -8,7 +8,9 @@
 //! - Backends: [`FileDevice`] (image files and block devices, opened with [`open`] or made with
 //!   [`create_image`]) and [`MemoryDevice`].
 //! - Wrappers: [`Counter`] counts, [`Recorder`] keeps a log of writes and flushes, [`Fault`]
-//!   breaks things, [`Throttle`] takes a disk's time, [`Masked`] shows other bytes and lets nothing be written.
+//!   breaks things, [`Throttle`] takes a disk's time, [`Masked`] shows other bytes and lets nothing be written,
+//!   [`Overlay`] keeps writes from what is below.
+//! - [`undo`] keeps what is about to be overwritten.
 //! - [`CrashStates`] makes, of a base image and a record, what a power cut may have left.
 //! - [`usage()`] says who else uses a volume.
 
@@ -21,10 +23,12 @@ mod ioctl;
 mod masked;
 mod memory;
 mod open;
+mod overlay;
 mod random;
 mod recorder;
 mod sysfs;
 mod throttle;
+pub mod undo;
 pub mod usage;
 
 use std::sync::Arc;
@@ -37,6 +41,7 @@ pub use file::FileDevice;
 pub use masked::Masked;
 pub use memory::MemoryDevice;
 pub use open::{Access, OpenOptions, create_image, open};
+pub use overlay::Overlay;
 pub use recorder::{Change, Content, Event, Outcome, Record, Recorder};
 pub use throttle::{Disk, Mode, Seek, Throttle};
 pub use usage::{Usage, usage, usage_except};

@@ -35,6 +35,26 @@ impl CpFile {
         Ok(CpFile { file, header })
     }
 
+    /// From its inode alone, where the header cannot be read: its counters are zero.
+    pub fn bare(raw: RawInode) -> Self {
+        let header = CpHeader {
+            ncheckpoints: 0.into(),
+            nsnapshots: 0.into(),
+            list_next: 0.into(),
+            list_prev: 0.into(),
+        };
+        CpFile { file: MetaFile::new(Ino::CPFILE, raw), header }
+    }
+
+    /// Sets counters and the ends of the snapshot list; tells whether that changed anything.
+    pub fn set_header(&mut self, store: &Store, dat: &Dat, header: CpHeader) -> Result<bool> {
+        if zerocopy::IntoBytes::as_bytes(&header) == zerocopy::IntoBytes::as_bytes(&self.header) {
+            return Ok(false);
+        }
+        self.header = header;
+        self.store_header(store, dat).map(|()| true)
+    }
+
     /// Existing checkpoints, snapshots included.
     pub fn checkpoints(&self) -> u64 {
         self.header.ncheckpoints.get()
@@ -180,7 +200,13 @@ impl CpFile {
         Ok((block, byte, b))
     }
 
-    fn change(&mut self, store: &Store, dat: &Dat, c: Cno, f: impl FnOnce(&mut CpEntry)) -> Result<()> {
+    pub(crate) fn change(
+        &mut self,
+        store: &Store,
+        dat: &Dat,
+        c: Cno,
+        f: impl FnOnce(&mut CpEntry),
+    ) -> Result<()> {
         let (block, byte, b) = self.block_for(store, dat, c)?;
         let mut e = cp::entry(b, byte).at(|| format!("cpfile block {block}"))?;
         f(&mut e);

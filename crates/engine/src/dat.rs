@@ -116,7 +116,7 @@ impl Dat {
         Ok(at)
     }
 
-    fn entry_mut(
+    pub(crate) fn entry_mut(
         &mut self,
         store: &Store,
         v: VBlockNr,
@@ -278,6 +278,21 @@ impl Dat {
             if bmap::set(&mut map.root, &mut nodes, offset, placeholder)?.is_none() {
                 map.blocks += u64::from(store.geometry.block_size / 512);
             }
+        }
+        Ok(())
+    }
+
+    /// Maps a block of the file to where it lies already.
+    pub fn adopt(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<()> {
+        let MetaFile { map, .. } = &mut self.file;
+        let mut nodes = DatNodes {
+            store,
+            nodes: &mut map.nodes,
+            blocks: &mut map.blocks,
+            next: &mut self.next_temporary,
+        };
+        if bmap::set(&mut map.root, &mut nodes, offset, at.0)?.is_none() {
+            map.blocks += u64::from(store.geometry.block_size / 512);
         }
         Ok(())
     }

@@ -24,6 +24,15 @@ impl IFile {
         Ok(IFile { file: MetaFile::new(Ino::IFILE, raw), palloc: Palloc { layout, name: "ifile" } })
     }
 
+    /// One that holds nothing, until the right one is known.
+    pub fn none(geometry: &Geometry) -> Self {
+        let layout = Layout::new(geometry, geometry.inode_size);
+        let mut raw = RawInode::zeroed();
+        (raw.mode, raw.links_count) = (0o100_000.into(), 1.into());
+        let file = MetaFile::new(Ino::IFILE, raw);
+        IFile { file, palloc: Palloc { layout, name: "ifile" } }
+    }
+
     /// Whether an inode number can be opened through the ifile.
     fn check_number(&self, geometry: &Geometry, ino: Ino) -> Result<()> {
         let ok = ino == Ino::ROOT || ino.0 == 7 || ino.0 == 10 || ino.0 >= geometry.first_ino;

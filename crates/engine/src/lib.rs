@@ -13,6 +13,7 @@ mod ifile;
 mod inode;
 mod live;
 mod log;
+pub mod mend;
 mod meta;
 pub mod mkfs;
 mod palloc;

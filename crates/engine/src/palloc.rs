@@ -111,6 +111,13 @@ impl Palloc {
         Ok(())
     }
 
+    /// An entry's bit as it is, whatever its group's count says.
+    pub fn bit<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
+        let (group, bit) = (self.layout.group(nr), self.layout.bit(nr));
+        let bitmap = file.block(store, r, self.layout.bitmap_block(group))?;
+        Ok(bitmap.is_some_and(|b| b.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)))
+    }
+
     /// Whether an entry is allocated; in a damaged group it may be.
     pub fn is_allocated<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, nr: u64) -> bool {
         let (group, bit) = (self.layout.group(nr), self.layout.bit(nr));
@@ -194,15 +201,18 @@ impl Palloc {
 
     /// Marks an entry free; one that is free already, or of a damaged group, is left alone and reported as `false`.
     pub fn clear<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
-        let bit = self.layout.bit(nr);
-        let group = self.layout.group(nr);
-        let taken = match self.sound_group(file, store, r, group) {
-            Ok((true, Some(b))) => b.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1),
-            _ => false,
-        };
-        if !taken {
+        match self.sound_group(file, store, r, self.layout.group(nr)) {
+            Ok((true, _)) => self.unset(file, store, r, nr),
+            _ => Ok(false),
+        }
+    }
+
+    /// The same in any group, for whoever counts it again.
+    pub fn unset<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
+        if !self.bit(file, store, r, nr)? {
             return Ok(false);
         }
+        let (group, bit) = (self.layout.group(nr), self.layout.bit(nr));
         self.change_group_free(file, store, r, group, 0)?;
         let b = file.block_mut(store, r, self.layout.bitmap_block(group), |_| {})?;
         if let Some(byte) = b.get_mut(bit / 8) {
@@ -210,6 +220,58 @@ impl Palloc {
         }
         self.change_group_free(file, store, r, group, 1)?;
         Ok(true)
+    }
+
+    /// Counts the free entries of every group again, and returns how many counts were wrong.
+    pub fn recount<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R) -> Result<u64> {
+        let mut keys: Vec<u64> = file.data.keys().copied().collect();
+        let reader = crate::meta::NodeReader { nodes: &file.map.nodes, store, resolve: r };
+        crate::bmap::for_each(&file.map.root, &reader, 0, |key, _| {
+            keys.push(key);
+            std::ops::ControlFlow::Continue(())
+        })?;
+        keys.sort_unstable();
+        keys.dedup();
+        let all = self.layout.entries_per_group();
+        let mut free = std::collections::BTreeMap::new();
+        for key in &keys {
+            match self.layout.kind(*key) {
+                silt_format::palloc::Kind::Bitmap { group } => {
+                    let ones = file
+                        .block(store, r, *key)?
+                        .map_or(0, |b| b.iter().map(|byte| u64::from(byte.count_ones())).sum());
+                    free.insert(group, all.saturating_sub(ones));
+                }
+                silt_format::palloc::Kind::Descriptor { first_group } => {
+                    // Those without a bitmap are free.
+                    for group in first_group..first_group + self.layout.groups_per_desc() {
+                        free.entry(group).or_insert(all);
+                    }
+                }
+                silt_format::palloc::Kind::Entries { .. } => {}
+            }
+        }
+        let mut wrong = 0;
+        for (group, free) in free {
+            let (block, byte) = self.layout.desc(group);
+            let missing = file.block(store, r, block)?.is_none();
+            if missing && free == all {
+                continue;
+            }
+            if missing {
+                self.change_group_free(file, store, r, group, 0)?;
+            }
+            let count = u32::try_from(free).unwrap_or(u32::MAX);
+            if file.block(store, r, block)?.is_some_and(|b| le32(&b, byte) == count) {
+                continue;
+            }
+            wrong += 1;
+            let b = file.block_mut(store, r, block, |_| {})?;
+            if let Some(slot) = b.get_mut(byte..byte + 4) {
+                slot.copy_from_slice(&count.to_le_bytes());
+            }
+        }
+        Ok(wrong)
     }
 
     /// Groups that have a descriptor block so far.

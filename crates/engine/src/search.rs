@@ -112,7 +112,7 @@ pub fn search(device: &dyn Device, g: &Geometry, supers: &mut Supers) -> Result<
     Ok(found)
 }
 
-fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clean: bool) -> Result<Found> {
+pub(crate) fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clean: bool) -> Result<Found> {
     let mut pos = BlockNr(from.pseg);
     let (mut seq, mut cno) = (from.seq, from.cno);
     let mut segment = g.segment_of(pos);

@@ -68,8 +68,8 @@ impl SuFile {
         Ok(SuFile { file, header, busy: RangeSet::new() })
     }
 
-    /// One that cannot be read, for a volume that is only read.
-    pub fn unknown(raw: RawInode) -> Self {
+    /// From its inode alone, where the header cannot be read: its counters are zero.
+    pub fn bare(raw: RawInode) -> Self {
         let header = SuHeader { ncleansegs: 0.into(), ndirtysegs: 0.into(), last_alloc: 0.into() };
         SuFile { file: MetaFile::new(Ino::SUFILE, raw), header, busy: RangeSet::new() }
     }
@@ -135,6 +135,17 @@ impl SuFile {
             ),
         };
         (Some(what), writers_lost)
+    }
+
+    /// Counters and the segment that was allocated last.
+    pub fn header(&self) -> SuHeader {
+        self.header
+    }
+
+    /// Sets the segment that was allocated last.
+    pub fn set_last_alloc(&mut self, store: &Store, dat: &Dat, segment: SegNr) -> Result<()> {
+        self.header.last_alloc = segment.0.into();
+        self.store_header(store, dat)
     }
 
     /// Clean segments.

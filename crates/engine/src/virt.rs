@@ -113,6 +113,17 @@ impl Change<'_> {
         Ok(new)
     }
 
+    /// Maps `key` to a block that has a number and a place already.
+    pub fn adopt(&mut self, map: &mut Map, key: u64, v: VBlockNr) -> Result<()> {
+        let before = self.delta;
+        let nodes = &mut VirtualNodes { change: self, nodes: &mut map.nodes };
+        if bmap::set(&mut map.root, nodes, key, v.0)?.is_none() {
+            self.delta += 1;
+        }
+        self.count(map, before);
+        Ok(())
+    }
+
     /// Unmaps `key`; tells whether it was mapped.
     pub fn unmap(&mut self, map: &mut Map, key: u64) -> Result<bool> {
         let before = self.delta;

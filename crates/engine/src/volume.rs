@@ -23,7 +23,7 @@ use crate::inode::Inode;
 use crate::log::{Cursor, LogWrite, WriteOrder};
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
-use crate::search;
+use crate::search::{self, Found};
 use crate::store::{Store, Watched};
 use crate::sufile::SuFile;
 use crate::supers::{self, LastLog, SuperWrite, Supers};
@@ -168,11 +168,21 @@ pub struct Volume {
     pub(crate) moved: bool,
     /// Places that took no log, to be tried again once the log is settled elsewhere.
     pub(crate) bad_places: Vec<BadPlace>,
-    generation: u64,
+    pub(crate) generation: u64,
     /// Most blocks of a log that holds file data.
     pub(crate) log_blocks: u64,
     /// What checkpoints could not take, for [`Volume::take_damage`].
     pub(crate) damage: Vec<(Ino, String)>,
+}
+
+/// What a volume is put together from.
+pub(crate) struct Parts {
+    pub store: Store,
+    pub dat: Dat,
+    pub sufile: SuFile,
+    pub cpfile: CpFile,
+    pub ifile: IFile,
+    pub supers: Supers,
 }
 
 impl Volume {
@@ -211,7 +221,7 @@ impl Volume {
             // Who only reads does not need it.
             Err(e) if options.read_only => {
                 report.damage.push(e.to_string());
-                SuFile::unknown(found.root.sufile)
+                SuFile::bare(found.root.sufile)
             }
             other => other?,
         };
@@ -224,7 +234,38 @@ impl Volume {
         if root.file_type() != 0o040_000 || root.size.get() == 0 || root.links_count.get() == 0 {
             return Err(Error::corrupt("inode 2", "inode", "the root is no directory"));
         }
-        let mut volume = Volume {
+        let parts = Parts { store, dat, sufile, cpfile, ifile, supers };
+        let mut volume = Volume::assemble(parts, &found, options);
+        volume.inodes_count = entry.inodes_count.get();
+        volume.tree_blocks = entry.blocks_count.get();
+        let mut astray = false;
+        if !options.read_only {
+            let Volume { sufile, store, dat, cursor, .. } = &mut volume;
+            let (wrong, writers) = sufile.audit(store, dat, [cursor.segment, cursor.next]);
+            report.damage.extend(wrong);
+            astray = writers;
+        }
+        if astray && (!report.was_unclean || options.norecovery) {
+            // How full the writer's segment is cannot be told there: the log goes on in another.
+            volume.leave_tail(None, found.last_seq, &[])?;
+        }
+        if report.was_unclean && !options.norecovery {
+            if !options.read_only {
+                volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+            }
+            if let Some(tail) = &found.tail {
+                report.rolled_forward = volume.roll_forward(tail, options)?;
+            }
+        }
+        volume.finish_resize()?;
+        Ok((volume, report))
+    }
+
+    /// A volume as it is when nothing was changed yet, at the newest checkpoint; its counts are left at zero.
+    pub(crate) fn assemble(parts: Parts, found: &Found, options: &OpenOptions) -> Volume {
+        let Parts { store, dat, sufile, cpfile, ifile, supers } = parts;
+        let geometry = store.geometry;
+        Volume {
             cursor: found.cursor,
             cno: Cno(found.last.cno).next(),
             last: found.last,
@@ -234,8 +275,8 @@ impl Volume {
             dirty: BTreeSet::new(),
             new_numbers: RangeSet::new(),
             next_ino: geometry.first_ino,
-            inodes_count: entry.inodes_count.get(),
-            tree_blocks: entry.blocks_count.get(),
+            inodes_count: 0,
+            tree_blocks: 0,
             dirty_blocks: 0,
             frozen_blocks: 0,
             meta_dirty: false,
@@ -263,28 +304,7 @@ impl Volume {
             cpfile,
             ifile,
             supers,
-        };
-        let mut astray = false;
-        if !options.read_only {
-            let Volume { sufile, store, dat, cursor, .. } = &mut volume;
-            let (wrong, writers) = sufile.audit(store, dat, [cursor.segment, cursor.next]);
-            report.damage.extend(wrong);
-            astray = writers;
         }
-        if astray && (!report.was_unclean || options.norecovery) {
-            // How full the writer's segment is cannot be told there: the log goes on in another.
-            volume.leave_tail(None, found.last_seq, &[])?;
-        }
-        if report.was_unclean && !options.norecovery {
-            if !options.read_only {
-                volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
-            }
-            if let Some(tail) = &found.tail {
-                report.rolled_forward = volume.roll_forward(tail, options)?;
-            }
-        }
-        volume.finish_resize()?;
-        Ok((volume, report))
     }
 
     /// Claims a volume opened for writing: recovered data becomes a checkpoint, the mount is

@@ -154,7 +154,7 @@ fn probes(target: &mut FsTarget, tree: FsTree) -> Result<Vec<(u64, u64)>> {
     Ok(found)
 }
 
-fn snapshot_trees(target: &mut FsTarget, snapshots: &BTreeMap<u32, u64>) -> Result<Trees> {
+pub(crate) fn snapshot_trees(target: &mut FsTarget, snapshots: &BTreeMap<u32, u64>) -> Result<Trees> {
     target.set_snapshots(snapshots.clone(), 100);
     let mut trees = Trees::default();
     for id in snapshots.keys() {

@@ -14,6 +14,7 @@ pub mod hostile;
 pub mod kill;
 pub mod mounted;
 pub mod prove;
+pub mod repair;
 pub mod rig;
 pub mod roundtrip;
 pub mod scratch;

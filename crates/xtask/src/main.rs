@@ -16,7 +16,8 @@ use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
 use xtask::{
-    bench, cuts, datasync, faults, golden, grub, hostile, kill, roundtrip, scratch, shapes, tree, whole,
+    bench, cuts, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes, tree,
+    whole,
 };
 
 #[derive(Parser)]
@@ -159,6 +160,8 @@ enum Verb {
     },
     /// Silt writes on in volumes that the kernel wrote, and the kernel reads them again.
     Golden,
+    /// Damaged golden volumes are repaired, and the kernel takes them over.
+    Repair,
     /// The kernel takes apart block maps of every shape that Silt leaves behind.
     Shapes,
     /// Compares file systems side by side; root only. `cargo xtask bench --help` says more.
@@ -314,6 +317,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
             roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
         Verb::Golden => golden::golden(&Rig::find()?)?,
+        Verb::Repair => repair::repair(&Rig::find()?)?,
         Verb::Shapes => shapes::shapes(&Rig::find()?)?,
         Verb::Bench { arguments } => bench::bench(&root(), &arguments)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,

@@ -11,6 +11,7 @@ pub mod lssu;
 pub mod mkcp;
 pub mod mkfs;
 pub mod mount;
+pub mod repair;
 pub mod rescue;
 pub mod resize;
 pub mod rmcp;
@@ -43,6 +44,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Rescue(args) => rescue::run(&args),
         Verb::Lab(args) => lab::run(&args),
+        Verb::Repair(args) => repair::run(&args),
         Verb::Install(args) => install::run(&args),
         Verb::Serve(args) => mount::serve::run(args),
         Verb::MountHelper(args) => mount::helper::run(args),

@@ -1,0 +1,259 @@
+//! `silt repair`: mends a damaged volume, or takes a repair back.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use silt_control::{ControlError, Kind, Moment};
+use silt_device::undo::{self, Standing, Undo};
+use silt_device::{Access, Device, OpenOptions};
+use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
+use silt_repair::{Options, Plan, errors, plan_watched};
+use silt_verify::Watch;
+
+use crate::failure::{Failure, Result};
+use crate::output::{Output, printable};
+use crate::progress::Stages;
+use crate::size;
+
+/// Mend a damaged volume that nobody uses
+///
+/// Shows what will change and what is lost, and asks. Everything is tried in memory and checked first. What is
+/// mended is written into segments that hold nothing, and the super blocks are pointed at it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Show the plan and write nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(short, long, alias = "assume-yes")]
+    yes: bool,
+    /// Save every block that is overwritten in this new file, so that the repair can be taken back
+    #[arg(long, value_name = "FILE", conflicts_with = "no_undo")]
+    undo: Option<PathBuf>,
+    /// Save nothing: the repair cannot be taken back
+    #[arg(long)]
+    no_undo: bool,
+    /// Take back the repair that this file was saved by
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["undo", "no_undo", "roll_back", "dry_run"])]
+    take_back: Option<PathBuf>,
+    /// With --take-back: even if the volume was written since
+    #[arg(long, requires = "take_back")]
+    force: bool,
+    /// Make the tree what it was at a checkpoint or time; the present becomes a snapshot
+    #[arg(long, value_name = "MOMENT")]
+    roll_back: Option<String>,
+    /// Give up snapshots that are damaged, too
+    #[arg(long)]
+    drop_snapshots: bool,
+    /// Keep the state before files are mended as a snapshot, with its damage
+    #[arg(long)]
+    keep: bool,
+    /// Cut damaged files out instead of putting older versions in their place
+    #[arg(long)]
+    cut: bool,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    /// Image or device
+    volume: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Round<'a> {
+    /// Kinds of mend, and how many findings each is for.
+    classes: &'a BTreeMap<&'static str, u64>,
+    done: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    errors_before: u64,
+    errors_after: u64,
+    rounds: Vec<Round<'a>>,
+    bytes_written: u64,
+    left: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped: Option<&'a str>,
+    applied: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(file) = &args.take_back {
+        return take_back(args, file);
+    }
+    if !args.dry_run && args.undo.is_none() && !args.no_undo {
+        return Err(ControlError::new(Kind::Invalid, "where is what will be overwritten to be saved?")
+            .hint("--undo FILE saves it in a new file, --no-undo does not save it, --dry-run shows the plan")
+            .into());
+    }
+    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
+    let device: Arc<dyn Device> = Arc::new(device);
+    let options = options(args, &device)?;
+    let stages = Stages::new(args.json);
+    let plan = plan_watched(device.clone(), &options, &mut |what| stages.stage(what, 0));
+    drop(stages);
+    let plan = plan.map_err(failed)?;
+    let gone_back = plan.rounds.iter().any(|r| r.classes.contains_key("roll-back"));
+    if options.to_checkpoint.is_some()
+        && !gone_back
+        && let Some(why) = &plan.stopped
+    {
+        return Err(ControlError::new(Kind::NotFound, format!("going back is not possible: {why}")).into());
+    }
+    if !args.json {
+        show(args, &plan)?;
+    }
+    let mut applied = false;
+    if !args.dry_run && !plan.is_empty() && go_on(args)? {
+        if let Some(file) = &args.undo {
+            let saved = undo::save(file, &*device, identity(&*device), plan.overlay())?;
+            if !args.json {
+                let mut out = Output::new();
+                out.line(format!("{} saved in {}", size::show(saved), file.display()))?;
+                out.finish()?;
+            }
+        }
+        plan.apply(&*device).map_err(failed)?;
+        applied = true;
+    }
+    if args.json {
+        json(&plan, applied)?;
+    }
+    let left = if applied { errors(&plan.after) } else { errors(&plan.before) };
+    if left == 0 { Ok(()) } else { Err(Failure::Damaged) }
+}
+
+fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let to_checkpoint = match args.roll_back.as_deref().map(Moment::parse).transpose()? {
+        Some(Moment::Checkpoint(n)) => Some(n),
+        Some(Moment::Time(at)) => Some(
+            silt_repair::checkpoint_at(device, at)
+                .ok_or_else(|| ControlError::new(Kind::NotFound, "there is no checkpoint as old as that"))?,
+        ),
+        None => None,
+    };
+    Ok(Options {
+        to_checkpoint,
+        drop_snapshots: args.drop_snapshots,
+        keep: args.keep,
+        cut: args.cut,
+        now,
+        seed: getrandom::u64().unwrap_or(now),
+        cache_bytes: 64 << 20,
+    })
+}
+
+fn failed(e: silt_repair::Error) -> Failure {
+    match e {
+        silt_repair::Error::Engine(e) => e.into(),
+        silt_repair::Error::Device(e) => e.into(),
+        silt_repair::Error::Hopeless(what) => ControlError::new(Kind::Corrupt, what).into(),
+    }
+}
+
+fn show(args: &Args, plan: &Plan) -> Result<()> {
+    let mut out = Output::new();
+    let volume = args.volume.display();
+    if plan.rounds.is_empty() && errors(&plan.before) == 0 {
+        out.line(format!("{volume}: nothing to mend"))?;
+        return out.finish();
+    }
+    for round in &plan.rounds {
+        let classes: Vec<&str> = round.classes.keys().copied().collect();
+        out.line(format!("[{}]", classes.join(", ")))?;
+        for line in &round.done {
+            out.line(format!("  {line}"))?;
+        }
+    }
+    if let Some(why) = &plan.stopped {
+        out.line(format!("not all could be mended: {why}"))?;
+    }
+    let left = errors(&plan.after);
+    for f in plan.after.errors().take(10) {
+        out.line(format!("left: [{}] {}: {}", f.id, f.place, f.message))?;
+    }
+    out.line(format!(
+        "{volume}: {} errors before, {left} after; {} to write",
+        errors(&plan.before),
+        size::show(plan.bytes())
+    ))?;
+    out.finish()
+}
+
+fn json(plan: &Plan, applied: bool) -> Result<()> {
+    let mut out = Output::new();
+    out.json(&Summary {
+        errors_before: errors(&plan.before),
+        errors_after: errors(&plan.after),
+        rounds: plan.rounds.iter().map(|r| Round { classes: &r.classes, done: &r.done }).collect(),
+        bytes_written: plan.bytes(),
+        left: plan.after.errors().take(100).map(ToString::to_string).collect(),
+        stopped: plan.stopped.as_deref(),
+        applied,
+    })?;
+    out.finish()
+}
+
+/// Asks, unless that was answered on the command line.
+fn go_on(args: &Args) -> Result<bool> {
+    if args.yes {
+        return Ok(true);
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(ControlError::new(Kind::Invalid, "nothing was written: there is nobody to ask")
+            .hint("--yes goes on without asking")
+            .into());
+    }
+    let mut to = std::io::stderr().lock();
+    let asked = write!(to, "Go on? [y/N] ").and_then(|()| to.flush());
+    let mut answer = String::new();
+    let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
+    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// The volume's UUID as far as it can be read: tells whose an undo file is.
+fn identity(device: &dyn Device) -> [u8; 16] {
+    silt_engine::read_super_block(device).map_or([0; 16], |b| b.uuid)
+}
+
+fn take_back(args: &Args, file: &Path) -> Result<()> {
+    let device = silt_device::open(&args.volume, Access::ReadWrite, &OpenOptions::default())?;
+    let undo = Undo::read(file)?;
+    let mut out = Output::new();
+    let volume = args.volume.display();
+    let known = identity(&device);
+    if undo.device_size() != device.len()
+        || (known != undo.identity && known != [0; 16] && undo.identity != [0; 16])
+    {
+        return Err(ControlError::new(
+            Kind::Invalid,
+            format!("{} was saved of another volume than {volume}", printable(&file.display().to_string())),
+        )
+        .into());
+    }
+    match undo.standing(&device)? {
+        Standing::Before => {
+            out.line(format!("{volume}: nothing to take back"))?;
+            return out.finish();
+        }
+        Standing::Changed(at) if !args.force => {
+            return Err(ControlError::new(
+                Kind::Unavailable,
+                format!("{volume} was written since the repair (at byte {at})"),
+            )
+            .hint("--force puts everything back all the same; what was written since is lost")
+            .into());
+        }
+        Standing::After | Standing::Between | Standing::Changed(_) => {}
+    }
+    let second = secondary_offset(device.len());
+    undo.take_back(&device, |at| at < PRIMARY_OFFSET + 4096 || at >= second)?;
+    out.line(format!("{volume}: the repair is taken back, {} restored", size::show(undo.bytes())))?;
+    out.finish()
+}

@@ -1,0 +1,279 @@
+//! What a device held where it is about to be written, kept in a file, so that it can be put back.
+//!
+//! ```text
+//! head (64 bytes): magic, version, identity of the volume, size of the device, number of records
+//! record:          offset, length, checksum of what is to come, what was there
+//! end:             checksum of everything before
+//! ```
+//! The file is whole and durable before the first write: whenever the power goes, it can be applied.
+//! Numbers are little-endian. A part that cannot be read is left out: nothing of it can be put back.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::Path;
+
+use crate::overlay::{Overlay, UNIT};
+use crate::{Device, Error, Result};
+
+const MAGIC: &[u8; 8] = b"SILTUNDO";
+const VERSION: u32 = 1;
+const HEAD: usize = 64;
+/// Longest record, in bytes.
+const LONGEST: u64 = 64 << 10;
+
+/// How a device stands to an undo file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing of what was to be written is there.
+    Before,
+    /// All of it is there, and nothing was written since.
+    After,
+    /// Some of it is there: the work was cut off.
+    Between,
+    /// At this byte is something else: the device was written since.
+    Changed(u64),
+}
+
+struct Record {
+    offset: u64,
+    before: Vec<u8>,
+    after: u32,
+}
+
+/// An undo file.
+pub struct Undo {
+    /// The volume it belongs to.
+    pub identity: [u8; 16],
+    size: u64,
+    records: Vec<Record>,
+}
+
+struct Summed<W> {
+    to: W,
+    sum: crc32fast::Hasher,
+}
+
+impl<W: Write> Summed<W> {
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.sum.update(bytes);
+        self.to.write_all(bytes)
+    }
+}
+
+/// Saves what `device` holds where `overlay` was written, in a new file, and returns the bytes
+/// saved. Durable when it returns. Errors: the file is there already.
+pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Overlay) -> Result<u64> {
+    let failed = |e: io::Error| Error::of_path(path, e);
+    let mut records = Vec::new();
+    for range in overlay.ranges() {
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(LONGEST);
+            records.extend(record(device, overlay, at, len)?);
+            at += len;
+        }
+    }
+    let file = File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    let mut to = Summed { to: BufWriter::new(file), sum: crc32fast::Hasher::new() };
+    let mut write = || -> io::Result<u64> {
+        let mut head = Vec::with_capacity(HEAD);
+        head.extend_from_slice(MAGIC);
+        head.extend_from_slice(&u64::from(VERSION).to_le_bytes());
+        head.extend_from_slice(&identity);
+        head.extend_from_slice(&device.len().to_le_bytes());
+        head.extend_from_slice(&(records.len() as u64).to_le_bytes());
+        head.resize(HEAD, 0);
+        to.put(&head)?;
+        let mut saved = 0;
+        for r in &records {
+            to.put(&r.offset.to_le_bytes())?;
+            to.put(&(r.before.len() as u32).to_le_bytes())?;
+            to.put(&r.after.to_le_bytes())?;
+            to.put(&r.before)?;
+            saved += r.before.len() as u64;
+        }
+        let sum = to.sum.clone().finalize();
+        to.to.write_all(&sum.to_le_bytes())?;
+        to.to.flush()?;
+        to.to.get_ref().sync_all()?;
+        // The name, too.
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent)?.sync_all()?;
+        Ok(saved)
+    };
+    write().map_err(failed)
+}
+
+/// The records of a range: one where all of it can be read, else one for each unit that can.
+fn record(device: &dyn Device, overlay: &Overlay, at: u64, len: u64) -> Result<Vec<Record>> {
+    let read = |at: u64, len: u64| -> Option<Result<Record>> {
+        let mut before = vec![0; usize::try_from(len).ok()?];
+        device.read_at(at, &mut before).ok()?;
+        let mut after = vec![0; before.len()];
+        let read = overlay.read_at(at, &mut after);
+        Some(read.map(|()| Record { offset: at, before, after: crc32fast::hash(&after) }))
+    };
+    if let Some(whole) = read(at, len) {
+        return Ok(vec![whole?]);
+    }
+    let units = (at..at + len).step_by(UNIT);
+    units.filter_map(|u| read(u, (at + len - u).min(UNIT as u64))).collect()
+}
+
+impl Undo {
+    /// Reads an undo file. Errors: it is none, or not whole. Memory: the file's size.
+    pub fn read(path: &Path) -> Result<Undo> {
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|mut f| f.read_to_end(&mut bytes));
+        read.map_err(|e| Error::of_path(path, e))?;
+        let wrong = |what: &str| Error::of_path(path, io::Error::new(io::ErrorKind::InvalidData, what));
+        Self::parse(&bytes).map_err(wrong)
+    }
+
+    fn parse(bytes: &[u8]) -> std::result::Result<Undo, &'static str> {
+        const CUT: &str = "the undo file is not whole";
+        let word = |at: usize| -> Option<u64> {
+            bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+        };
+        if !bytes.starts_with(MAGIC) {
+            return Err("this is no undo file");
+        }
+        if word(8) != Some(u64::from(VERSION)) {
+            return Err("this undo file is of another version");
+        }
+        let (body, sum) = bytes.split_at_checked(bytes.len().saturating_sub(4)).ok_or(CUT)?;
+        if sum != crc32fast::hash(body).to_le_bytes() || body.len() < HEAD {
+            return Err(CUT);
+        }
+        let mut identity = [0; 16];
+        identity.copy_from_slice(&bytes[16..32]);
+        let (size, count) = (word(32).ok_or(CUT)?, word(40).ok_or(CUT)?);
+        let mut records = Vec::new();
+        let mut at = HEAD;
+        for _ in 0..count {
+            let (offset, lens) = (word(at).ok_or(CUT)?, word(at + 8).ok_or(CUT)?);
+            let (len, after) = ((lens & 0xffff_ffff) as usize, (lens >> 32) as u32);
+            at += 16;
+            let before = body.get(at..at + len).ok_or(CUT)?.to_vec();
+            at += len;
+            if offset.checked_add(len as u64).is_none_or(|end| end > size) {
+                return Err(CUT);
+            }
+            records.push(Record { offset, before, after });
+        }
+        if at == body.len() { Ok(Undo { identity, size, records }) } else { Err(CUT) }
+    }
+
+    /// Bytes that are put back.
+    pub fn bytes(&self) -> u64 {
+        self.records.iter().map(|r| r.before.len() as u64).sum()
+    }
+
+    /// Size of the device it was made of.
+    pub fn device_size(&self) -> u64 {
+        self.size
+    }
+
+    /// Compares the device with what was there before and after.
+    pub fn standing(&self, device: &dyn Device) -> Result<Standing> {
+        let (mut before, mut after) = (false, false);
+        for r in &self.records {
+            let mut now = vec![0; r.before.len()];
+            device.read_at(r.offset, &mut now)?;
+            match (now == r.before, crc32fast::hash(&now) == r.after) {
+                (true, true) => {}
+                (true, false) => before = true,
+                (false, true) => after = true,
+                (false, false) => return Ok(Standing::Changed(r.offset)),
+            }
+        }
+        Ok(match (before, after) {
+            (true, true) => Standing::Between,
+            (false, true) => Standing::After,
+            (_, false) => Standing::Before,
+        })
+    }
+
+    /// Puts everything back, what `first` names (by its offset) durably before the rest. Cut off, it
+    /// can be done again.
+    pub fn take_back(&self, device: &dyn Device, first: impl Fn(u64) -> bool) -> Result<()> {
+        for urgent in [true, false] {
+            for r in self.records.iter().filter(|r| first(r.offset) == urgent) {
+                device.write_at(r.offset, &[&r.before])?;
+            }
+            device.flush()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Fault, MemoryDevice, Times};
+
+    fn content(d: &dyn Device) -> Vec<u8> {
+        let mut b = vec![0; d.len() as usize];
+        d.read_at(0, &mut b).unwrap();
+        b
+    }
+
+    #[test]
+    fn what_was_written_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo");
+        let base: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 253) as u8).collect();
+        let device = Arc::new(MemoryDevice::from_bytes(&base));
+        let over = Overlay::new(device.clone());
+        over.write_at(1024, &[&[1; 1024]]).unwrap();
+        over.write_at(100_000, &[&vec![2; 150_000]]).unwrap();
+        let saved = save(&path, &*device, [9; 16], &over).unwrap();
+        assert!(saved >= 151_024, "{saved}");
+        assert!(save(&path, &*device, [9; 16], &over).is_err(), "an undo file is never written over");
+        let undo = Undo::read(&path).unwrap();
+        assert_eq!((undo.identity, undo.bytes(), undo.device_size()), ([9; 16], saved, 300_000));
+        assert_eq!(undo.standing(&*device).unwrap(), Standing::Before);
+        device.write_at(1024, &[&[1; 1024]]).unwrap();
+        assert_eq!(undo.standing(&*device).unwrap(), Standing::Between);
+        over.apply(&*device).unwrap();
+        assert_eq!(undo.standing(&*device).unwrap(), Standing::After);
+        device.write_at(120_000, &[&[3]]).unwrap();
+        assert!(matches!(undo.standing(&*device).unwrap(), Standing::Changed(_)));
+        undo.take_back(&*device, |at| at < 4096).unwrap();
+        assert!(content(&*device) == base);
+    }
+
+    #[test]
+    fn a_file_that_is_not_whole_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo");
+        let device = Arc::new(MemoryDevice::new(100_000));
+        let over = Overlay::new(device.clone());
+        over.write_at(0, &[&[1; 5000]]).unwrap();
+        save(&path, &*device, [0; 16], &over).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for len in [0, 7, 8, 63, 64, 80, whole.len() - 1] {
+            assert!(Undo::parse(&whole[..len]).is_err(), "{len}");
+        }
+        for at in [0, 9, 20, 36, 41, 65, 73, 100, whole.len() - 1] {
+            let mut b = whole.clone();
+            b[at] ^= 1;
+            assert!(Undo::parse(&b).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo");
+        let device = Arc::new(Fault::new(MemoryDevice::new(100_000)));
+        device.fail_reads(4096..8192, Times::Always);
+        let over = Overlay::new(device.clone());
+        over.write_at(0, &[&[1; 16_384]]).unwrap();
+        assert_eq!(save(&path, &*device, [0; 16], &over).unwrap(), 12_288);
+    }
+}

@@ -1,0 +1,243 @@
+//! Going back: the tree, or one file of it, becomes what an older checkpoint has (format 4.6, 7.4).
+//!
+//! What only the present maps dies with the checkpoint under construction, as if it had been deleted. What the
+//! older one maps and the present does not lives again: its end is taken back. Checkpoints in between keep all
+//! they map, since lives only become longer.
+
+use std::collections::BTreeMap;
+
+use silt_format::dat::LIVE;
+use silt_format::inode::RawInode;
+use silt_format::summary::BlockInfo;
+use silt_format::{Cno, Ino, SegNr, VBlockNr};
+
+use super::bits::Bits;
+use super::mapped::Whole;
+use crate::ifile::IFile;
+use crate::inode::Inode;
+use crate::volume::Volume;
+use crate::{At, Error, Result};
+
+impl Volume {
+    /// The ends and beginnings of lives when `then` takes the place of `now`.
+    fn exchange(&mut self, now: &Bits, then: &Bits) -> Result<(u64, u64)> {
+        let (mut die, mut live) = (0, 0);
+        for v in now.iter().filter(|v| !then.contains(*v)) {
+            match self.dat.end(&mut self.store, VBlockNr(v), self.cno, false) {
+                Ok(()) => die += 1,
+                // What is wrong with it is a finding of its own.
+                Err(Error::Format { .. } | Error::Device(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        for v in then.iter().filter(|v| !now.contains(*v)) {
+            let e = self.dat.entry(&self.store, VBlockNr(v))?;
+            if e.end.get() != LIVE {
+                self.dat.entry_mut(&self.store, VBlockNr(v), |e| {
+                    e.end = LIVE.into();
+                    Ok(())
+                })?;
+                live += 1;
+            }
+        }
+        Ok((die, live))
+    }
+
+    /// Makes checkpoint `c` the current tree. Nothing may wait in memory. Errors: there is no such
+    /// checkpoint, or part of its maps cannot be read.
+    pub(crate) fn roll_back(&mut self, c: Cno) -> Result<String> {
+        if !self.dirty.is_empty() {
+            return Err(Error::Invalid("changes wait".into()));
+        }
+        let entry = self.cpfile.get(&self.store, &self.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
+        let ifile = IFile::new(&self.store.geometry, entry.ifile_inode)?;
+        let root = ifile.get(&self.store, &self.dat, Ino::ROOT)?;
+        root.check().at(|| format!("root directory of checkpoint {c}"))?;
+        let (mut now, mut then) = (Whole::default(), Whole::default());
+        self.see_tree(&self.ifile, &mut now);
+        self.see_tree(&ifile, &mut then);
+        if then.broken > 0 {
+            return Err(Error::corrupt(
+                format!("checkpoint {c}"),
+                "checkpoint",
+                format!("{} of its blocks cannot be read", then.broken),
+            ));
+        }
+        let (die, live) = self.exchange(&now.blocks, &then.blocks)?;
+        let (inodes, blocks) = self.count_tree_of(&ifile)?;
+        self.inodes.clear();
+        self.new_numbers.clear();
+        self.next_ino = self.store.geometry.first_ino;
+        self.inodes_count = inodes;
+        self.tree_blocks = blocks;
+        self.ifile = ifile;
+        self.meta_dirty = true;
+        Ok(format!(
+            "the tree becomes that of checkpoint {c}: {die} blocks belong to the past from now on, {live} live again"
+        ))
+    }
+
+    /// Puts an inode back to what checkpoint `c` has. Nothing of it may wait. Errors: it is not there, it is
+    /// another file's, or part of its map cannot be read.
+    pub(crate) fn restore_inode(&mut self, ino: Ino, c: Cno) -> Result<()> {
+        let entry = self.cpfile.get(&self.store, &self.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
+        let ifile = IFile::new(&self.store.geometry, entry.ifile_inode)?;
+        let raw = ifile.get(&self.store, &self.dat, ino)?;
+        raw.check().at(|| format!("inode {ino} of checkpoint {c}"))?;
+        if raw.links_count.get() == 0 {
+            return Err(Error::NoInode(ino.0));
+        }
+        let mut then = Whole::default();
+        if raw.has_map() {
+            self.see_map(ino, &raw.bmap, &mut then);
+        }
+        if then.broken > 0 {
+            return Err(Error::corrupt(
+                format!("inode {ino} of checkpoint {c}"),
+                "block map",
+                "cannot be read",
+            ));
+        }
+        for v in then.blocks.iter() {
+            self.dat.translate(&self.store, VBlockNr(v))?;
+        }
+        let mut now = Whole::default();
+        let current = self.ifile.get(&self.store, &self.dat, ino);
+        let exists = current.is_ok();
+        if let Ok(current) = current
+            && current.has_map()
+        {
+            self.see_map(ino, &current.bmap, &mut now);
+        }
+        self.exchange(&now.blocks, &then.blocks)?;
+        let blocks = |b: &Bits| i64::try_from(b.len()).unwrap_or(0);
+        self.count_tree(blocks(&then.blocks) - blocks(&now.blocks));
+        let mut inode = Inode::load(ino, &raw);
+        (inode.dirty, inode.needs_checkpoint, inode.on_disk) = (true, true, exists);
+        self.inodes.insert(ino.0, Box::new(inode));
+        self.dirty.insert(ino.0);
+        if !exists {
+            self.inodes_count = self.inodes_count.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Puts an inode back to its newest older version that is whole and another one than the present. Returns
+    /// the checkpoint that has it.
+    pub(crate) fn restore_newest(&mut self, ino: Ino, present: Option<RawInode>) -> Option<Cno> {
+        for (c, ifile) in self.ifiles() {
+            let Ok(raw) = ifile.get(&self.store, &self.dat, ino) else { continue };
+            let same =
+                present.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
+            // A number may have been another file's.
+            let other = present.is_some_and(|p| p.check().is_ok() && p.generation != raw.generation);
+            if !same && !other && self.restore_inode(ino, c).is_ok() {
+                return Some(c);
+            }
+        }
+        None
+    }
+
+    /// Counts the blocks of an inode again.
+    pub(crate) fn recount_blocks(&mut self, ino: Ino) -> Result<()> {
+        let units = u64::from(self.store.geometry.block_size / 512);
+        let mut whole = Whole::default();
+        if let Ino::IFILE | Ino::CPFILE | Ino::SUFILE = ino {
+            let file = match ino {
+                Ino::IFILE => &self.ifile.file,
+                Ino::CPFILE => &self.cpfile.file,
+                _ => &self.sufile.file,
+            };
+            self.see_map(ino, &file.map.root, &mut whole);
+            let file = match ino {
+                Ino::IFILE => &mut self.ifile.file,
+                Ino::CPFILE => &mut self.cpfile.file,
+                _ => &mut self.sufile.file,
+            };
+            file.map.blocks = whole.blocks.len().saturating_mul(units);
+            return Ok(());
+        }
+        if ino == Ino::DAT {
+            let mut n = 0u64;
+            self.each_dat_block(|_, _| n += 1)?;
+            self.dat.file.map.blocks = n.saturating_mul(units);
+            return Ok(());
+        }
+        let root = self.live_mut(ino)?.map.root;
+        self.see_map(ino, &root, &mut whole);
+        let units = whole.blocks.len().saturating_mul(units);
+        let inode = self.live_mut(ino)?;
+        inode.map.blocks = units;
+        inode.needs_checkpoint = true;
+        Ok(())
+    }
+
+    /// Builds the map of an inode anew from what logs have of the file: its blocks are those that the DAT has as
+    /// current. Returns how many.
+    pub(crate) fn rebuild_inode(&mut self, ino: Ino, end_of_log: (SegNr, u64)) -> Result<u64> {
+        let mut raw = self.ifile.get(&self.store, &self.dat, ino)?;
+        if !raw.has_map() {
+            return Err(Error::corrupt(format!("inode {ino}"), "inode", "is of no known type"));
+        }
+        let (blocks, nodes) = self.current_blocks(ino, end_of_log);
+        raw.bmap = [0; 56];
+        raw.blocks = 0.into();
+        let mut inode = Inode::load(ino, &raw);
+        let (mut n, max) = (0, self.store.geometry.max_key());
+        let mut change = self.change();
+        for (offset, v) in blocks.into_iter().filter(|(offset, _)| *offset <= max) {
+            change.adopt(&mut inode.map, offset, v)?;
+            n += 1;
+        }
+        for v in nodes.iter() {
+            self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
+        }
+        (inode.dirty, inode.needs_checkpoint) = (true, true);
+        self.inodes.insert(ino.0, Box::new(inode));
+        self.dirty.insert(ino.0);
+        Ok(n)
+    }
+
+    /// The current ifile from what logs have of it, where no checkpoint entry names it: its blocks are those that
+    /// the DAT has as current.
+    pub(crate) fn ifile_from_logs(&mut self, end_of_log: (SegNr, u64)) -> Result<IFile> {
+        let (blocks, nodes) = self.current_blocks(Ino::IFILE, end_of_log);
+        let mut ifile = IFile::none(&self.store.geometry);
+        let mut change = self.change();
+        for (offset, v) in blocks {
+            change.adopt(&mut ifile.file.map, offset, v)?;
+        }
+        for v in nodes.iter() {
+            self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
+        }
+        Ok(ifile)
+    }
+
+    /// Blocks of a file by offset, and its nodes, that logs have and the DAT says are current there.
+    fn current_blocks(&self, ino: Ino, end_of_log: (SegNr, u64)) -> (BTreeMap<u64, VBlockNr>, Bits) {
+        let mut blocks = BTreeMap::new();
+        let mut nodes = Bits::default();
+        self.each_record(end_of_log, |_, p, at| {
+            let (v, offset) = match p.info {
+                BlockInfo::Data { vblock, offset } => (vblock, Some(offset)),
+                BlockInfo::Node { vblock } => (vblock, None),
+                _ => return,
+            };
+            if p.ino != ino {
+                return;
+            }
+            let current =
+                self.dat.entry(&self.store, v).is_ok_and(|e| e.blocknr.get() == at && e.end.get() == LIVE);
+            match offset {
+                Some(offset) if current => {
+                    blocks.insert(offset, v);
+                }
+                None if current => {
+                    nodes.insert(v.0);
+                }
+                _ => {}
+            }
+        });
+        (blocks, nodes)
+    }
+}

@@ -1,0 +1,350 @@
+//! Mending: what is wrong with a volume is put right by a checkpoint in a fresh segment.
+//!
+//! ```text
+//! open: super root -> DAT -> cpfile, sufile -> what the segments hold -> leave the log for a clean segment
+//! then: tables, checkpoints, maps, files, in memory -> one checkpoint -> super blocks -> garbage given back
+//! ```
+//! Nothing that is in use is written over: before anything is allocated, the segment usage file is held against
+//! everything that claims a block ([`usage`]). Until the super blocks point at the new checkpoint, the volume is
+//! what it was. The volume must not be in use.
+
+mod back;
+mod bits;
+mod checkpoints;
+mod evacuate;
+mod mapped;
+mod moves;
+mod nodes;
+mod records;
+mod start;
+mod table;
+mod usage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use silt_device::Device;
+use silt_format::super_block::{self as sb, STATE_ERROR, STATE_VALID};
+use silt_format::{Cno, Ino, SegNr};
+
+use crate::cpfile::CpFile;
+use crate::dat::Dat;
+use crate::ifile::IFile;
+use crate::meta::Physical;
+use crate::store::Store;
+use crate::sufile::SuFile;
+use crate::supers;
+use crate::volume::{OpenOptions, Parts, Volume};
+use crate::{Error, Result};
+pub use start::{accept, checkpoint_at, cursor_of, leads, newer_logs, newest, snapshots};
+
+use bits::Bits;
+use moves::Moved;
+
+/// What to mend. Everything is looked at that is named; the segment usage file always.
+#[derive(Debug, Clone, Default)]
+pub struct Wounds {
+    /// Build the DAT's own map anew.
+    pub table_map: bool,
+    /// Blocks of the DAT, by offset, that hold nothing to be trusted.
+    pub table_blocks: BTreeSet<u64>,
+    /// Look for blocks of the DAT that cannot be read.
+    pub table: bool,
+    /// Virtual blocks whose entries or bits are wrong.
+    pub entries: BTreeSet<u64>,
+    /// Count the checkpoints again and link the snapshots.
+    pub checkpoints: bool,
+    /// Checkpoints that are given up.
+    pub drop: BTreeSet<u64>,
+    /// Checkpoints whose inodes and blocks are to be counted.
+    pub counts: BTreeSet<u64>,
+    /// Build lost nodes of maps anew.
+    pub nodes: bool,
+    /// Virtual blocks of nodes that can be read and are wrong.
+    pub bad_nodes: BTreeSet<u64>,
+    /// Segments with logs that do not verify.
+    pub segments: BTreeSet<u64>,
+    /// Counts and reserved bits of the ifile.
+    pub ifile: bool,
+    /// Bits of the ifile: inodes that are taken, or are not.
+    pub bits: BTreeMap<u64, bool>,
+    /// Inodes whose entries in the current ifile cannot be read.
+    pub lost_inodes: BTreeSet<u64>,
+    /// Blocks of the current ifile, by offset, that cannot be read.
+    pub ifile_blocks: BTreeSet<u64>,
+    /// The tree becomes that of a checkpoint.
+    pub back: Option<u64>,
+    /// The newest checkpoint becomes a snapshot first.
+    pub keep: bool,
+    /// The mark that an error was met is taken away.
+    pub clear_error: bool,
+}
+
+/// A volume being mended.
+pub struct Mender {
+    volume: Volume,
+    /// What was found and put right, in words.
+    pub said: Vec<String>,
+    moved: Vec<Moved>,
+    empty: BTreeSet<u64>,
+    end_of_log: (SegNr, u64),
+}
+
+impl Mender {
+    /// Opens a volume and mends in memory what is named, all but the content of directories and attributes of
+    /// inodes: those are changed through [`Mender::volume`]. Nothing is written before [`Mender::finish`], unless
+    /// there is more synced data behind the newest checkpoint than `options` allow in memory.
+    pub fn open(device: Arc<dyn Device>, options: &OpenOptions, wounds: &Wounds) -> Result<Mender> {
+        let mut supers = supers::read(&*device)?;
+        let geometry = supers.geometry(&device)?;
+        let ro_features = supers.first.1.feature_compat_ro.get() & !sb::KNOWN_RO_FEATURES;
+        if ro_features != 0 {
+            return Err(Error::ReadOnlyFeatures(ro_features));
+        }
+        let mut said = Vec::new();
+        let found = start::find(&*device, &geometry, &mut supers)?;
+        let clean = supers.state_at_open & STATE_VALID != 0;
+        if wounds.clear_error {
+            supers.state_at_open &= !STATE_ERROR;
+            supers.first.1.state = (supers.first.1.state.get() & !STATE_ERROR).into();
+        }
+        let store = Store::new(device, geometry, options.cache_bytes);
+        let dat = Dat::new(&geometry, found.root.dat, Cno(found.last.cno).next());
+        let cpfile = CpFile::bare(found.root.cpfile);
+        let sufile = SuFile::bare(found.root.sufile);
+        let ifile = IFile::none(&geometry);
+        let mut volume =
+            Volume::assemble(Parts { store, dat, sufile, cpfile, ifile, supers }, &found, options);
+        volume.meta_dirty = true;
+        volume.read_only = false;
+        let end_of_log = (found.cursor.segment, found.cursor.offset);
+        let mut me = Volume::mend_tables(&mut volume, wounds, &found.root, end_of_log)?;
+        said.append(&mut me.0);
+        let mut moved = me.1;
+        said.extend(volume.mend_usage()?);
+        volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+        if !clean && let Some(tail) = &found.tail {
+            if wounds.back.is_none() && moved.is_empty() {
+                match volume.roll_forward(tail, options) {
+                    Ok(n) => said.push(format!("{n} blocks of synced data behind it are taken in")),
+                    Err(e) => said.push(format!("synced data behind the newest checkpoint is lost ({e})")),
+                }
+            } else {
+                said.push("synced data behind the newest checkpoint is left out".into());
+            }
+        }
+        let mut mender = Mender { volume, said, moved: Vec::new(), empty: BTreeSet::new(), end_of_log };
+        mender.moved.append(&mut moved);
+        mender.mend_rest(wounds)?;
+        Ok(mender)
+    }
+
+    fn mend_rest(&mut self, wounds: &Wounds) -> Result<()> {
+        let v = &mut self.volume;
+        if wounds.checkpoints || !wounds.drop.is_empty() {
+            self.said.extend(v.mend_checkpoints(&wounds.drop)?);
+        }
+        self.said.extend(v.mend_tree_counts(&wounds.counts)?);
+        if !wounds.segments.is_empty() {
+            let mut already = Bits::default();
+            self.moved.iter().for_each(|m| {
+                already.insert(m.v);
+            });
+            let (moved, empty, suspects) = v.evacuate(&wounds.segments, &already)?;
+            self.said.push(format!(
+                "{} blocks of {} segments whose logs do not verify are moved as they are; they belong to {} files",
+                moved.len(),
+                wounds.segments.len(),
+                suspects.len()
+            ));
+            self.moved.extend(moved);
+            self.empty = empty;
+        }
+        if wounds.keep {
+            let c = Cno(v.last.cno);
+            v.cpfile.set_snapshot(&v.store, &v.dat, c)?;
+            self.said.push(format!("checkpoint {c}, the state before, is kept as a snapshot"));
+        }
+        if let Some(c) = wounds.back {
+            self.said.push(v.roll_back(Cno(c))?);
+        }
+        for (nr, taken) in &wounds.bits {
+            let palloc = v.ifile.palloc;
+            if palloc.bit(&v.ifile.file, &v.store, &v.dat, *nr)? != *taken {
+                if *taken {
+                    palloc.set(&mut v.ifile.file, &v.store, &v.dat, *nr)?;
+                } else {
+                    palloc.unset(&mut v.ifile.file, &v.store, &v.dat, *nr)?;
+                }
+                self.said.push(format!("inode number {nr} is {}", if *taken { "taken" } else { "free" }));
+            }
+        }
+        let layout = v.ifile.palloc.layout;
+        let lost = wounds.lost_inodes.iter().map(|i| layout.entry(*i).block);
+        for offset in &lost.chain(wounds.ifile_blocks.iter().copied()).collect::<BTreeSet<u64>>() {
+            v.ifile.file.data.insert(*offset, crate::block::zeroed(v.store.geometry.bs()));
+            self.said.push(format!("block {offset} of the inode file is made anew"));
+        }
+        if wounds.ifile {
+            let palloc = v.ifile.palloc;
+            for nr in 0..Ino::FIRST_USER.0 {
+                if !palloc.bit(&v.ifile.file, &v.store, &v.dat, nr)? {
+                    palloc.set(&mut v.ifile.file, &v.store, &v.dat, nr)?;
+                    self.said.push(format!("the reserved inode {nr} is marked as taken"));
+                }
+            }
+            let n = palloc.recount(&mut v.ifile.file, &v.store, &v.dat)?;
+            if n > 0 {
+                self.said.push(format!("free inodes of {n} groups are counted again"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts an inode back to its newest older version that is whole and another than the present; the checkpoint
+    /// that has it, if there is one. Where the present is `doubted`, it says nothing of which file it was.
+    pub fn restore(&mut self, ino: Ino, doubted: bool) -> Option<Cno> {
+        let v = &mut self.volume;
+        let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
+        v.restore_newest(ino, present)
+    }
+
+    /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number
+    /// of its data blocks.
+    pub fn rebuild(&mut self, ino: Ino) -> Result<u64> {
+        self.volume.rebuild_inode(ino, self.end_of_log)
+    }
+
+    /// Clears the entry of a reserved inode.
+    pub fn clear_inode(&mut self, ino: Ino) -> Result<()> {
+        let v = &mut self.volume;
+        v.ifile.change(&v.store, &v.dat, ino, |entry| entry.fill(0))
+    }
+
+    /// Counts an inode's blocks again.
+    pub fn recount_blocks(&mut self, ino: Ino) -> Result<()> {
+        self.volume.recount_blocks(ino)
+    }
+
+    /// The volume, for changes of files.
+    pub fn volume(&mut self) -> &mut Volume {
+        &mut self.volume
+    }
+
+    /// Writes all of it and marks the volume cleanly unmounted. Durable when it returns.
+    pub fn finish(mut self, now: u64) -> Result<Vec<String>> {
+        let v = &mut self.volume;
+        v.checkpoint_with(std::mem::take(&mut self.moved), now)?;
+        v.take_over(now)?;
+        v.give_back(&self.empty)?;
+        v.close(now)?;
+        Ok(self.said)
+    }
+}
+
+impl Volume {
+    /// DAT, then what is needed to look at the rest: cpfile, sufile, ifile; then lost nodes.
+    fn mend_tables(
+        v: &mut Volume,
+        wounds: &Wounds,
+        root: &silt_format::super_root::SuperRoot,
+        end_of_log: (SegNr, u64),
+    ) -> Result<(Vec<String>, Vec<Moved>)> {
+        let mut said = Vec::new();
+        if wounds.table_map {
+            said.push(v.mend_table_map(end_of_log)?);
+        }
+        let mut suspects = Bits::default();
+        wounds.entries.iter().for_each(|e| {
+            suspects.insert(*e);
+        });
+        if wounds.table || wounds.table_map || !wounds.table_blocks.is_empty() {
+            let lost: Vec<u64> = wounds.table_blocks.iter().copied().collect();
+            let lost = v.clear_lost_table_blocks(&lost, &mut suspects, end_of_log)?;
+            if !lost.is_empty() {
+                said.push(format!("{} blocks of the translation table are lost and made anew", lost.len()));
+            }
+        }
+        let mut records = v.mend_places(&suspects, end_of_log)?;
+        v.open_metadata(root, end_of_log, wounds.checkpoints, &mut said)?;
+        if wounds.table || wounds.table_map || !suspects.is_empty() {
+            // What is mapped and passes for free would be handed out again.
+            let free = v.mapped_and_free()?;
+            records.extend(v.mend_places(&free, end_of_log)?);
+            free.iter().for_each(|b| {
+                suspects.insert(b);
+            });
+        }
+        let mut moved = Vec::new();
+        if wounds.nodes {
+            let mut distrust = Bits::default();
+            wounds.bad_nodes.iter().for_each(|b| {
+                distrust.insert(*b);
+            });
+            let rebuilt = v.rebuild_nodes(distrust, end_of_log)?;
+            if !rebuilt.moved.is_empty() {
+                said.push(format!(
+                    "{} nodes of block maps are built anew from the logs",
+                    rebuilt.moved.len()
+                ));
+            }
+            for (ino, b, _) in &rebuilt.lost {
+                said.push(format!("inode {ino}: the node at virtual block {b} stays lost"));
+            }
+            moved = rebuilt.moved;
+        }
+        if !suspects.is_empty() {
+            let mappers = v.mappers(suspects.clone());
+            said.extend(v.mend_lifetimes(&suspects, &records, &mappers)?);
+        }
+        if wounds.table || wounds.table_map || !suspects.is_empty() || !wounds.table_blocks.is_empty() {
+            let palloc = v.dat.palloc;
+            let n = palloc.recount(&mut v.dat.file, &v.store, &Physical)?;
+            if n > 0 {
+                said.push(format!("free entries of {n} groups of the translation table are counted again"));
+            }
+        }
+        Ok((said, moved))
+    }
+
+    /// Opens cpfile, sufile and the newest ifile as far as they can be.
+    fn open_metadata(
+        &mut self,
+        root: &silt_format::super_root::SuperRoot,
+        end_of_log: (SegNr, u64),
+        doubted: bool,
+        said: &mut Vec<String>,
+    ) -> Result<()> {
+        match CpFile::open(&self.store, &self.dat, root.cpfile) {
+            Ok(cpfile) => self.cpfile = cpfile,
+            Err(e) => said.push(format!("the head of the checkpoint file is lost ({e})")),
+        }
+        if doubted {
+            said.extend(self.older_checkpoint_blocks(end_of_log));
+        }
+        match SuFile::open(&self.store.geometry, &self.store, &self.dat, root.sufile) {
+            Ok(sufile) => self.sufile = sufile,
+            Err(e) => said.push(format!("the head of the segment usage file is lost ({e})")),
+        }
+        let latest = self.last.cno;
+        let found = self.cpfile.every(&self.store, &self.dat).into_iter().find(|e| e.cno.get() == latest);
+        let ifile = found.and_then(|e| Some((IFile::new(&self.store.geometry, e.ifile_inode).ok()?, e)));
+        match ifile {
+            Some((ifile, entry)) => {
+                self.ifile = ifile;
+                self.inodes_count = entry.inodes_count.get();
+                self.tree_blocks = entry.blocks_count.get();
+            }
+            None => {
+                said.push(format!(
+                    "the entry of checkpoint {latest} is lost: its tree is put together from the logs"
+                ));
+                self.ifile = self.ifile_from_logs(end_of_log)?;
+                if self.ifile.file.map.is_empty() {
+                    return Err(start::no_tree(latest));
+                }
+            }
+        }
+        Ok(())
+    }
+}

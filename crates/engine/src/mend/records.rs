@@ -1,0 +1,120 @@
+//! What the logs say of their blocks, whatever the segment usage file says of the segments.
+
+use hashbrown::HashMap;
+use silt_device::Device;
+use silt_format::summary::{self, BlockInfo, Header, Payload};
+use silt_format::{BlockNr, Geometry, Ino, SegNr};
+
+use super::bits::Bits;
+use crate::search::MAX_SUMMARY;
+use crate::volume::Volume;
+
+/// A log in a segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Log {
+    pub at: u64,
+    pub header: Header,
+}
+
+impl Log {
+    pub fn end(&self) -> u64 {
+        self.at + u64::from(self.header.nblocks.get())
+    }
+}
+
+/// The newest record of a virtual block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Record {
+    pub at: u64,
+    pub seq: u64,
+    pub ino: Ino,
+    /// `None` for a node.
+    pub offset: Option<u64>,
+    /// `fi_cno`.
+    pub cno: u64,
+    /// Checkpoint of the log.
+    pub log_cno: u64,
+}
+
+/// Calls `f` for the logs of a segment from its first block on, as long as they are sound and of one sequence
+/// number, within its first `limit` blocks. `f` is given the log and its summary blocks.
+pub(crate) fn logs_of(
+    device: &dyn Device,
+    g: &Geometry,
+    segment: SegNr,
+    limit: u64,
+    mut f: impl FnMut(&Log, &[u8]),
+) {
+    let start = g.segment_start(segment).0;
+    let end = start + limit.min(g.segment_blocks(segment));
+    let mut at = start;
+    let mut seq = None;
+    while end.saturating_sub(at) >= 2 {
+        let mut bytes = vec![0; g.bs()];
+        if device.read_at(g.byte_of(BlockNr(at)), &mut bytes).is_err() {
+            return;
+        }
+        let Ok(header) = Header::parse(g, &bytes) else { return };
+        let log = Log { at, header };
+        let size = u64::from(header.summary_blocks(g)) << g.block_bits;
+        if *seq.get_or_insert(header.seq.get()) != header.seq.get()
+            || log.end() > end
+            || size > MAX_SUMMARY as u64
+        {
+            return;
+        }
+        if size > bytes.len() as u64 {
+            bytes.resize(usize::try_from(size).unwrap_or(0), 0);
+            if device.read_at(g.byte_of(BlockNr(at)), &mut bytes).is_err() {
+                return;
+            }
+        }
+        if !summary::summary_sum_matches(g.crc_seed, &header, &bytes) {
+            return;
+        }
+        f(&log, &bytes);
+        at = log.end();
+    }
+}
+
+impl Volume {
+    /// How many blocks of a segment may hold logs that count.
+    pub(crate) fn log_limit(&self, segment: SegNr, end_of_log: (SegNr, u64)) -> u64 {
+        if segment == end_of_log.0 { end_of_log.1 } else { u64::MAX }
+    }
+
+    /// Calls `f` for every block record of every log that counts: up to the newest super root.
+    pub(crate) fn each_record(&self, end_of_log: (SegNr, u64), mut f: impl FnMut(&Log, &Payload, u64)) {
+        let g = self.store.geometry;
+        for s in (0..g.nsegments).map(SegNr) {
+            logs_of(&*self.store.device, &g, s, self.log_limit(s, end_of_log), |log, bytes| {
+                // Left by a crash, or by a recovery that was cut off.
+                if log.header.seq.get().wrapping_sub(self.last.seq).cast_signed() > 0 {
+                    return;
+                }
+                let first = log.at + u64::from(log.header.summary_blocks(&g));
+                let _ = summary::for_each_payload(&g, &log.header, bytes, |p| {
+                    f(log, &p, first + u64::from(p.index));
+                });
+            });
+        }
+    }
+
+    /// The newest records of `wanted` virtual blocks.
+    pub(crate) fn records_of(&self, wanted: &Bits, end_of_log: (SegNr, u64)) -> HashMap<u64, Record> {
+        let mut found: HashMap<u64, Record> = HashMap::new();
+        self.each_record(end_of_log, |log, p, at| {
+            let (v, offset) = match p.info {
+                BlockInfo::Data { vblock, offset } => (vblock.0, Some(offset)),
+                BlockInfo::Node { vblock } => (vblock.0, None),
+                _ => return,
+            };
+            let h = &log.header;
+            let new = Record { at, seq: h.seq.get(), ino: p.ino, offset, cno: p.cno.0, log_cno: h.cno.get() };
+            if wanted.contains(v) && found.get(&v).is_none_or(|r| (r.seq, r.at) <= (new.seq, at)) {
+                found.insert(v, new);
+            }
+        });
+        found
+    }
+}

@@ -1,0 +1,228 @@
+//! The DAT made right: its own map, lost blocks, entries and bits (format 7, 19.14 to 19.26).
+//!
+//! Where a block lies is written twice: in the DAT, and in the summary of the log that holds it. So what the DAT
+//! has lost is read from the logs, and who maps a block, from the trees, says how long it lives.
+
+use std::collections::BTreeMap;
+
+use silt_format::BlockNr;
+use silt_format::Ino;
+use silt_format::SegNr;
+use silt_format::VBlockNr;
+use silt_format::dat::{DatEntry, LIVE};
+use silt_format::palloc::Kind as Part;
+use silt_format::summary::BlockInfo;
+
+use super::bits::Bits;
+use super::mapped::{Mappers, Role};
+use super::records::Record;
+use crate::Result;
+use crate::block;
+use crate::meta::{Map, Physical};
+use crate::volume::Volume;
+
+impl Volume {
+    /// Builds the DAT's own map from the newest records of its blocks.
+    pub(crate) fn mend_table_map(&mut self, end_of_log: (SegNr, u64)) -> Result<String> {
+        let mut newest: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        self.each_record(end_of_log, |log, p, at| {
+            if let BlockInfo::DatData { offset } = p.info {
+                let new = (log.header.seq.get(), at);
+                let known = newest.entry(offset).or_insert(new);
+                *known = (*known).max(new);
+            }
+        });
+        let layout = self.dat.palloc.layout;
+        self.dat.file.map = Map::empty();
+        let (mut blocks, max) = (0u64, self.store.geometry.max_key());
+        for (offset, (_, at)) in newest {
+            let possible = offset / layout.blocks_per_desc() * layout.groups_per_desc() < layout.ngroups();
+            if offset <= max && possible {
+                self.dat.adopt(&self.store, offset, BlockNr(at))?;
+                blocks += 1;
+            }
+        }
+        Ok(format!("the map of the translation table is built anew from the logs: {blocks} blocks"))
+    }
+
+    /// Puts zeroes in the place of blocks of the DAT that cannot be read, or that are asked for; returns their
+    /// offsets, and adds the numbers whose entries or bits were there to `suspects`.
+    pub(crate) fn clear_lost_table_blocks(
+        &mut self,
+        lost: &[u64],
+        suspects: &mut Bits,
+        end_of_log: (SegNr, u64),
+    ) -> Result<Vec<u64>> {
+        let mut offsets: Vec<u64> = lost.to_vec();
+        self.each_dat_block(|_, key| offsets.extend(key))?;
+        offsets.sort_unstable();
+        offsets.dedup();
+        let lost: Vec<u64> = offsets
+            .into_iter()
+            .filter(|o| lost.contains(o) || self.dat.file.block(&self.store, &Physical, *o).is_err())
+            .collect();
+        let layout = self.dat.palloc.layout;
+        let mut groups = Vec::new();
+        for offset in &lost {
+            self.dat.file.data.insert(*offset, block::zeroed(self.store.geometry.bs()));
+            match layout.kind(*offset) {
+                Part::Entries { first } => {
+                    (first..first + layout.entries_per_block()).for_each(|v| {
+                        suspects.insert(v);
+                    });
+                }
+                Part::Bitmap { group } => groups.push(group),
+                Part::Descriptor { .. } => {}
+            }
+        }
+        if !groups.is_empty() {
+            self.each_record(end_of_log, |_, p, _| {
+                if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = p.info
+                    && groups.contains(&layout.group(vblock.0))
+                {
+                    suspects.insert(vblock.0);
+                }
+            });
+            if groups.contains(&0) {
+                suspects.insert(0);
+            }
+        }
+        Ok(lost)
+    }
+
+    /// First step for suspect entries: where a log has a record of the block, its place and its beginning; ends
+    /// are for [`Volume::mend_lifetimes`]. Only entries that say nothing sensible are changed.
+    pub(crate) fn mend_places(
+        &mut self,
+        suspects: &Bits,
+        end_of_log: (SegNr, u64),
+    ) -> Result<hashbrown::HashMap<u64, Record>> {
+        let records = self.records_of(suspects, end_of_log);
+        for v in suspects.iter().filter(|v| *v != 0) {
+            if self.dat.palloc.layout.check("DAT", v).is_err() {
+                continue;
+            }
+            let Some(r) = records.get(&v) else { continue };
+            let e = self.dat.entry(&self.store, VBlockNr(v)).ok();
+            let start = self.start_of(r, e.as_ref());
+            let new = DatEntry {
+                blocknr: r.at.into(),
+                start: start.into(),
+                end: e.map_or(LIVE, |e| if e.end.get() >= start { e.end.get() } else { LIVE }).into(),
+                rsv: 0.into(),
+            };
+            if e != Some(new) {
+                self.set_entry(v, new)?;
+            }
+            self.set_taken(v, true)?;
+        }
+        Ok(records)
+    }
+
+    /// The checkpoint a block begins at: its record says, but for cpfile and sufile.
+    fn start_of(&self, r: &Record, e: Option<&DatEntry>) -> u64 {
+        if r.cno != 0 {
+            return r.cno;
+        }
+        match e.map(|e| e.start.get()) {
+            Some(start) if start > 0 && start <= self.last.cno => start,
+            _ => r.log_cno.min(self.last.cno).max(1),
+        }
+    }
+
+    fn set_entry(&mut self, v: u64, new: DatEntry) -> Result<()> {
+        self.dat.entry_mut(&self.store, VBlockNr(v), |e| {
+            *e = new;
+            Ok(())
+        })?;
+        self.store.forget(crate::store::Key::Virtual(v));
+        Ok(())
+    }
+
+    fn set_taken(&mut self, v: u64, taken: bool) -> Result<()> {
+        let palloc = self.dat.palloc;
+        if palloc.bit(&self.dat.file, &self.store, &Physical, v)? == taken {
+            return Ok(());
+        }
+        if taken {
+            palloc.set(&mut self.dat.file, &self.store, &Physical, v)
+        } else {
+            palloc.unset(&mut self.dat.file, &self.store, &Physical, v).map(|_| ())
+        }
+    }
+
+    /// Second step for suspect entries: who maps the block says how long it lives; what nothing maps is free,
+    /// unless part of the maps cannot be read.
+    pub(crate) fn mend_lifetimes(
+        &mut self,
+        suspects: &Bits,
+        records: &hashbrown::HashMap<u64, Record>,
+        mappers: &Mappers,
+    ) -> Result<Vec<String>> {
+        let (mut freed, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64);
+        if suspects.contains(0) {
+            self.set_entry(0, DatEntry { blocknr: 0.into(), start: 0.into(), end: 0.into(), rsv: 0.into() })?;
+            self.set_taken(0, true)?;
+        }
+        for v in suspects.iter().filter(|v| *v != 0) {
+            if self.dat.palloc.layout.check("DAT", v).is_err() {
+                continue;
+            }
+            let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else {
+                if mappers.broken.is_empty() {
+                    let e = DatEntry { blocknr: 0.into(), start: 1.into(), end: 1.into(), rsv: 0.into() };
+                    self.set_entry(v, e)?;
+                    self.set_taken(v, false)?;
+                    freed += 1;
+                }
+                continue;
+            };
+            let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { continue };
+            // A map that names another file's block is wrong itself.
+            let offset = if let Role::Data(key) = role { Some(key) } else { None };
+            if records.get(&v).is_none_or(|r| (r.ino, r.offset) != (ino, offset)) {
+                foreign += 1;
+                continue;
+            }
+            // While part of the current tree cannot be read, nothing current is taken for past.
+            if newest != u64::MAX && e.end.get() == LIVE && !mappers.broken.is_empty() {
+                continue;
+            }
+            if !self.store.geometry.holds(BlockNr(e.blocknr.get())) {
+                hopeless += 1;
+                continue;
+            }
+            let end = if newest == u64::MAX {
+                LIVE
+            } else if e.end.get() > newest && e.end.get() <= self.last.cno {
+                e.end.get()
+            } else {
+                newest.saturating_add(1)
+            };
+            let single = ino == Ino::CPFILE || ino == Ino::SUFILE;
+            let start = match (records.get(&v), e.start.get()) {
+                (_, s) if s > 0 && s <= self.last.cno && s <= newest => s,
+                (Some(r), _) => self.start_of(r, None),
+                (None, _) => 1,
+            };
+            let end = if single && end != LIVE { start } else { end };
+            let new = DatEntry { blocknr: e.blocknr, start: start.into(), end: end.into(), rsv: 0.into() };
+            if new != e {
+                self.set_entry(v, new)?;
+            }
+            self.set_taken(v, true)?;
+            set += 1;
+        }
+        let mut said = Vec::new();
+        let mut say = |n: u64, what: &str| {
+            if n > 0 {
+                said.push(format!("{n} entries of the translation table {what}"));
+            }
+        };
+        say(set, "get the place and the lifetime that logs and trees say");
+        say(freed, "that nothing maps are freed");
+        say(foreign, "are left: no log has the blocks for the files that map them");
+        say(hopeless, "are lost: no log says where their blocks are");
+        Ok(said)
+    }
+}

@@ -1,0 +1,204 @@
+//! The segment usage file made to say what is true (format 11).
+//!
+//! What is true: a segment that holds a block somebody claims is in use, at least up to that block; so
+//! are the writer's two. This is looked at before anything is written, whatever was found wrong: a
+//! segment that passes for clean here holds nothing that is wanted.
+
+use std::ops::ControlFlow;
+
+use hashbrown::HashMap;
+use silt_format::dat::DatEntry;
+use silt_format::palloc::Kind as Part;
+use silt_format::segment_usage::{self as su, SuEntry};
+use silt_format::{BlockNr, SegNr};
+
+use super::records::logs_of;
+use crate::Result;
+use crate::block::{self, Block};
+use crate::bmap::{self, ReadNodes};
+use crate::meta::{NodeReader, Physical};
+use crate::volume::Volume;
+
+/// Notes which nodes are read.
+struct Noting<'a> {
+    reader: NodeReader<'a, Physical>,
+    read: std::cell::RefCell<Vec<u64>>,
+}
+
+impl ReadNodes for Noting<'_> {
+    fn read(&self, ptr: u64, level: u8) -> Result<Block> {
+        // Those in memory have no place yet.
+        if !self.reader.nodes.contains_key(&ptr) {
+            self.read.borrow_mut().push(ptr);
+        }
+        self.reader.read(ptr, level)
+    }
+}
+
+impl Volume {
+    /// Calls `f` for every disk block of the DAT: (block, file offset of a data block).
+    pub(crate) fn each_dat_block(&self, mut f: impl FnMut(u64, Option<u64>)) -> Result<()> {
+        let map = &self.dat.file.map;
+        let reader = NodeReader { nodes: &map.nodes, store: &self.store, resolve: &Physical };
+        let noting = Noting { reader, read: std::cell::RefCell::default() };
+        bmap::for_each(&map.root, &noting, 0, |key, ptr| {
+            f(ptr, Some(key));
+            ControlFlow::Continue(())
+        })?;
+        noting.read.into_inner().into_iter().for_each(|ptr| f(ptr, None));
+        Ok(())
+    }
+
+    /// Calls `f` for every allocated virtual block and its entry. Entries that cannot be read are passed over.
+    pub(crate) fn each_entry(&self, mut f: impl FnMut(u64, &DatEntry)) -> Result<()> {
+        let layout = self.dat.palloc.layout;
+        let mut keys = Vec::new();
+        self.each_dat_block(|_, key| keys.extend(key))?;
+        keys.extend(self.dat.file.data.keys());
+        keys.sort_unstable();
+        keys.dedup();
+        let size = self.store.geometry.dat_entry_size as usize;
+        for key in keys {
+            let Part::Entries { first } = layout.kind(key) else { continue };
+            if layout.check("DAT", first).is_err() {
+                continue;
+            }
+            let Ok(Some(b)) = self.dat.file.block(&self.store, &Physical, key) else { continue };
+            let bits = layout.bitmap_block(layout.group(first));
+            let Ok(Some(bits)) = self.dat.file.block(&self.store, &Physical, bits) else { continue };
+            let slots = usize::try_from(layout.entries_per_block()).unwrap_or(0);
+            for (slot, bytes) in b.chunks_exact(size).take(slots).enumerate() {
+                let v = first + slot as u64;
+                if layout.group(v) != layout.group(first) {
+                    break;
+                }
+                let bit = layout.bit(v);
+                if bits.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
+                    && let Ok(e) = DatEntry::read(bytes, 0)
+                {
+                    f(v, &e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts zeroes in the place of blocks of the sufile that cannot be read.
+    fn clear_unreadable_usage(&mut self) -> Result<Vec<String>> {
+        let mut said = Vec::new();
+        let g = self.store.geometry;
+        let last = su::place(&g, SegNr(g.nsegments.saturating_sub(1))).0;
+        for offset in 0..=last {
+            if let Err(e) = self.sufile.file.block(&self.store, &self.dat, offset) {
+                said.push(format!("block {offset} of the segment usage file is made anew ({e})"));
+                self.sufile.file.data.insert(offset, block::zeroed(g.bs()));
+            }
+        }
+        Ok(said)
+    }
+
+    /// Makes every entry right, and the counters. Returns what was wrong, in words.
+    pub(crate) fn mend_usage(&mut self) -> Result<Vec<String>> {
+        let g = self.store.geometry;
+        let mut said = self.clear_unreadable_usage()?;
+        let mut claimed: HashMap<u64, u64> = HashMap::new();
+        let mut claim = |block: u64| {
+            if g.holds(BlockNr(block)) {
+                let s = g.segment_of(BlockNr(block));
+                let top = claimed.entry(s.0).or_insert(0);
+                *top = (*top).max(block - g.segment_start(s).0 + 1);
+            }
+        };
+        self.each_dat_block(|block, _| claim(block))?;
+        self.each_entry(|_, e| claim(e.blocknr.get()))?;
+        for s in (0..g.nsegments).map(SegNr) {
+            let e = self.sufile.entry(&self.store, &self.dat, s)?;
+            let wanted = self.usage_of(s, &e, claimed.get(&s.0).copied());
+            if wanted != e {
+                said.push(format!("segment {s}: {} instead of {}", words(&wanted), words(&e)));
+                self.sufile.change(&self.store, &self.dat, s, |e| *e = wanted)?;
+            }
+        }
+        // Entries behind the last segment that share its block.
+        let per_block = su::per_block(&g);
+        let end = su::place(&g, SegNr(g.nsegments.saturating_sub(1))).0 + 1;
+        for s in g.nsegments..(end * per_block).saturating_sub(su::first_offset(&g)) {
+            self.sufile.clear_slot(&self.store, &self.dat, SegNr(s))?;
+        }
+        let before = self.sufile.header();
+        self.sufile.recount(&self.store, &self.dat)?;
+        let after = self.sufile.header();
+        if before.ncleansegs != after.ncleansegs || before.ndirtysegs != after.ndirtysegs {
+            said.push(format!(
+                "{} clean and {} used segments are counted instead of {} and {}",
+                after.ncleansegs, after.ndirtysegs, before.ncleansegs, before.ndirtysegs
+            ));
+        }
+        if after.last_alloc.get() >= g.nsegments {
+            self.sufile.set_last_alloc(&self.store, &self.dat, self.cursor.next)?;
+            said.push("the segment allocated last is set to one that exists".into());
+        }
+        Ok(said)
+    }
+
+    /// What the entry of a segment must be; `top` is how far somebody claims its blocks.
+    fn usage_of(&self, s: SegNr, e: &SuEntry, top: Option<u64>) -> SuEntry {
+        let g = &self.store.geometry;
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).into();
+        let flags = e.flags.get() & (su::ACTIVE | su::DIRTY | su::ERROR);
+        if s == self.cursor.segment {
+            let nblocks = count(self.cursor.offset);
+            let lastmod = if e.nblocks == nblocks { e.lastmod.get() } else { self.last_create };
+            return SuEntry {
+                lastmod: lastmod.into(),
+                nblocks,
+                flags: ((flags | su::DIRTY) & !su::ERROR).into(),
+            };
+        }
+        if s == self.cursor.next {
+            let flags = (flags | su::DIRTY) & !su::ERROR;
+            return SuEntry { flags: flags.into(), ..SuEntry::CLEAN };
+        }
+        let unused = top.is_none();
+        if unused && flags & su::DIRTY == 0 {
+            let bad = flags & su::ERROR;
+            return SuEntry { flags: bad.into(), ..SuEntry::CLEAN };
+        }
+        if unused && e.nblocks.get() == 0 {
+            return SuEntry { flags: flags.into(), ..*e };
+        }
+        let top = top.unwrap_or(0);
+        let said = u64::from(e.nblocks.get());
+        let mut last = None;
+        let mut found = false;
+        logs_of(&*self.store.device, g, s, u64::MAX, |log, _| {
+            if log.header.seq.get().wrapping_sub(self.last.seq).cast_signed() > 0 {
+                return;
+            }
+            let end = log.end() - g.segment_start(s).0;
+            found |= end == said;
+            last = Some((end, log.header.create.get()));
+        });
+        let flags = (flags | su::DIRTY).into();
+        if found && said >= top {
+            return SuEntry { flags, ..*e };
+        }
+        match last {
+            // Garbage that may not be handed out: a cleaner takes it.
+            None if unused => SuEntry { flags, ..SuEntry::CLEAN },
+            None => {
+                SuEntry { lastmod: e.lastmod, nblocks: count(top.max(said.min(g.segment_blocks(s)))), flags }
+            }
+            Some((end, create)) => SuEntry { lastmod: create.into(), nblocks: count(end.max(top)), flags },
+        }
+    }
+}
+
+fn words(e: &SuEntry) -> String {
+    match (e.is_error(), e.is_dirty()) {
+        (true, _) => "bad".into(),
+        (false, true) => format!("in use, {} blocks", e.nblocks),
+        (false, false) if *e == SuEntry::CLEAN => "clean".into(),
+        (false, false) => "clean with traces of use".into(),
+    }
+}

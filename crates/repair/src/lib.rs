@@ -1,0 +1,333 @@
+//! Repairing a volume: what a check finds becomes a plan, the plan is tried in memory, and only what leaves the
+//! volume better is written.
+//!
+//! ```text
+//! check -> which classes of mend -> mend, on an overlay in memory -> check -> .. until nothing is left to do
+//! then, if it is wanted: save what is overwritten -> make the same writes on the device
+//! ```
+//! - A mend writes checkpoints into segments in which nothing is wanted, and super blocks. Every round ends with
+//!   the super blocks, so the writes may be cut off anywhere: what is there is the state before or after a round,
+//!   and repairing it again finishes the work.
+//! - What the plan says is what was seen: the mended volume was checked before the plan is shown.
+//!
+//! Memory: that of a check of all checkpoints, and twice what is written.
+
+mod classes;
+mod dirs;
+mod error;
+mod supers;
+mod tables;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use silt_device::{Device, Overlay};
+use silt_engine::OpenOptions;
+use silt_engine::mend::{Mender, Wounds};
+use silt_verify::{Options as CheckOptions, Report, Severity, check};
+
+pub use classes::{CLASSES, Class};
+pub use error::{Error, Result};
+
+/// Most rounds of checking and mending.
+const ROUNDS: usize = 40;
+/// Findings looked at of each kind in a round; what is more waits for the next one.
+const FINDINGS: usize = 50_000;
+
+/// How to repair.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Make the tree that of this checkpoint, when all else is sound.
+    pub to_checkpoint: Option<u64>,
+    /// Give up snapshots that are damaged; else they are left as they are.
+    pub drop_snapshots: bool,
+    /// Keep the state before files are mended as a snapshot; what is wrong in it stays a finding.
+    pub keep: bool,
+    /// Cut damaged files out instead of putting older versions in their place.
+    pub cut: bool,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// To tell one repair from another.
+    pub seed: u64,
+    /// Bytes of metadata kept in memory.
+    pub cache_bytes: u64,
+}
+
+/// One round of a plan.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// What kinds of mend, and how many findings each is for.
+    pub classes: BTreeMap<&'static str, u64>,
+    /// What changes and what is lost, in words.
+    pub done: Vec<String>,
+}
+
+/// What would be done, tried in memory.
+pub struct Plan {
+    overlay: Arc<Overlay>,
+    /// In the order they are done; none: nothing to mend.
+    pub rounds: Vec<Round>,
+    /// What a check finds at first.
+    pub before: Report,
+    /// What a check finds when all is done.
+    pub after: Report,
+    /// Why it went no further, where an error ended it.
+    pub stopped: Option<String>,
+}
+
+impl Plan {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.overlay.is_unchanged()
+    }
+
+    /// Every byte range that will be written; for saving what is there.
+    pub fn overlay(&self) -> &Overlay {
+        &self.overlay
+    }
+
+    /// Bytes that will be written, each place once.
+    pub fn bytes(&self) -> u64 {
+        self.overlay.ranges().iter().map(|r| r.end - r.start).sum()
+    }
+
+    /// Does it. The device must be the one that was planned for, unchanged. Durable when it returns.
+    pub fn apply(&self, device: &dyn Device) -> Result<()> {
+        Ok(self.overlay.apply(device)?)
+    }
+}
+
+/// How many errors a report counts, those that are not kept included.
+pub fn errors(report: &Report) -> u64 {
+    let ids: BTreeSet<&str> = report.errors().map(|f| f.id).collect();
+    report.counts.iter().filter(|(id, _)| ids.contains(*id)).map(|(_, n)| n).sum()
+}
+
+/// Makes a plan for a volume that nobody uses. Nothing is written. Errors: it is no volume, or one that must not
+/// be written; what cannot be mended is no error but left in [`Plan::after`].
+pub fn plan(device: Arc<dyn Device>, options: &Options) -> Result<Plan> {
+    plan_watched(device, options, &mut |_| {})
+}
+
+/// As [`plan`]; `stage` is told what begins.
+pub fn plan_watched(
+    device: Arc<dyn Device>,
+    options: &Options,
+    stage: &mut dyn FnMut(&'static str),
+) -> Result<Plan> {
+    let overlay = Arc::new(Overlay::new(device));
+    let mut state = State {
+        options,
+        overlay: overlay.clone(),
+        tried: BTreeMap::new(),
+        given_up: BTreeSet::new(),
+        dropped: BTreeSet::new(),
+    };
+    stage("checking");
+    let before = state.check();
+    let mut now = before.clone();
+    let mut rounds = Vec::new();
+    let mut stopped = None;
+    for _ in 0..ROUNDS {
+        let step = match state.next(&now) {
+            Ok(Some(step)) => step,
+            Ok(None) => break,
+            Err(e) => return Err(e),
+        };
+        stage("mending");
+        match state.mend(&step) {
+            Ok(done) => rounds.push(Round { classes: step.classes, done }),
+            Err(e) => {
+                // The others are tried all the same.
+                stopped = Some(e.to_string());
+                if step.kind != Kind::Back && !state.given_up.insert(step.kind) {
+                    break;
+                }
+                continue;
+            }
+        }
+        stage("checking again");
+        let after = state.check();
+        let changed = signature(&after) != signature(&now);
+        now = after;
+        if changed {
+            // What could not be done before may be possible now.
+            state.given_up.retain(|k| matches!(k, Kind::Back | Kind::Flag));
+        } else if !matches!(step.kind, Kind::Past | Kind::Tree) {
+            state.given_up.insert(step.kind);
+        }
+    }
+    let back = options.to_checkpoint.is_some()
+        && !rounds.iter().any(|r: &Round| r.classes.contains_key("roll-back"));
+    if errors(&now) == 0 && !back {
+        stopped = None;
+    }
+    Ok(Plan { overlay, rounds, before, after: now, stopped })
+}
+
+/// The newest checkpoint that was made no later than `at`, seconds since 1970, where the volume can be read.
+pub fn checkpoint_at(device: &Arc<dyn Device>, at: u64) -> Option<u64> {
+    silt_engine::mend::checkpoint_at(device.clone(), at).ok().flatten()
+}
+
+/// What tells two reports apart.
+fn signature(report: &Report) -> BTreeMap<&'static str, u64> {
+    let ids: BTreeSet<&str> = report.errors().map(|f| f.id).collect();
+    report.counts.iter().filter(|(id, _)| ids.contains(*id)).map(|(id, n)| (*id, *n)).collect()
+}
+
+/// What a round is about; each begins where the ones before it find nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Supers,
+    Tables(Stage),
+    Tree,
+    Logs,
+    Past,
+    Back,
+    Flag,
+}
+
+/// Metadata, in the order in which one rests on the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Translation,
+    Nodes,
+    Checkpoints,
+    Rest,
+}
+
+impl Stage {
+    const ALL: [Stage; 4] = [Stage::Translation, Stage::Nodes, Stage::Checkpoints, Stage::Rest];
+}
+
+struct Step {
+    kind: Kind,
+    classes: BTreeMap<&'static str, u64>,
+    wounds: Wounds,
+    tree: tree::Work,
+}
+
+struct State<'a> {
+    options: &'a Options,
+    overlay: Arc<Overlay>,
+    /// How often an inode was put back.
+    tried: BTreeMap<u64, u32>,
+    /// Kinds of round that change nothing any more.
+    given_up: BTreeSet<Kind>,
+    /// Checkpoints dropped so far.
+    dropped: BTreeSet<u64>,
+}
+
+impl State<'_> {
+    fn check(&self) -> Report {
+        let options = CheckOptions {
+            all_checkpoints: true,
+            findings_per_invariant: FINDINGS,
+            cache_bytes: usize::try_from(self.options.cache_bytes).unwrap_or(64 << 20).max(1 << 20),
+            ..CheckOptions::default()
+        };
+        check(&*self.overlay, &options)
+    }
+
+    fn open_options(&self) -> OpenOptions {
+        OpenOptions {
+            cache_bytes: self.options.cache_bytes.max(1 << 20),
+            now: self.options.now,
+            seed: self.options.seed,
+            ..OpenOptions::default()
+        }
+    }
+
+    /// The next round, if there is anything to do.
+    fn next(&mut self, report: &Report) -> Result<Option<Step>> {
+        let found: Vec<_> = report.findings.iter().filter(|f| f.severity == Severity::Error).collect();
+        let step = |kind, findings: &[&silt_verify::Finding], wounds, tree| {
+            let mut classes = BTreeMap::new();
+            for f in findings {
+                *classes.entry(classes::of(f.id)).or_insert(0) += 1;
+            }
+            Step { kind, classes, wounds, tree }
+        };
+        let none = tree::Work::default;
+        let supers: Vec<_> =
+            found.iter().copied().filter(|f| supers::is_about(f.id) && f.place.cno.is_none()).collect();
+        if !supers.is_empty() && !self.given_up.contains(&Kind::Supers) {
+            return Ok(Some(step(Kind::Supers, &supers, Wounds::default(), none())));
+        }
+        let geometry = supers::geometry(&*self.overlay);
+        let (segments, logs) = tables::segments(&found, geometry.as_ref());
+        let (_, mut tables) = tables::wounds(&found, report, geometry.as_ref());
+        if tree::is_open(&found, report) {
+            // The blocks of an inode that cannot be understood are not lost yet.
+            let lost = |f: &silt_verify::Finding| f.id == "dat-live-unmapped";
+            tables.retain(|f| !lost(f));
+        }
+        // What builds on a table is looked at when the table is right: till then its findings may be that table's.
+        for stage in Stage::ALL {
+            let mine: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == stage).collect();
+            if !mine.is_empty() && !self.given_up.contains(&Kind::Tables(stage)) {
+                let (wounds, _) = tables::wounds(&mine, report, None);
+                return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
+            }
+        }
+        let (work, files) = tree::work(&found, report, geometry.as_ref(), &mut self.tried, self.options.cut);
+        if !files.is_empty() && !self.given_up.contains(&Kind::Tree) {
+            let wounds = tree::wounds(&work, self.options.keep);
+            return Ok(Some(step(Kind::Tree, &files, wounds, work)));
+        }
+        if !logs.is_empty() && !self.given_up.contains(&Kind::Logs) {
+            return Ok(Some(step(Kind::Logs, &logs, Wounds { segments, ..Wounds::default() }, none())));
+        }
+        let (drop, past) = tables::past(&found, report, self.options.drop_snapshots, &self.overlay);
+        let new = drop.iter().any(|c| !self.dropped.contains(c));
+        self.dropped.extend(&drop);
+        if new && !self.given_up.contains(&Kind::Past) {
+            return Ok(Some(step(
+                Kind::Past,
+                &past,
+                Wounds { drop, checkpoints: true, ..Wounds::default() },
+                none(),
+            )));
+        }
+        if let Some(c) = self.options.to_checkpoint
+            && self.given_up.insert(Kind::Back)
+        {
+            let wounds = Wounds { back: Some(c), keep: true, checkpoints: false, ..Wounds::default() };
+            let mut step = step(Kind::Back, &[], wounds, none());
+            step.classes.insert("roll-back", 0);
+            return Ok(Some(step));
+        }
+        if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
+            let mut step = step(Kind::Flag, &[], Wounds::default(), none());
+            step.classes.insert("error-flag", 1);
+            return Ok(Some(step));
+        }
+        Ok(None)
+    }
+
+    fn mend(&self, step: &Step) -> Result<Vec<String>> {
+        match step.kind {
+            Kind::Supers => {
+                if step.classes.contains_key("super-block")
+                    && let Some(said) = supers::put_right(&*self.overlay)?
+                {
+                    return Ok(said);
+                }
+            }
+            Kind::Flag => return supers::clear_error_flag(&*self.overlay),
+            _ => {}
+        }
+        // What fails half-way must not stay: it is tried on a copy.
+        let trial = Arc::new(Overlay::new(self.overlay.clone()));
+        let mut mender = Mender::open(trial.clone(), &self.open_options(), &step.wounds)?;
+        let mut said = std::mem::take(&mut mender.said);
+        if step.kind == Kind::Tree {
+            tree::mend(&mut mender, &step.tree, &mut said)?;
+        }
+        said.extend(mender.finish(self.options.now)?);
+        trial.apply(&*self.overlay)?;
+        Ok(said)
+    }
+}

@@ -1,0 +1,189 @@
+//! Super blocks that are put right in place: one is always whole (format 2.5, 2.7).
+
+use silt_device::Device;
+use silt_engine::mend;
+use silt_format::Geometry;
+use silt_format::super_block::{self as sb, Copy, STATE_ERROR, STATE_VALID, SuperBlock};
+
+use crate::{Error, Result};
+
+/// Whether a finding is about super blocks or the way from them to the newest super root.
+pub(crate) fn is_about(id: &str) -> bool {
+    matches!(
+        id,
+        "super-block-copy"
+            | "super-block-fields"
+            | "super-block-agreement"
+            | "super-block-other-cursor"
+            | "super-root-found"
+            | "super-root-newer"
+            | "super-root-counted-cno"
+            | "super-root-block"
+            | "recovery-sequence"
+            | "recovery-inode"
+    )
+}
+
+fn read(device: &dyn Device, at: u64) -> Option<SuperBlock> {
+    let mut bytes = [0; sb::SIZE];
+    device.read_at(at, &mut bytes).ok()?;
+    SuperBlock::parse(&bytes).ok()
+}
+
+fn place(device: &dyn Device, copy: Copy) -> u64 {
+    match copy {
+        Copy::Primary => sb::PRIMARY_OFFSET,
+        Copy::Secondary => sb::secondary_offset(device.len()),
+    }
+}
+
+fn name(copy: Copy) -> &'static str {
+    match copy {
+        Copy::Primary => "first",
+        Copy::Secondary => "second",
+    }
+}
+
+/// Whether a mount by this copy would find a super root.
+fn leads(device: &dyn Device, block: &SuperBlock) -> bool {
+    mend::leads(device, block)
+}
+
+/// A copy of which only what can be guessed is wrong, made right.
+fn guessed(device: &dyn Device, block: &SuperBlock) -> Option<SuperBlock> {
+    let mut b = block.clone();
+    if !(1..=99).contains(&b.r_segments_percentage.get()) {
+        b.r_segments_percentage = 5.into();
+    }
+    (b.geometry(device.len()).is_ok() && leads(device, &b)).then_some(b)
+}
+
+/// A super block that points at the newest super root there is, where no copy leads to one.
+fn from_the_log(
+    device: &dyn Device,
+    copies: &[(Copy, Option<SuperBlock>)],
+    said: &mut Vec<String>,
+) -> Result<Option<(Copy, SuperBlock)>> {
+    for (copy, block) in copies {
+        let Some(mut block) = block.clone() else { continue };
+        let Ok(g) = block.geometry(device.len()) else { continue };
+        let Some(last) = mend::newest(device, &g) else { continue };
+        if !mend::accept(device, &g, &last)? {
+            continue;
+        }
+        block.last_pseg = last.pseg.into();
+        block.last_seq = last.seq.into();
+        block.last_cno = last.cno.into();
+        block.state = (block.state.get() & !STATE_VALID).into();
+        if !leads(device, &block) {
+            block.state = (block.state.get() | STATE_VALID).into();
+        }
+        said.push(format!(
+            "the super blocks lead nowhere: the newest super root in the log is that of checkpoint {}; what came after it is lost",
+            last.cno
+        ));
+        return Ok(Some((*copy, block)));
+    }
+    Ok(None)
+}
+
+/// Puts both copies right where one of them is whole and leads to a super root. `None`: neither does, and the
+/// log has to be searched.
+pub(crate) fn put_right(device: &dyn Device) -> Result<Option<Vec<String>>> {
+    let copies = [Copy::Primary, Copy::Secondary].map(|c| (c, read(device, place(device, c))));
+    if copies.iter().all(|(_, b)| b.is_none()) {
+        return Err(Error::Hopeless("both super blocks are lost".into()));
+    }
+    let good = |b: &Option<SuperBlock>| {
+        b.as_ref().is_some_and(|b| b.geometry(device.len()).is_ok() && leads(device, b))
+    };
+    let mut best: Option<(Copy, SuperBlock)> = None;
+    for (copy, block) in copies.iter().filter(|(_, b)| good(b)) {
+        let Some(block) = block else { continue };
+        if best.as_ref().is_none_or(|(_, b)| block.last_cno.get() > b.last_cno.get()) {
+            best = Some((*copy, block.clone()));
+        }
+    }
+    let mut said = Vec::new();
+    if best.is_none() {
+        let mut all = copies.iter().filter_map(|(c, b)| Some((*c, b.as_ref()?)));
+        best = all
+            .find_map(|(c, b)| Some((c, guessed(device, b).filter(|_| b.geometry(device.len()).is_err())?)));
+        if best.is_some() {
+            said.push(
+                "the share of reserved segments, which cannot be, is set to the usual 5 percent".to_owned(),
+            );
+        }
+    }
+    // A newer state than what both lead to: only the checksum of its log is wrong.
+    for (copy, block) in &copies {
+        let Some(block) = block else { continue };
+        let Ok(g) = block.geometry(device.len()) else { continue };
+        let newer = best.as_ref().is_none_or(|(_, b)| block.last_cno.get() > b.last_cno.get());
+        let cursor = mend::cursor_of(block);
+        if newer && !leads(device, block) && mend::accept(device, &g, &cursor)? && leads(device, block) {
+            said.push(format!(
+                "the log of checkpoint {} is damaged and its super root is not: it is used, and what is wrong in it is mended one by one",
+                cursor.cno
+            ));
+            best = Some((*copy, block.clone()));
+        }
+    }
+    if best.is_none() {
+        best = from_the_log(device, &copies, &mut said)?;
+    }
+    let Some((from, mut block)) = best else { return Ok(None) };
+    let newer = mend::newer_logs(device, &block);
+    if newer && block.state.get() & STATE_VALID != 0 {
+        block.state = (block.state.get() & !STATE_VALID).into();
+        said.push("newer checkpoints follow the one the super blocks name: the mark of a clean unmount is taken away, so that they are found".to_owned());
+    }
+    let usable = !block.secondary_is_bogus(device.len());
+    let to = if from == Copy::Primary { Copy::Secondary } else { Copy::Primary };
+    // The bad one first: at every moment one is whole.
+    for copy in [to, from] {
+        if copy == Copy::Secondary && !usable {
+            continue;
+        }
+        let bytes = block.clone().to_disk();
+        let mut now = [0; sb::SIZE];
+        let same = device.read_at(place(device, copy), &mut now).is_ok() && now == bytes;
+        if !same {
+            device.write_durably(place(device, copy), &bytes)?;
+            said.push(if copy == to {
+                format!("the {} super block is written anew from the {}", name(to), name(from))
+            } else {
+                format!("the {} super block is written anew", name(from))
+            });
+        }
+    }
+    // Nothing was wrong with them themselves.
+    if said.is_empty() { Ok(None) } else { Ok(Some(said)) }
+}
+
+/// The volume's fixed numbers, from a copy that has them.
+pub(crate) fn geometry(device: &dyn Device) -> Option<Geometry> {
+    let copies = [Copy::Primary, Copy::Secondary].into_iter().filter_map(|c| read(device, place(device, c)));
+    copies.filter_map(|b| b.geometry(device.len()).ok()).next()
+}
+
+/// Whether a copy says that an error was met.
+pub(crate) fn error_flag(device: &dyn Device) -> bool {
+    [Copy::Primary, Copy::Secondary]
+        .iter()
+        .filter_map(|c| read(device, place(device, *c)))
+        .any(|b| b.state.get() & STATE_ERROR != 0)
+}
+
+/// Takes the mark of an error away from both copies.
+pub(crate) fn clear_error_flag(device: &dyn Device) -> Result<Vec<String>> {
+    for copy in [Copy::Primary, Copy::Secondary] {
+        if let Some(mut block) = read(device, place(device, copy))
+            && block.state.get() & STATE_ERROR != 0
+        {
+            block.state = (block.state.get() & !STATE_ERROR).into();
+            device.write_durably(place(device, copy), &block.to_disk())?;
+        }
+    }
+    Ok(vec!["the mark that an error was met is taken away: nothing is wrong any more".into()])
+}

@@ -1,0 +1,165 @@
+//! What findings about metadata mean: what the engine is to mend.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use silt_device::Overlay;
+use silt_engine::mend::Wounds;
+use silt_format::{BlockNr, Geometry};
+use silt_verify::{Finding, Moment, Report, Tree};
+
+use crate::Stage;
+
+const IFILE: u64 = 6;
+const DAT: u64 = 3;
+
+/// The checkpoint a finding is about is the newest, or none.
+fn is_current(f: &Finding, report: &Report) -> bool {
+    f.place.cno.is_none_or(|c| c == report.stats.last_cno)
+}
+
+/// Findings about metadata, and what to do about them.
+pub(crate) fn wounds<'a>(
+    found: &[&'a Finding],
+    report: &Report,
+    g: Option<&Geometry>,
+) -> (Wounds, Vec<&'a Finding>) {
+    // Where a log's summary is lost, nothing says what its blocks are, and nothing is wrong with them.
+    let silent: BTreeSet<u64> = found.iter().filter(|f| is_log(f)).filter_map(|f| segment_of(f, g)).collect();
+    let silent = |f: &Finding| {
+        matches!(f.id, "dat-own-block" | "dat-attribution" | "map-owner" | "sufile-nblocks")
+            && segment_of(f, g).is_some_and(|s| silent.contains(&s))
+    };
+    let mut w = Wounds::default();
+    let mut mine = Vec::new();
+    for f in found.iter().filter(|f| !silent(f)) {
+        if one(f, report, &mut w) {
+            mine.push(*f);
+        }
+    }
+    (w, mine)
+}
+
+/// What a finding about metadata is about.
+pub(crate) fn stage(f: &Finding) -> Stage {
+    match f.id {
+        "dat-live-unmapped" => Stage::Rest,
+        id if id.starts_with("dat-") => Stage::Translation,
+        "map-vblock" | "map-unwritten" | "map-dead" | "map-lifetime" | "map-owner" => Stage::Translation,
+        _ if f.place.ino == Some(DAT) => Stage::Translation,
+        "device-read" if f.place.ino.is_none() && f.place.vblock.is_some() => Stage::Translation,
+        id if id.starts_with("btree-") => Stage::Nodes,
+        "device-read" if f.place.vblock.is_some() => Stage::Nodes,
+        "cpfile-inodes-count" | "cpfile-blocks-count" => Stage::Rest,
+        id if id.starts_with("cpfile-") => Stage::Checkpoints,
+        "device-read" if f.place.ino == Some(4) => Stage::Checkpoints,
+        _ => Stage::Rest,
+    }
+}
+
+fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {
+    let p = &f.place;
+    let of = |ino: u64| p.ino == Some(ino);
+    match f.id {
+        "sufile-header-block"
+        | "sufile-clean-count"
+        | "sufile-dirty-count"
+        | "sufile-last-alloc"
+        | "sufile-clean-entry"
+        | "sufile-flags"
+        | "sufile-nblocks"
+        | "sufile-current"
+        | "sufile-next" => {}
+        "dat-own-block" | "dat-own-place" => w.table_map = true,
+        "dat-entry-zero" => {
+            w.entries.insert(0);
+        }
+        "dat-blocknr" | "dat-lifetime" | "dat-shared-block" | "dat-entry-missing" | "dat-unwritten"
+        | "dat-attribution" | "dat-record-cno" | "dat-single-version" | "dat-live-unmapped"
+        | "map-vblock" | "map-unwritten" | "map-dead" | "map-lifetime" | "map-owner" => {
+            let Some(v) = p.vblock else { return false };
+            w.entries.insert(v);
+        }
+        "palloc-free-count" | "palloc-descriptor" | "palloc-key" if of(DAT) => w.table = true,
+        "palloc-free-count" | "palloc-descriptor" | "inode-reserved-bits" if is_current(f, report) => {
+            w.ifile = true;
+        }
+        "inode-entry-missing" if is_current(f, report) => {
+            let Some(ino) = p.ino else { return false };
+            w.bits.insert(ino, false);
+            w.ifile = true;
+        }
+        "cpfile-inodes-count" | "cpfile-blocks-count" => {
+            let Some(c) = p.cno else { return false };
+            w.counts.insert(c);
+        }
+        "cpfile-ifile"
+        | "cpfile-header-block"
+        | "cpfile-count"
+        | "cpfile-block-count"
+        | "cpfile-cno"
+        | "cpfile-flags"
+        | "cpfile-latest"
+        | "cpfile-snapshot-list"
+        | "cpfile-snapshot-flags"
+        | "cpfile-snapshot-count" => w.checkpoints = true,
+        id if id.starts_with("btree-") && of(DAT) => w.table_map = true,
+        id if id.starts_with("btree-") && id != "btree-root" => {
+            let Some(v) = p.vblock else { return false };
+            w.nodes = true;
+            w.bad_nodes.insert(v);
+        }
+        "device-read" if of(DAT) && p.offset.is_none() => w.table_map = true,
+        "device-read" if of(DAT) || (p.ino.is_none() && p.vblock.is_some()) => w.table = true,
+        "device-read" if p.segment.is_some() => return false,
+        "device-read" if of(4) && p.offset.is_some() => w.checkpoints = true,
+        "device-read" if of(5) && p.offset.is_some() => {}
+        "device-read" if p.vblock.is_some() && p.offset.is_none() => w.nodes = true,
+        "device-read" if of(IFILE) && p.offset.is_some() && is_current(f, report) => {
+            w.ifile_blocks.extend(p.offset);
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Whether a finding is about a log.
+fn is_log(f: &Finding) -> bool {
+    f.id.starts_with("log-")
+        || f.id == "super-root-reserved"
+        || (f.id == "super-root-block" && f.place.cno.is_some())
+        || (f.id == "device-read" && f.place.segment.is_some())
+}
+
+/// The segment a finding is in.
+fn segment_of(f: &Finding, g: Option<&Geometry>) -> Option<u64> {
+    let of = |block: u64| g.filter(|g| g.holds(BlockNr(block))).map(|g| g.segment_of(BlockNr(block)).0);
+    f.place.segment.or_else(|| of(f.place.block?))
+}
+
+/// Segments with logs that do not verify.
+pub(crate) fn segments<'a>(found: &[&'a Finding], g: Option<&Geometry>) -> (BTreeSet<u64>, Vec<&'a Finding>) {
+    let mine: Vec<_> = found.iter().copied().filter(|f| is_log(f) && segment_of(f, g).is_some()).collect();
+    // Some at a time: what they hold is in memory until it is written.
+    const AT_ONCE: usize = 16;
+    let all: BTreeSet<u64> = mine.iter().filter_map(|f| segment_of(f, g)).collect();
+    (all.into_iter().take(AT_ONCE).collect(), mine)
+}
+
+/// Older checkpoints that are damaged, which are dropped: plain ones, and snapshots if that is allowed.
+pub(crate) fn past<'a>(
+    found: &[&'a Finding],
+    report: &Report,
+    snapshots_too: bool,
+    device: &Arc<Overlay>,
+) -> (BTreeSet<u64>, Vec<&'a Finding>) {
+    let mine: Vec<_> =
+        found.iter().copied().filter(|f| f.place.cno.is_some_and(|c| c < report.stats.last_cno)).collect();
+    let mut drop: BTreeSet<u64> = mine.iter().filter_map(|f| f.place.cno).collect();
+    if !snapshots_too && !drop.is_empty() {
+        let snapshots = silt_engine::mend::snapshots(device.clone()).unwrap_or_default();
+        // One of which nothing can be read is none.
+        drop.retain(|c| !snapshots.contains(c) || Tree::open(&**device, Moment::Checkpoint(*c)).is_err());
+    }
+    (drop, mine)
+}

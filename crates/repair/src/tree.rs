@@ -1,0 +1,222 @@
+//! What findings about files mean, and the mending of inodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use silt_engine::mend::{Mender, Wounds};
+use silt_engine::{Tree, Volume};
+use silt_format::{Geometry, Ino};
+use silt_verify::{Finding, Report};
+
+use crate::{Result, dirs};
+
+/// What to do with an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fix {
+    /// Write it anew as it is understood.
+    Touch,
+    /// Count its blocks.
+    Blocks,
+    /// Make its size reach over all its blocks, and no further than can be.
+    Size,
+    /// Build its map anew from the logs.
+    Rebuild,
+    /// Put it back to an older version; where there is none, cut it out.
+    Restore,
+    /// Cut it out.
+    Cut,
+}
+
+/// What to do with the current tree.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Work {
+    pub inodes: BTreeMap<u64, Fix>,
+    /// Inodes of which nothing is to be believed.
+    pub doubted: BTreeSet<u64>,
+    /// Inodes whose entry cannot be read.
+    pub lost: BTreeSet<u64>,
+    /// Directories that are written anew whatever they look like.
+    pub directories: BTreeSet<u64>,
+    /// Look at all directories.
+    pub names: bool,
+}
+
+impl Work {
+    fn add(&mut self, ino: u64, fix: Fix) {
+        let known = self.inodes.entry(ino).or_insert(fix);
+        if fix as u8 > *known as u8 {
+            *known = fix;
+        }
+    }
+
+    /// Where many inodes of one block of the ifile are damaged, the block is: no field of them is believed.
+    fn doubt_blocks(&mut self, g: Option<&Geometry>) {
+        const MANY: usize = 3;
+        let Some(g) = g else { return };
+        let per = u64::from((g.block_size / g.inode_size.max(1)).max(1));
+        let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for ino in self.inodes.iter().filter(|(_, f)| **f as u8 >= Fix::Rebuild as u8).map(|(i, _)| *i) {
+            blocks.entry(ino / per).or_default().push(ino);
+        }
+        for (block, _) in blocks.into_iter().filter(|(_, all)| all.len() >= MANY) {
+            for (ino, fix) in self.inodes.range_mut(block * per..(block + 1) * per) {
+                if *ino == Ino::ROOT.0 || *ino >= Ino::FIRST_USER.0 {
+                    *fix = Fix::Restore;
+                    self.doubted.insert(*ino);
+                }
+            }
+        }
+    }
+}
+
+/// Findings about the current tree, and what to do about them.
+pub(crate) fn work<'a>(
+    found: &[&'a Finding],
+    report: &Report,
+    g: Option<&Geometry>,
+    tried: &mut BTreeMap<u64, u32>,
+    cut: bool,
+) -> (Work, Vec<&'a Finding>) {
+    let mut w = Work::default();
+    let mut mine = Vec::new();
+    for f in found {
+        if f.place.cno.is_none_or(|c| c == report.stats.last_cno) && one(f, &mut w) {
+            mine.push(*f);
+        }
+    }
+    w.doubt_blocks(g);
+    for (ino, fix) in &mut w.inodes {
+        if matches!(fix, Fix::Rebuild | Fix::Restore) {
+            let n = tried.entry(*ino).or_insert(0);
+            // From the mildest to the harshest.
+            *fix = match (*fix, *n) {
+                (Fix::Rebuild, 0) => Fix::Rebuild,
+                (Fix::Rebuild, 1) | (_, 0) if !cut => Fix::Restore,
+                _ => Fix::Cut,
+            };
+            *n += 1;
+        }
+    }
+    (w, mine)
+}
+
+fn one(f: &Finding, w: &mut Work) -> bool {
+    let Some(ino) = f.place.ino else { return false };
+    let file = ino == Ino::ROOT.0 || ino >= Ino::FIRST_USER.0;
+    match f.id {
+        "inode-blocks" => w.add(ino, Fix::Blocks),
+        "inode-reserved" => w.add(ino, Fix::Cut),
+        _ if !file => return false,
+        "inode-size" => w.add(ino, Fix::Size),
+        "inode-times" | "inode-special" | "inode-zero" => w.add(ino, Fix::Touch),
+        "inode-links" | "inode-link-max" | "inode-lost" => w.names = true,
+        id if id.starts_with("btree-") || id.starts_with("map-") || id == "direct-map-flags" => {
+            w.add(ino, Fix::Rebuild);
+            w.names = true;
+        }
+        "inode-type" | "inode-root" | "symlink-size" | "symlink-target" => {
+            w.add(ino, Fix::Restore);
+            w.names = true;
+        }
+        "device-read" if f.place.offset.is_some() => {
+            w.directories.insert(ino);
+            w.names = true;
+        }
+        "device-read" if f.place.block.is_some() && f.place.vblock.is_none() => {
+            w.lost.insert(ino);
+            w.add(ino, Fix::Restore);
+            w.names = true;
+        }
+        id if id.starts_with("directory-") => {
+            w.directories.insert(ino);
+            w.names = true;
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Whether an inode cannot be understood.
+pub(crate) fn is_open(found: &[&Finding], report: &Report) -> bool {
+    let mut tried = BTreeMap::new();
+    let (w, _) = work(found, report, None, &mut tried, false);
+    w.inodes.values().any(|f| matches!(f, Fix::Rebuild | Fix::Restore | Fix::Cut))
+}
+
+/// What has to be done before files can be changed.
+pub(crate) fn wounds(work: &Work, keep: bool) -> Wounds {
+    Wounds { keep, lost_inodes: work.lost.clone(), ..Wounds::default() }
+}
+
+/// Mends the current tree.
+pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<()> {
+    for (nr, fix) in &work.inodes {
+        let ino = Ino(*nr);
+        match fix {
+            Fix::Blocks => {
+                mender.recount_blocks(ino)?;
+                said.push(format!("the blocks of inode {ino} are counted again"));
+            }
+            Fix::Touch => {
+                mender.volume().attr_mut(ino)?;
+                said.push(format!("inode {ino} is written anew as it is understood"));
+            }
+            Fix::Rebuild => match mender.rebuild(ino) {
+                Ok(n) => said.push(format!("the map of inode {ino} is built anew from the logs: {n} blocks")),
+                Err(e) => said.push(format!("the map of inode {ino} cannot be built anew: {e}")),
+            },
+            Fix::Size => size(mender.volume(), ino, said)?,
+            // Its blocks may be all that is wrong.
+            Fix::Restore if *nr == Ino::ROOT.0 && !work.doubted.contains(nr) && sound_root(mender) => {
+                mender.recount_blocks(ino)?
+            }
+            Fix::Restore => match mender.restore(ino, work.doubted.contains(nr)) {
+                Some(c) => said.push(format!(
+                    "inode {ino} is put back to its version of checkpoint {c}; what was changed since is lost"
+                )),
+                None => cut(mender, ino, said)?,
+            },
+            Fix::Cut => cut(mender, ino, said)?,
+        }
+    }
+    if work.names {
+        dirs::mend(mender.volume(), &work.directories, said)?;
+    }
+    Ok(())
+}
+
+fn sound_root(mender: &mut Mender) -> bool {
+    let root = mender.volume().inode(Tree::Live, Ino::ROOT);
+    root.is_ok_and(|i| i.attr.is_dir() && i.attr.links > 0 && i.attr.size > 0 && i.map.blocks == 0)
+}
+
+fn cut(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()> {
+    if ino.0 < Ino::FIRST_USER.0 {
+        mender.clear_inode(ino)?;
+        said.push(format!("the reserved inode {ino} is cleared"));
+        return Ok(());
+    }
+    mender.volume().delete_inode(ino)?;
+    said.push(format!("inode {ino} is cut out: no older version of it is whole; its content is lost"));
+    Ok(())
+}
+
+/// Makes the size of a file fit its blocks.
+fn size(v: &mut Volume, ino: Ino, said: &mut Vec<String>) -> Result<()> {
+    let bs = u64::from(v.geometry().block_size);
+    let mut greatest = None;
+    v.for_each_data(Tree::Live, ino, 0, |key| {
+        greatest = Some(key);
+        std::ops::ControlFlow::Continue(())
+    })?;
+    let least = greatest.map_or(0, |k| (k + 1).saturating_mul(bs));
+    let now = v.inode(Tree::Live, ino)?.attr.size;
+    if now.div_ceil(bs) * u64::from(now <= v.geometry().max_file_size()) * bs < least
+        || now > v.geometry().max_file_size()
+    {
+        v.attr_mut(ino)?.size = least;
+        said.push(format!(
+            "the size of inode {ino} becomes {least} bytes, the end of its last block; it said {now}"
+        ));
+    }
+    Ok(())
+}

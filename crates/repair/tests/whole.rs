@@ -1,0 +1,167 @@
+//! Repair as a whole: sound volumes are left alone, noise in metadata is mended, going back, power cuts.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{checked, mends, options, say, snapshots, tree};
+use silt_device::{Device, Event, MemoryDevice, Recorder};
+use silt_repair::{Options, errors, plan};
+use silt_verify::surgeon::{Sums, Surgeon};
+use silt_verify::{Moment, golden};
+
+#[test]
+fn sound_volumes_are_left_alone() {
+    for name in ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k"] {
+        let device = Arc::new(golden::open(name));
+        let made = plan(device, &options()).unwrap();
+        assert!(made.is_empty() && made.rounds.is_empty(), "{name}:\n{}", say(&made));
+    }
+}
+
+fn noise(n: usize, seed: u64) -> Vec<u8> {
+    let mut x = seed | 1;
+    let mut byte = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 32) as u8
+    };
+    (0..n).map(|_| byte()).collect()
+}
+
+/// Each metadata block of a volume in turn is overwritten with noise.
+#[test]
+fn noise_in_metadata_is_mended() {
+    for (name, files) in [("basic-4k", &[2u64, 3, 4, 5, 6][..]), ("btree-1k", &[3, 4, 5, 6])] {
+        let sound = Surgeon::golden(name);
+        let (dat, latest) = (sound.dat(), sound.latest());
+        let mut blocks: Vec<(u64, u64)> = Vec::new();
+        for ino in files {
+            match ino {
+                3 => {
+                    blocks.extend(dat.blocks.values().map(|b| (3, *b)));
+                    blocks.extend(dat.nodes.keys().map(|b| (3, *b)));
+                }
+                _ => blocks.extend(sound.file(*ino).into_values().map(|b| (*ino, b))),
+            }
+        }
+        blocks.push((0, latest.pos.0));
+        blocks.push((0, latest.end() - 1));
+        let step = (blocks.len() / 24).max(1);
+        let mut failed = Vec::new();
+        for (n, (ino, block)) in blocks.into_iter().enumerate().step_by(step) {
+            let mut s = Surgeon::golden(name);
+            s.patch_with(block, Sums::None, |b| b.copy_from_slice(&noise(b.len(), n as u64 + 77)));
+            match mends(&sound.device, &s.device) {
+                Ok(o) if ino != 6 && ino != 2 && ino != 0 && !o.missing.is_empty() => {
+                    failed.push(format!(
+                        "{name}: inode {ino} block {block}: lost {:?}\n{}",
+                        o.missing,
+                        say(&o.plan)
+                    ));
+                }
+                Ok(_) => {}
+                Err(why) => failed.push(format!("{name}: inode {ino} block {block}: {why}")),
+            }
+        }
+        assert!(failed.is_empty(), "{}:\n{}", failed.len(), failed.join("\n"));
+    }
+}
+
+/// Every checkpoint that can be read, as it is read.
+fn trees(device: &MemoryDevice) -> Vec<(u64, std::collections::BTreeMap<Vec<u8>, u64>)> {
+    let last = checked(device).stats.last_cno;
+    (1..=last).filter_map(|c| Some((c, tree(device, Moment::Checkpoint(c))?))).collect()
+}
+
+#[test]
+fn the_tree_goes_back_and_nothing_else_changes() {
+    for name in ["basic-4k", "basic-1k", "gc-4k", "btree-1k"] {
+        let device = golden::open(name);
+        let before = trees(&device);
+        for (c, wanted) in &before {
+            let device = golden::open(name);
+            let back = Options { to_checkpoint: Some(*c), ..options() };
+            let made = plan(Arc::new(device.fork()), &back).unwrap();
+            assert_eq!((errors(&made.after), &made.stopped), (0, &None), "{name} to {c}:\n{}", say(&made));
+            made.apply(&device).unwrap();
+            assert!(checked(&device).is_clean());
+            assert!(tree(&device, Moment::Latest).as_ref() == Some(wanted), "{name} to {c}");
+            for (past, then) in &before {
+                assert!(
+                    tree(&device, Moment::Checkpoint(*past)).as_ref() == Some(then),
+                    "{name}: {past} after {c}"
+                );
+            }
+            let last = before.last().unwrap().0;
+            assert!(snapshots(&device).contains(&last), "the state before is a snapshot");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_is_not_there_changes_nothing() {
+    let back = Options { to_checkpoint: Some(4711), ..options() };
+    let made = plan(Arc::new(golden::open("basic-4k")), &back).unwrap();
+    assert!(made.is_empty() && made.stopped.is_some(), "{:?}\n{}", made.overlay().ranges(), say(&made));
+}
+
+/// What is broken, and how.
+type Break = (&'static str, fn(&mut Surgeon));
+
+/// The power goes after every write of a repair: a second one finishes it.
+#[test]
+fn an_interrupted_repair_is_finished_by_the_next() {
+    let breaks: [Break; 4] = [
+        ("super block", |s| s.patch_super_bytes(|b| b[20] ^= 1)),
+        ("inode", |s| {
+            let ino = s.ino("six");
+            s.patch_inode(ino, |i| i.links_count = 7.into());
+        }),
+        ("translation", |s| {
+            let v = s.find_dat(|v, e| v > 0 && e.end.get() == u64::MAX);
+            s.patch_dat(v, |e| e.blocknr = 3.into());
+        }),
+        ("snapshots", |s| {
+            let cno = s.cno();
+            s.patch_checkpoint(cno, |e| e.inodes_count = 9.into());
+        }),
+    ];
+    for (what, plant) in breaks {
+        let mut s = Surgeon::golden("basic-4k");
+        plant(&mut s);
+        let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
+        if what == "super block" && made.is_empty() {
+            // Both copies were broken: nothing to try here.
+            continue;
+        }
+        assert!(!made.is_empty(), "{what}");
+        let recorder = Recorder::new(s.device.fork());
+        let record = recorder.record();
+        made.apply(&recorder).unwrap();
+        let writes: Vec<_> = record
+            .events()
+            .into_iter()
+            .filter_map(|e| if let Event::Change(c) = e { Some(c) } else { None })
+            .collect();
+        assert!(writes.len() >= 2, "{what}");
+        for cut in 0..=writes.len() {
+            // All before the cut, and half of the write that was under way.
+            for torn in [false, true] {
+                let device = s.device.fork();
+                for (n, change) in writes.iter().enumerate().take(cut + usize::from(torn)) {
+                    let silt_device::Content::Bytes(bytes) = &change.content else { continue };
+                    let len = if n == cut { bytes.len() / 1024 * 512 } else { bytes.len() };
+                    device.write_at(change.offset, &[&bytes[..len]]).unwrap();
+                }
+                let second = plan(Arc::new(device.fork()), &options()).unwrap();
+                assert_eq!(errors(&second.after), 0, "{what}, cut at {cut} ({torn}):\n{}", say(&second));
+                second.apply(&device).unwrap();
+                assert!(checked(&device).is_clean());
+                assert!(tree(&device, Moment::Latest).is_some_and(|t| t.len() > 15), "{what}, cut at {cut}");
+            }
+        }
+    }
+}
