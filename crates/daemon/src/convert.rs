@@ -92,6 +92,11 @@ pub fn damaged_entry(ino: Ino, kind: u32) -> Entry {
     }
 }
 
+/// An entry that names something else's inode: only its name can be removed.
+pub fn nothing(kind: u32) -> Entry {
+    Entry { node: NodeId::MAX, ..damaged_entry(Ino(NodeId::MAX), kind) }
+}
+
 /// The caller as `fs` knows it. The kernel has applied the umask and checked permissions.
 pub fn context(c: &silt_fuse::Context) -> Context {
     Context {

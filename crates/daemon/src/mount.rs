@@ -20,7 +20,7 @@ use silt_fuse::{
 };
 
 use crate::changing::{Change, errno, must_wait};
-use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, set_time, time};
+use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time};
 use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::fixing::Fixing;
@@ -227,7 +227,10 @@ impl Filesystem for Mount {
             Err(e @ FsError::Io { .. }) => {
                 // Of an inode that cannot be used the directory still tells enough to remove its name.
                 let named = fs.entry(self.tree, ino(parent), name);
+                // An inode that is sound by itself is something else: what the kernel knows of it must not change.
+                let sound = named.as_ref().is_ok_and(|(ino, _)| fs.getattr(self.tree, *ino).is_ok());
                 if let Ok((ino, _)) = named
+                    && !sound
                     && matches!(fs.getattr(self.tree, ino), Err(FsError::Io { .. }))
                 {
                     self.remember(&mut fs, ino, crate::convert::ino(parent));
@@ -236,7 +239,7 @@ impl Filesystem for Mount {
                 let errno = errno(&self.core, self.tree, Some((parent, name)), &e);
                 match named {
                     Ok((ino, kind)) => {
-                        let entry = damaged_entry(ino, kind);
+                        let entry = if sound { nothing(kind) } else { damaged_entry(ino, kind) };
                         if kind == libc::S_IFDIR {
                             let mut broken = self.broken_dirs.lock();
                             if broken.len() < BROKEN_DIRS {

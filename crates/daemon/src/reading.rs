@@ -134,7 +134,8 @@ impl Shared {
                 Verified::Unknown => return Ok(false),
                 Verified::Bad { byte, log } => {
                     let at = bytes.start + byte.saturating_sub(from);
-                    let what = format!("the log at block {log} does not match its checksum");
+                    let what =
+                        format!("the log at block {log} does not match its checksum, or cannot be read");
                     return damaged(at..bytes.end, what);
                 }
             }
@@ -191,12 +192,17 @@ pub fn verify_metadata(core: &Core, watched: &Watched) {
             return;
         }
         for block in blocks {
+            if watched.stopped() {
+                return;
+            }
             if watched.verifier.state(block).is_some() {
                 continue;
             }
             let (log, state) = watched.verifier.verify(block);
             if state == LogState::Bad {
-                let what = format!("it holds metadata (block {block}) and does not match its checksum");
+                let what = format!(
+                    "it holds metadata (block {block}) and does not match its checksum, or cannot be read"
+                );
                 core.met_damage(Met { log: Some(log.start), ..Met::of(Tree::Live, Ino(0), what) });
             }
         }

@@ -23,6 +23,7 @@ use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Session, Unmount};
 use crate::Error;
 use crate::config::{Config, MountOptions};
 use crate::core::{Core, now_secs};
+use crate::damage::Met;
 use crate::host::DaemonHost;
 use crate::kernel;
 use crate::loop_handle::LoopHandle;
@@ -124,12 +125,16 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
     };
     let (volume, report) = match open(&options) {
         // The metadata that writing needs is damaged: what can be read still can.
-        Err(e @ silt_engine::Error::Format { .. }) if !options.read_only => {
+        Err(
+            e @ (silt_engine::Error::Format { .. }
+            | silt_engine::Error::Device(_)
+            | silt_engine::Error::NoSpace),
+        ) if !options.read_only => {
             let (volume, mut report) =
                 open(&OpenOptions { read_only: true, ..options.clone() }).map_err(fail)?;
             report
                 .damage
-                .push(format!("metadata that writing needs is damaged, so it can only be read: {e}"));
+                .push(format!("what writing needs is damaged or cannot be had, so it can only be read: {e}"));
             (volume, report)
         }
         opened => opened.map_err(fail)?,
@@ -375,7 +380,6 @@ impl Closer {
             return r.clone();
         }
         {
-            self.core.damages.stop();
             let mut queue = self.core.queue.lock();
             queue.stop = true;
             self.core.wake.notify_all();
@@ -401,6 +405,14 @@ impl Closer {
         };
         // Nothing may change what is closed.
         volume.fail("the volume is unmounted");
+        // What the last checkpoint could not take is said, too.
+        let met = volume.take_damage();
+        drop(fs);
+        for (ino, what) in met {
+            self.core.met_damage(Met::of(Tree::Live, ino, what));
+        }
+        self.core.damages.name_all(&self.core.fs);
+        self.core.damages.stop();
         *result = Some(done.clone());
         done
     }

@@ -62,6 +62,13 @@ impl Overlay {
         all
     }
 
+    /// Bytes of memory that what was written takes, about.
+    pub fn memory(&self) -> u64 {
+        let inner = self.inner.read();
+        let steps = inner.steps.iter().map(|s| if let Step::Write(_, b) = s { b.len() as u64 } else { 0 });
+        steps.sum::<u64>() + inner.units.len() as u64 * (UNIT as u64 + 64)
+    }
+
     /// Makes the writes on `device`, in their order; durable when it returns.
     pub fn apply(&self, device: &dyn Device) -> Result<()> {
         for step in &self.inner.read().steps {

@@ -174,8 +174,8 @@ impl Undo {
         self.size
     }
 
-    /// Compares the device with what was there before and after.
-    pub fn standing(&self, device: &dyn Device) -> Result<Standing> {
+    /// Compares the device with what was there before and after; `last` as for [`Undo::take_back`].
+    pub fn standing(&self, device: &dyn Device, last: impl Fn(u64) -> bool) -> Result<Standing> {
         let (mut before, mut after) = (false, false);
         for r in &self.records {
             let mut now = vec![0; r.before.len()];
@@ -184,6 +184,10 @@ impl Undo {
                 (true, true) => {}
                 (true, false) => before = true,
                 (false, true) => after = true,
+                // Where taking back was cut off.
+                (false, false) if last(r.offset) && now.iter().all(|b| *b == 0) => {
+                    (before, after) = (true, true);
+                }
                 (false, false) => return Ok(Standing::Changed(r.offset)),
             }
         }
@@ -194,11 +198,17 @@ impl Undo {
         })
     }
 
-    /// Puts everything back, what `first` names (by its offset) durably before the rest. Cut off, it
-    /// can be done again.
-    pub fn take_back(&self, device: &dyn Device, first: impl Fn(u64) -> bool) -> Result<()> {
-        for urgent in [true, false] {
-            for r in self.records.iter().filter(|r| first(r.offset) == urgent) {
+    /// Puts everything back. What `last` names (by its offset: super blocks) is made invalid before and put back
+    /// behind all else, so that nothing half-way can be taken for a volume. Cut off, it can be done again.
+    pub fn take_back(&self, device: &dyn Device, last: impl Fn(u64) -> bool) -> Result<()> {
+        let last = &last;
+        let records = |wanted: bool| self.records.iter().filter(move |r| last(r.offset) == wanted);
+        for r in records(true) {
+            device.write_at(r.offset, &[&vec![0; r.before.len()]])?;
+        }
+        device.flush()?;
+        for is_last in [false, true] {
+            for r in records(is_last) {
                 device.write_at(r.offset, &[&r.before])?;
             }
             device.flush()?;
@@ -236,15 +246,52 @@ mod tests {
         assert!(save(&path, &*device, [9; 16], &over).is_err(), "an undo file is never written over");
         let undo = Undo::read(&path).unwrap();
         assert_eq!((undo.identity, undo.bytes(), undo.device_size()), ([9; 16], saved, 300_000));
-        assert_eq!(undo.standing(&*device).unwrap(), Standing::Before);
+        assert_eq!(undo.standing(&*device, |_| false).unwrap(), Standing::Before);
         device.write_at(1024, &[&[1; 1024]]).unwrap();
-        assert_eq!(undo.standing(&*device).unwrap(), Standing::Between);
+        assert_eq!(undo.standing(&*device, |_| false).unwrap(), Standing::Between);
         over.apply(&*device).unwrap();
-        assert_eq!(undo.standing(&*device).unwrap(), Standing::After);
+        assert_eq!(undo.standing(&*device, |_| false).unwrap(), Standing::After);
         device.write_at(120_000, &[&[3]]).unwrap();
-        assert!(matches!(undo.standing(&*device).unwrap(), Standing::Changed(_)));
+        assert!(matches!(undo.standing(&*device, |_| false).unwrap(), Standing::Changed(_)));
         undo.take_back(&*device, |at| at < 4096).unwrap();
         assert!(content(&*device) == base);
+    }
+
+    /// Cut off anywhere, it is known for what it is and can be done again; meanwhile no super block is whole.
+    #[test]
+    fn taking_back_may_be_cut_off_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo");
+        let base: Vec<u8> = (0..300_000u32).map(|i| (i * 7 % 253 + 1) as u8).collect();
+        let over = Overlay::new(Arc::new(MemoryDevice::from_bytes(&base)));
+        over.write_at(1024, &[&[1; 1024]]).unwrap();
+        over.write_at(100_000, &[&vec![2; 150_000]]).unwrap();
+        let device = MemoryDevice::from_bytes(&base);
+        save(&path, &device, [9; 16], &over).unwrap();
+        over.apply(&device).unwrap();
+        let undo = Undo::read(&path).unwrap();
+        let last = |at: u64| at < 4096;
+        let mut writes = 0;
+        loop {
+            let cut = Fault::new(device.fork());
+            cut.cut_power_after(writes, 0);
+            let done = undo.take_back(&cut, last).is_ok();
+            cut.heal();
+            let mut sb = [0; 1024];
+            cut.read_at(1024, &mut sb).unwrap();
+            let put_back = sb[..] == base[1024..2048];
+            assert!(sb == [0; 1024] || put_back || writes == 0, "after {writes} writes");
+            let standing = undo.standing(&cut, last).unwrap();
+            assert!(!matches!(standing, Standing::Changed(_)), "after {writes} writes: {standing:?}");
+            if put_back {
+                assert!(content(&cut) == base);
+            }
+            if done {
+                break;
+            }
+            writes += 1;
+        }
+        assert!(writes > 3, "{writes}");
     }
 
     #[test]

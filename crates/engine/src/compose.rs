@@ -93,11 +93,17 @@ impl Volume {
     /// Gives changed blocks of cpfile or sufile their fresh numbers.
     fn propagate_dead(&mut self, fresh: &mut Fresh, cpfile: bool) -> Result<()> {
         let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
-        if cpfile {
-            change.propagate(&mut self.cpfile.file, &mut fresh.cpfile)
+        let ino = if cpfile {
+            change.propagate(&mut self.cpfile.file, &mut fresh.cpfile)?;
+            Ino::CPFILE
         } else {
-            change.propagate(&mut self.sufile.file, &mut fresh.sufile)
+            change.propagate(&mut self.sufile.file, &mut fresh.sufile)?;
+            Ino::SUFILE
+        };
+        if let Some(e) = change.damage.take() {
+            self.damage.push((ino, e.to_string()));
         }
+        Ok(())
     }
 
     /// Everything that goes behind the files, in the format's order.

@@ -127,7 +127,8 @@ impl Volume {
         let mut scrapped = Vec::new();
         for s in touched {
             let e = self.sufile.entry(store, dat, *s)?;
-            if e.is_clean() || *s == self.cursor.next {
+            // One that holds something is no segment that was still to be written, whatever a log says.
+            if e.is_clean() || (*s == self.cursor.next && e.nblocks.get() == 0) {
                 self.sufile.scrap(store, dat, *s)?;
                 scrapped.push(*s);
             }

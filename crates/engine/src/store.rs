@@ -83,6 +83,11 @@ impl Watched {
         all
     }
 
+    /// Whether nobody wants to know any more.
+    pub fn stopped(&self) -> bool {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).stop
+    }
+
     /// Ends [`Watched::next`].
     pub fn stop(&self) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).stop = true;

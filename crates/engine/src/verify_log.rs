@@ -58,7 +58,7 @@ pub fn verify_log(
     let span = &logs.spans[place];
     let state = match span.state {
         Some(state) => state,
-        None => check(device, geometry, &span.blocks),
+        None => check(device, geometry, &span.blocks).unwrap_or(LogState::Bad),
     };
     Ok((span.blocks.clone(), state))
 }
@@ -68,6 +68,8 @@ pub fn verify_log(
 struct Logs {
     sequence: Option<u64>,
     spans: Vec<LogSpan>,
+    /// The device did not give a header just now: it may next time, so nothing of this is remembered.
+    unread: bool,
 }
 
 impl Logs {
@@ -106,7 +108,7 @@ impl Logs {
     fn log_at(&mut self, device: &dyn Device, g: &Geometry, at: u64, end: u64) -> Option<u64> {
         let byte = g.byte_of(BlockNr(at));
         let mut bytes = vec![0; g.bs()];
-        device.read_at(byte, &mut bytes).ok()?;
+        self.read(device, byte, &mut bytes)?;
         let header = Header::parse(g, &bytes).ok()?;
         let blocks = u64::from(header.nblocks.get());
         let size = usize::try_from(header.summary_blocks(g)).ok()?.checked_mul(g.bs())?;
@@ -116,7 +118,7 @@ impl Logs {
         }
         if size > bytes.len() {
             bytes.resize(size, 0);
-            device.read_at(byte, &mut bytes).ok()?;
+            self.read(device, byte, &mut bytes)?;
         }
         if !summary::summary_sum_matches(g.crc_seed, &header, &bytes) {
             return None;
@@ -124,10 +126,16 @@ impl Logs {
         self.sequence = Some(sequence);
         Some(blocks)
     }
+
+    fn read(&mut self, device: &dyn Device, byte: u64, bytes: &mut [u8]) -> Option<()> {
+        let done = device.read_at(byte, bytes).ok();
+        self.unread |= done.is_none();
+        done
+    }
 }
 
-/// Holds a log against its checksum.
-fn check(device: &dyn Device, g: &Geometry, blocks: &Range<u64>) -> LogState {
+/// Holds a log against its checksum; `None` where the device does not give all of it.
+fn check(device: &dyn Device, g: &Geometry, blocks: &Range<u64>) -> Option<LogState> {
     let (mut pos, end) = (g.byte_of(BlockNr(blocks.start)), g.byte_of(BlockNr(blocks.end)));
     let mut piece = vec![0; PIECE.min(usize::try_from(end - pos).unwrap_or(PIECE))];
     let mut crc = Crc::new(g.crc_seed);
@@ -135,7 +143,7 @@ fn check(device: &dyn Device, g: &Geometry, blocks: &Range<u64>) -> LogState {
     while pos < end {
         let n = piece.len().min(usize::try_from(end - pos).unwrap_or(PIECE));
         if device.read_at(pos, &mut piece[..n]).is_err() {
-            return LogState::Bad;
+            return None;
         }
         let mut bytes = &piece[..n];
         if sum.is_none() {
@@ -146,7 +154,7 @@ fn check(device: &dyn Device, g: &Geometry, blocks: &Range<u64>) -> LogState {
         crc.update(bytes);
         pos += n as u64;
     }
-    if sum == Some(crc.finish()) { LogState::Whole } else { LogState::Bad }
+    Some(if sum == Some(crc.finish()) { LogState::Whole } else { LogState::Bad })
 }
 
 /// Verifies each log at most once as long as it is there. Shared by whoever reads.
@@ -184,23 +192,28 @@ impl Verifier {
         Some((span.blocks.clone(), state))
     }
 
-    /// Blocks of its log and what the checksum says, reading the log unless that is remembered. To be called for
-    /// blocks that are on the device, and with no lock held.
+    /// Blocks of its log and what the checksum says, reading the log unless that is remembered. A log that the device
+    /// does not give is bad this time, and not remembered. To be called for blocks that are on the device, and with no
+    /// lock held.
     pub fn verify(&self, block: BlockNr) -> (Range<u64>, LogState) {
         let segment = self.geometry.segment_of(block);
         let (mut logs, forgotten) = {
             let known = self.known();
             let logs = known.segments.get(&segment.0);
-            let copy = logs.map(|l| Logs { sequence: l.sequence, spans: l.spans.clone() });
+            let copy = logs.map(|l| Logs { sequence: l.sequence, spans: l.spans.clone(), unread: false });
             (copy.unwrap_or_default(), known.forgotten)
         };
         let nothing = (block.0..block.0 + 1, LogState::Bad);
         let Ok(place) = logs.find(&*self.device, &self.geometry, segment, block) else { return nothing };
         let Some(span) = logs.spans.get_mut(place) else { return nothing };
         let fresh = span.state.is_none();
-        let state = span.state.unwrap_or_else(|| check(&*self.device, &self.geometry, &span.blocks));
-        span.state = Some(state);
+        let checked = span.state.or_else(|| check(&*self.device, &self.geometry, &span.blocks));
+        span.state = checked;
+        let state = checked.unwrap_or(LogState::Bad);
         let answer = (span.blocks.clone(), state);
+        if checked.is_none() || logs.unread {
+            return answer;
+        }
         let mut known = self.known();
         if known.forgotten == forgotten {
             known.bad += u64::from(fresh && state == LogState::Bad);
@@ -355,6 +368,25 @@ mod tests {
         for b in blocks {
             let expected = if log.contains(&b) { LogState::Bad } else { LogState::Whole };
             assert_eq!(verifier.verify(BlockNr(b)).1, expected, "block {b}");
+        }
+    }
+
+    /// What could not be read once is read again: a cable that was loose costs nothing for good.
+    #[test]
+    fn what_cannot_be_read_is_not_remembered() {
+        let (device, v, blocks) = volume();
+        let g = *v.geometry();
+        let fault = Arc::new(silt_device::Fault::new(device.fork()));
+        let at = BlockNr(blocks[300]);
+        let (log, _) = verify_log(&*device, &g, g.segment_of(at), at).unwrap();
+        let verifier = Verifier::new(fault.clone(), g);
+        for unreadable in [log.start, at.0] {
+            let byte = g.byte_of(BlockNr(unreadable));
+            fault.fail_reads(byte..byte + 4096, silt_device::Times::Next(1));
+            assert_eq!(verifier.verify(at).1, LogState::Bad, "block {unreadable} does not come");
+            assert_eq!(verifier.state(at), None);
+            assert_eq!(verifier.verify(at).1, LogState::Whole, "block {unreadable} comes");
+            verifier.forget(g.segment_of(at));
         }
     }
 

@@ -360,13 +360,13 @@ impl Fs {
     /// An entry of an inode that cannot be loaded is gone: frees its number if those were all of its
     /// links, `most` of them. Its blocks stay taken: a map that cannot be right may name those of others.
     pub(crate) fn drop_damaged(&mut self, ino: Ino, most: u16) {
-        self.dirs.drop((Tree::Live, ino.0));
-        self.atimes.remove(&ino.0);
-        self.reserved.release_all(ino.0);
         // One that makes sense by itself is somebody else's: its blocks and its number are not this entry's.
         if self.volume.inode(Tree::Live, ino).is_ok() {
             return;
         }
+        self.dirs.drop((Tree::Live, ino.0));
+        self.atimes.remove(&ino.0);
+        self.reserved.release_all(ino.0);
         let links = self.volume.raw_inode(ino).map(|raw| raw.links_count.get());
         if links.is_ok_and(|n| n <= most) {
             // The name is gone, which was asked for; a number that stays taken harms nobody.

@@ -7,7 +7,7 @@ use silt_engine::Tree;
 use crate::{Fs, Ino};
 
 /// Entries of a directory that are looked at for a name.
-const LOOKED_AT: usize = 200_000;
+const LOOKED_AT: usize = 20_000;
 /// Directories above one another.
 const DEPTH: usize = 256;
 

@@ -10,7 +10,7 @@
 //!   and repairing it again finishes the work.
 //! - What the plan says is what was seen: the mended volume was checked before the plan is shown.
 //!
-//! Memory: that of a check of all checkpoints, and twice what is written.
+//! Memory: that of a check of all checkpoints, and twice what is written: no round is begun beyond 1 GiB of it.
 
 mod classes;
 mod dirs;
@@ -32,6 +32,8 @@ pub use error::{Error, Result};
 
 /// Most rounds of checking and mending.
 const ROUNDS: usize = 40;
+/// Bytes of a plan in memory from which on no further round is begun.
+const MEMORY: u64 = 1 << 30;
 /// Findings looked at of each kind in a round; what is more waits for the next one.
 const FINDINGS: usize = 50_000;
 
@@ -147,6 +149,11 @@ pub fn plan_watched(
                 continue;
             }
         }
+        if overlay.memory() > MEMORY {
+            stopped = Some("this is as much as is done at once: repair it again for the rest".into());
+            now = state.check();
+            break;
+        }
         stage("checking again");
         let after = state.check();
         let changed = signature(&after) != signature(&now);
@@ -222,13 +229,17 @@ struct State<'a> {
 
 impl State<'_> {
     fn check(&self) -> Report {
+        self.check_of(&*self.overlay)
+    }
+
+    fn check_of(&self, device: &dyn Device) -> Report {
         let options = CheckOptions {
             all_checkpoints: true,
             findings_per_invariant: FINDINGS,
             cache_bytes: usize::try_from(self.options.cache_bytes).unwrap_or(64 << 20).max(1 << 20),
             ..CheckOptions::default()
         };
-        check(&*self.overlay, &options)
+        check(device, &options)
     }
 
     fn open_options(&self) -> OpenOptions {
@@ -307,16 +318,38 @@ impl State<'_> {
         Ok(None)
     }
 
+    /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
+    /// the checksum is wrong. The newer one is taken if what it leads to is no worse: torn by a power cut it is noise.
+    fn mend_supers(&self) -> Result<Option<Vec<String>>> {
+        let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
+        for torn in [true, false] {
+            let trial = Arc::new(Overlay::new(self.overlay.clone()));
+            let Some(said) = supers::put_right(&*trial, torn)? else { continue };
+            let errors = errors(&self.check_of(&*trial));
+            if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
+                best = Some((errors, trial, said));
+            }
+        }
+        let Some((_, trial, said)) = best else { return Ok(None) };
+        trial.apply(&*self.overlay)?;
+        Ok(Some(said))
+    }
+
     fn mend(&self, step: &Step) -> Result<Vec<String>> {
         match step.kind {
             Kind::Supers => {
                 if step.classes.contains_key("super-block")
-                    && let Some(said) = supers::put_right(&*self.overlay)?
+                    && let Some(said) = self.mend_supers()?
                 {
                     return Ok(said);
                 }
             }
-            Kind::Flag => return supers::clear_error_flag(&*self.overlay),
+            Kind::Flag => {
+                let trial = Arc::new(Overlay::new(self.overlay.clone()));
+                let said = supers::clear_error_flag(&*trial)?;
+                trial.apply(&*self.overlay)?;
+                return Ok(said);
+            }
             _ => {}
         }
         // What fails half-way must not stay: it is tried on a copy.

@@ -87,9 +87,10 @@ fn from_the_log(
     Ok(None)
 }
 
-/// Puts both copies right where one of them is whole and leads to a super root. `None`: neither does, and the
-/// log has to be searched.
-pub(crate) fn put_right(device: &dyn Device) -> Result<Option<Vec<String>>> {
+/// Puts both copies right where one of them is whole and leads to a super root; with `torn` also where only the
+/// checksum of the log it leads to is wrong. `None`: nothing is to be done, or neither does, and the log has to be
+/// searched.
+pub(crate) fn put_right(device: &dyn Device, torn: bool) -> Result<Option<Vec<String>>> {
     let copies = [Copy::Primary, Copy::Secondary].map(|c| (c, read(device, place(device, c))));
     if copies.iter().all(|(_, b)| b.is_none()) {
         return Err(Error::Hopeless("both super blocks are lost".into()));
@@ -116,7 +117,8 @@ pub(crate) fn put_right(device: &dyn Device) -> Result<Option<Vec<String>>> {
         }
     }
     // A newer state than what both lead to: only the checksum of its log is wrong.
-    for (copy, block) in &copies {
+    let leads_somewhere = best.is_some();
+    for (copy, block) in copies.iter().filter(|_| torn || !leads_somewhere) {
         let Some(block) = block else { continue };
         let Ok(g) = block.geometry(device.len()) else { continue };
         let newer = best.as_ref().is_none_or(|(_, b)| block.last_cno.get() > b.last_cno.get());

@@ -237,7 +237,9 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
         )
         .into());
     }
-    match undo.standing(&device)? {
+    let second = secondary_offset(device.len());
+    let is_super = |at: u64| at < PRIMARY_OFFSET + 4096 || at >= second;
+    match undo.standing(&device, is_super)? {
         Standing::Before => {
             out.line(format!("{volume}: nothing to take back"))?;
             return out.finish();
@@ -252,8 +254,7 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
         }
         Standing::After | Standing::Between | Standing::Changed(_) => {}
     }
-    let second = secondary_offset(device.len());
-    undo.take_back(&device, |at| at < PRIMARY_OFFSET + 4096 || at >= second)?;
+    undo.take_back(&device, is_super)?;
     out.line(format!("{volume}: the repair is taken back, {} restored", size::show(undo.bytes())))?;
     out.finish()
 }

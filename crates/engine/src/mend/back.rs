@@ -9,14 +9,18 @@ use std::collections::BTreeMap;
 use silt_format::dat::LIVE;
 use silt_format::inode::RawInode;
 use silt_format::summary::BlockInfo;
-use silt_format::{Cno, Ino, SegNr, VBlockNr};
+use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
 use super::mapped::Whole;
 use crate::ifile::IFile;
 use crate::inode::Inode;
+use crate::meta::Physical;
 use crate::volume::Volume;
 use crate::{At, Error, Result};
+
+/// Checkpoint that wrote a block, and where: of two the greater is the newer.
+type Age = (u64, u64, u64);
 
 impl Volume {
     /// The ends and beginnings of lives when `then` takes the place of `now`.
@@ -43,6 +47,22 @@ impl Volume {
         Ok((die, live))
     }
 
+    /// Whether all these blocks were there at checkpoint `c`, and are: one that was given up since may be another's
+    /// now, whatever a map says.
+    fn lived(&self, blocks: &Bits, c: Cno) -> Result<()> {
+        for v in blocks.iter() {
+            let e = self.dat.entry(&self.store, VBlockNr(v))?;
+            let taken = self.dat.palloc.bit(&self.dat.file, &self.store, &Physical, v)?;
+            let there = taken && e.start.get() <= c.0 && c.0 < e.end.get();
+            if !there || !self.store.geometry.holds(BlockNr(e.blocknr.get())) {
+                let place = format!("virtual block {v}");
+                let what = format!("checkpoint {c} needs it and it was not there, or is no more");
+                return Err(Error::corrupt(place, "translation table", what));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes checkpoint `c` the current tree. Nothing may wait in memory. Errors: there is no such
     /// checkpoint, or part of its maps cannot be read.
     pub(crate) fn roll_back(&mut self, c: Cno) -> Result<String> {
@@ -63,6 +83,7 @@ impl Volume {
                 format!("{} of its blocks cannot be read", then.broken),
             ));
         }
+        self.lived(&then.blocks, c)?;
         let (die, live) = self.exchange(&now.blocks, &then.blocks)?;
         let (inodes, blocks) = self.count_tree_of(&ifile)?;
         self.inodes.clear();
@@ -98,9 +119,7 @@ impl Volume {
                 "cannot be read",
             ));
         }
-        for v in then.blocks.iter() {
-            self.dat.translate(&self.store, VBlockNr(v))?;
-        }
+        self.lived(&then.blocks, c)?;
         let mut now = Whole::default();
         let current = self.ifile.get(&self.store, &self.dat, ino);
         let exists = current.is_ok();
@@ -215,9 +234,9 @@ impl Volume {
 
     /// Blocks of a file by offset, and its nodes, that logs have and the DAT says are current there.
     fn current_blocks(&self, ino: Ino, end_of_log: (SegNr, u64)) -> (BTreeMap<u64, VBlockNr>, Bits) {
-        let mut blocks = BTreeMap::new();
+        let mut blocks: BTreeMap<u64, (Age, VBlockNr)> = BTreeMap::new();
         let mut nodes = Bits::default();
-        self.each_record(end_of_log, |_, p, at| {
+        self.each_record(end_of_log, |log, p, at| {
             let (v, offset) = match p.info {
                 BlockInfo::Data { vblock, offset } => (vblock, Some(offset)),
                 BlockInfo::Node { vblock } => (vblock, None),
@@ -226,18 +245,21 @@ impl Volume {
             if p.ino != ino {
                 return;
             }
-            let current =
-                self.dat.entry(&self.store, v).is_ok_and(|e| e.blocknr.get() == at && e.end.get() == LIVE);
-            match offset {
-                Some(offset) if current => {
-                    blocks.insert(offset, v);
-                }
-                None if current => {
-                    nodes.insert(v.0);
-                }
-                _ => {}
+            let Ok(e) = self.dat.entry(&self.store, v) else { return };
+            if e.blocknr.get() != at || e.end.get() != LIVE {
+                return;
+            }
+            let Some(offset) = offset else {
+                nodes.insert(v.0);
+                return;
+            };
+            // An old version whose end could not be noted passes for current, too.
+            let new = ((e.start.get(), log.header.seq.get(), at), v);
+            let kept = blocks.entry(offset).or_insert(new);
+            if kept.0 < new.0 {
+                *kept = new;
             }
         });
-        (blocks, nodes)
+        (blocks.into_iter().map(|(offset, (_, v))| (offset, v)).collect(), nodes)
     }
 }

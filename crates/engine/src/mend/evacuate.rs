@@ -27,7 +27,7 @@ impl Volume {
             segments.iter().copied().filter(|s| *s < g.nsegments && *s != self.cursor.next.0).collect();
         let mut wanted = Bits::default();
         let mut places = Vec::new();
-        self.each_entry(|v, e| {
+        let unknown = self.each_entry(|v, e| {
             if v != 0 && inside(e.blocknr.get()) {
                 wanted.insert(v);
                 places.push((v, e.blocknr.get()));
@@ -44,6 +44,10 @@ impl Volume {
             }
         }
         self.evacuate_table(inside, segment, &mut free)?;
+        if unknown > 0 {
+            // What is not seen cannot be moved.
+            free.clear();
+        }
         Ok((moved, free, suspects))
     }
 
@@ -120,7 +124,8 @@ impl Volume {
     /// durable.
     pub(crate) fn give_back(&mut self, segments: &BTreeSet<u64>) -> Result<()> {
         for s in segments {
-            if SegNr(*s) != self.cursor.segment && SegNr(*s) != self.cursor.next {
+            let bad = self.sufile.entry(&self.store, &self.dat, SegNr(*s))?.is_error();
+            if SegNr(*s) != self.cursor.segment && SegNr(*s) != self.cursor.next && !bad {
                 self.sufile.free(&self.store, &self.dat, SegNr(*s))?;
                 self.meta_dirty = true;
             }

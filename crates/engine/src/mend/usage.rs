@@ -49,8 +49,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Calls `f` for every allocated virtual block and its entry. Entries that cannot be read are passed over.
-    pub(crate) fn each_entry(&self, mut f: impl FnMut(u64, &DatEntry)) -> Result<()> {
+    /// Calls `f` for every allocated virtual block and its entry. Returns how many blocks of entries cannot be read,
+    /// or say nothing of what is allocated: where there are any, what they claim is not known.
+    pub(crate) fn each_entry(&self, mut f: impl FnMut(u64, &DatEntry)) -> Result<u64> {
+        let mut passed_over = 0;
         let layout = self.dat.palloc.layout;
         let mut keys = Vec::new();
         self.each_dat_block(|_, key| keys.extend(key))?;
@@ -63,9 +65,14 @@ impl Volume {
             if layout.check("DAT", first).is_err() {
                 continue;
             }
-            let Ok(Some(b)) = self.dat.file.block(&self.store, &Physical, key) else { continue };
             let bits = layout.bitmap_block(layout.group(first));
-            let Ok(Some(bits)) = self.dat.file.block(&self.store, &Physical, bits) else { continue };
+            let read = |offset| self.dat.file.block(&self.store, &Physical, offset);
+            let (Ok(Some(b)), Ok(bits)) = (read(key), read(bits)) else {
+                passed_over += 1;
+                continue;
+            };
+            // Without a bitmap all of the group are free.
+            let Some(bits) = bits else { continue };
             let slots = usize::try_from(layout.entries_per_block()).unwrap_or(0);
             for (slot, bytes) in b.chunks_exact(size).take(slots).enumerate() {
                 let v = first + slot as u64;
@@ -80,27 +87,28 @@ impl Volume {
                 }
             }
         }
-        Ok(())
+        Ok(passed_over)
     }
 
-    /// Puts zeroes in the place of blocks of the sufile that cannot be read.
-    fn clear_unreadable_usage(&mut self) -> Result<Vec<String>> {
-        let mut said = Vec::new();
+    /// Puts zeroes in the place of blocks of the sufile that cannot be read; which, and that in words.
+    fn clear_unreadable_usage(&mut self) -> Result<(Vec<u64>, Vec<String>)> {
+        let (mut cleared, mut said) = (Vec::new(), Vec::new());
         let g = self.store.geometry;
         let last = su::place(&g, SegNr(g.nsegments.saturating_sub(1))).0;
         for offset in 0..=last {
             if let Err(e) = self.sufile.file.block(&self.store, &self.dat, offset) {
                 said.push(format!("block {offset} of the segment usage file is made anew ({e})"));
                 self.sufile.file.data.insert(offset, block::zeroed(g.bs()));
+                cleared.push(offset);
             }
         }
-        Ok(said)
+        Ok((cleared, said))
     }
 
     /// Makes every entry right, and the counters. Returns what was wrong, in words.
     pub(crate) fn mend_usage(&mut self) -> Result<Vec<String>> {
         let g = self.store.geometry;
-        let mut said = self.clear_unreadable_usage()?;
+        let (cleared, mut said) = self.clear_unreadable_usage()?;
         let mut claimed: HashMap<u64, u64> = HashMap::new();
         let mut claim = |block: u64| {
             if g.holds(BlockNr(block)) {
@@ -110,10 +118,20 @@ impl Volume {
             }
         };
         self.each_dat_block(|block, _| claim(block))?;
-        self.each_entry(|_, e| claim(e.blocknr.get()))?;
+        let unknown = self.each_entry(|_, e| claim(e.blocknr.get()))?;
+        if unknown > 0 {
+            said.push(format!(
+                "{unknown} blocks of the translation table cannot be read: what they claim is not known"
+            ));
+        }
         for s in (0..g.nsegments).map(SegNr) {
             let e = self.sufile.entry(&self.store, &self.dat, s)?;
-            let wanted = self.usage_of(s, &e, claimed.get(&s.0).copied());
+            let mut wanted = self.usage_of(s, &e, claimed.get(&s.0).copied());
+            if unknown > 0 && wanted.is_clean() && cleared.contains(&su::place(&g, s).0) {
+                // Nothing says that it is free.
+                wanted.flags = su::DIRTY.into();
+                wanted.nblocks = u32::try_from(g.segment_blocks(s)).unwrap_or(u32::MAX).into();
+            }
             if wanted != e {
                 said.push(format!("segment {s}: {} instead of {}", words(&wanted), words(&e)));
                 self.sufile.change(&self.store, &self.dat, s, |e| *e = wanted)?;
