@@ -18,6 +18,7 @@ use crate::ace::{Ace, Sequences};
 use crate::bare;
 use crate::driver;
 use crate::history::{History, Progress};
+use crate::mending;
 use crate::oracle::{self, Look, Seen};
 use crate::random::{KINDS, random};
 use crate::workload::{Step, Workload};
@@ -147,7 +148,8 @@ impl Campaign {
     }
 
     /// Workload number `n`: twelve of twenty are pairs, until each was there once, then with every way to make them
-    /// durable; four are triples, four long ones, one of them mkfs at times. `None`: there is none of this number.
+    /// durable; four are triples, four long ones, one of
+    /// them mkfs or repair at times. `None`: there is none of this number.
     pub fn workload(&self, n: u64) -> Option<Workload> {
         let (round, place) = (n / 20, n % 20);
         let found = match place {
@@ -169,13 +171,13 @@ impl Campaign {
     }
 
     fn one(&self, number: u64) {
-        let bare = number % 100 == 99;
-        let made = self.workload(number).filter(|_| !bare);
+        let special = special(number);
+        let made = self.workload(number).filter(|_| special.is_none());
+        let seed = mix(self.plan.seed ^ number);
+        let mut new = |fingerprint, landing| self.is_new(fingerprint, landing, false);
         let result = match &made {
-            // Not a file system's work, but that of making one.
-            _ if bare => {
-                guarded(|| bare::examine(mix(self.plan.seed ^ number), &mut |f, l| self.is_new(f, l, false)))
-            }
+            _ if special == Some(MKFS) => guarded(|| bare::examine(seed, &mut new)),
+            _ if special == Some(REPAIR) => guarded(|| mending::examine(seed, &mut new).map(|_| ())),
             Some(workload) => {
                 let mut see = |fingerprint, landing, twice| self.is_new(fingerprint, landing, twice);
                 guarded(|| examine(workload, cuts_of(workload), &mut see))
@@ -212,6 +214,18 @@ impl Campaign {
     }
 }
 
+const MKFS: &str = "mkfs";
+const REPAIR: &str = "repair";
+
+/// Numbers that are not a file system's work, but that of making one or of mending one.
+pub fn special(number: u64) -> Option<&'static str> {
+    match number % 100 {
+        39 => Some(REPAIR),
+        99 => Some(MKFS),
+        _ => None,
+    }
+}
+
 /// A panic is a failure like others.
 pub fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| {
@@ -223,7 +237,12 @@ pub fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Where a workload is cut in a campaign.
 pub fn cuts_of(workload: &Workload) -> CrashOptions {
-    let (max_states, per_flush) = if workload.name.starts_with("ace") { (60, 12) } else { (200, 8) };
+    let (max_states, per_flush) = match workload {
+        w if w.name.starts_with("ace") => (60, 12),
+        // Nothing but super blocks divides it, and more is pending.
+        w if !w.barrier => (300, 40),
+        _ => (200, 8),
+    };
     CrashOptions { seed: workload.seed, max_states, per_flush }
 }
 

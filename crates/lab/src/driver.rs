@@ -26,6 +26,8 @@ use crate::{During, Failure, Result};
 
 /// Seconds that pass with each step: super blocks are written every few of them.
 const PACE: u64 = 4;
+/// Without barriers they alone are flushed: between them many logs wait, in any order.
+const UNHURRIED: u64 = 1;
 
 type Disk = Recorder<Fault<MemoryDevice>>;
 
@@ -36,6 +38,7 @@ struct Player {
     /// Holds it while something is made durable; what it holds else is never used.
     writer: Stepped,
     clock: Arc<AtomicU64>,
+    pace: u64,
     model: Model,
     state: Arc<State>,
     checkpoints: BTreeMap<u64, Made>,
@@ -151,6 +154,7 @@ impl Player {
             target,
             writer,
             clock,
+            pace: if workload.barrier { PACE } else { UNHURRIED },
             model,
             state,
             checkpoints: BTreeMap::new(),
@@ -245,7 +249,7 @@ impl Player {
     }
 
     fn step(&mut self, number: usize, step: &Step) -> Result<Done> {
-        let now = self.clock.fetch_add(PACE, Ordering::Relaxed) + PACE;
+        let now = self.clock.fetch_add(self.pace, Ordering::Relaxed) + self.pace;
         let (promise, answered) = match step {
             Step::Op(op) => self.operation(number, op)?,
             Step::DataSyncs(paths) => {
@@ -380,18 +384,19 @@ impl Player {
         }
     }
 
-    /// Leaves a volume that was not unmounted, with data behind the newest checkpoint.
+    /// Leaves a volume that was not unmounted, with data behind the newest checkpoint, over several segments.
     fn leave_synced_data(&mut self) -> std::result::Result<(), Failure> {
         let files: Vec<_> = self
             .state
             .tree
             .entries()
-            .filter(|e| e.size.unwrap_or(0) > 0 && e.mode & 0o170_000 == 0o100_000)
-            .map(|e| e.path.clone())
+            .filter(|e| e.mode & 0o170_000 == 0o100_000)
+            .filter_map(|e| Some((e.path.clone(), e.size.filter(|size| *size > 0)?)))
             .collect();
-        for (seed, path) in (900..).zip(files) {
-            let file = FileRef::Path(path);
-            self.apply(&Op::Write { file: file.clone(), offset: 0, len: 100, seed })?
+        for (seed, (path, size)) in (900..).zip(files.iter().cycle().take(5 * files.len())) {
+            let file = FileRef::Path(path.clone());
+            // Beyond the end it would be a checkpoint.
+            self.apply(&Op::Write { file: file.clone(), offset: 0, len: 6000.min(*size), seed })?
                 .during("writing")
                 .map(|_| ())?;
             self.data_sync(0, &[file]);

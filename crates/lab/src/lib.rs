@@ -9,7 +9,7 @@
 //! * [`workload`]: what is done, as steps; [`ace`] makes all short ones, [`random`] long ones.
 //! * [`driver`] plays one on a recorded device, through the log writer that runs behind a mount;
 //!   [`history`] is what it remembers.
-//! * [`oracle`] looks at a disk and judges what it sees; [`bare`] does so for mkfs.
+//! * [`oracle`] looks at a disk and judges what it sees; [`bare`] does so for mkfs, [`mending`] for repair.
 //! * [`campaign`] runs many on all processors and counts; [`shrink`] makes a failing one small.
 //!
 //! Everything is decided by seeds: a workload gives the same record each time. This is an instrument of tests: what
@@ -20,6 +20,7 @@ pub mod bare;
 pub mod campaign;
 pub mod driver;
 pub mod history;
+pub mod mending;
 pub mod oracle;
 pub mod random;
 pub mod shrink;

@@ -3,7 +3,8 @@
 use silt_model::caps::Capabilities;
 use silt_model::generator::{Flavour, Generator, Profile};
 use silt_model::model::Model;
-use silt_model::op::Op;
+use silt_model::op::{FileRef, Op, SLOTS};
+use silt_model::path::TreePath;
 use silt_model::rng::{Rng, mix};
 
 use crate::workload::{Step, Workload};
@@ -19,13 +20,13 @@ pub enum Kind {
     Failing,
     /// A volume too small for what is written.
     Small,
-    /// No flushes: only consistency is promised.
+    /// No flushes: only consistency is promised. fdatasync and checkpoints by turns.
     NoBarrier,
     /// The volume grows, its label changes.
     Settings,
     /// The mount is cut, too, and finds a volume that was not unmounted, with synced data to be put in place.
     Mounting,
-    /// Data-sync logs above all, of several files at once.
+    /// Data-sync logs above all, of several files at once, and of files without names.
     Data,
 }
 
@@ -84,7 +85,7 @@ pub fn random(kind: Kind, seed: u64) -> Workload {
     let _ = model.apply(&Op::Remount);
     let mut full = false;
     while (w.steps.len() as u64) < steps {
-        extra(kind, &mut rng, &model, &mut generator, &mut w.steps, &mut full);
+        extra(kind, &mut rng, &mut model, &mut generator, &mut w.steps, &mut full);
         let op = generator.next(&model);
         // A failing device does not mount again.
         if kind == Kind::Failing && moment(&op) {
@@ -115,7 +116,7 @@ fn moment(op: &Op) -> bool {
 fn extra(
     kind: Kind,
     rng: &mut Rng,
-    model: &Model,
+    model: &mut Model,
     generator: &mut Generator,
     steps: &mut Vec<Step>,
     full: &mut bool,
@@ -125,21 +126,20 @@ fn extra(
     }
     match kind {
         Kind::Past if rng.percent(8) => steps.push(Step::DeleteCheckpoints),
-        Kind::Data if rng.percent(40) => {
-            // Sizes that are not durable would make it a checkpoint.
-            let mut paths = Vec::new();
-            let mut shadow = model.clone();
-            let writes: Vec<Op> =
-                (0..3).filter_map(|_| generator.overwrite_and_sync(model).into_iter().next()).collect();
-            for op in writes {
-                let _ = shadow.apply(&op);
-                if let Op::Write { file: silt_model::op::FileRef::Path(path), .. } = &op {
-                    paths.push(path.clone());
-                }
-                steps.push(Step::Op(op));
+        Kind::Data if rng.percent(10) => nameless(rng, model, steps),
+        Kind::Data if rng.percent(40) => overwrite(model, generator, steps),
+        Kind::NoBarrier if rng.percent(60) => {
+            // Data first, then a checkpoint that may stand on it, over the ends of segments.
+            overwrite(model, generator, steps);
+            if rng.percent(70) {
+                steps.push(Step::Op(Op::Sync));
             }
-            paths.dedup();
-            steps.push(Step::DataSyncs(paths));
+        }
+        Kind::Failing if rng.percent(10) => {
+            // Synced data that a failed flush lost, and a checkpoint that stands on it.
+            steps.push(Step::FailFlushes(1));
+            overwrite(model, generator, steps);
+            steps.push(Step::Op(Op::Sync));
         }
         Kind::Failing if rng.percent(12) => match rng.below(4) {
             0 => steps.push(Step::FailFlushes(1 + u32::try_from(rng.below(2)).unwrap_or(0))),
@@ -154,5 +154,42 @@ fn extra(
         }
         Kind::Settings if rng.percent(6) => steps.push(Step::Grow),
         _ => {}
+    }
+}
+
+/// Overwrites inside of a few files, all of them synced at once.
+fn overwrite(model: &mut Model, generator: &mut Generator, steps: &mut Vec<Step>) {
+    let mut paths = Vec::new();
+    let writes: Vec<Op> =
+        (0..3).filter_map(|_| generator.overwrite_and_sync(model).into_iter().next()).collect();
+    for op in writes {
+        let _ = model.apply(&op);
+        if let Op::Write { file: FileRef::Path(path), .. } = &op {
+            paths.push(path.clone());
+        }
+        steps.push(Step::Op(op));
+    }
+    paths.dedup();
+    steps.push(Step::DataSyncs(paths));
+}
+
+/// A file that is held open, loses its name, and is written and synced on.
+fn nameless(rng: &mut Rng, model: &mut Model, steps: &mut Vec<Step>) {
+    let Some(slot) = (0..SLOTS).find(|slot| model.slot(*slot).is_none()) else { return };
+    let path = TreePath::new(b"nameless");
+    let file = FileRef::Slot(slot);
+    let mut write = |offset| Op::Write { file: file.clone(), offset, len: 4096, seed: rng.below(1000) };
+    let mut ops = vec![Op::Create { path: path.clone(), mode: 0o600 }, Op::Open { slot, path: path.clone() }];
+    ops.extend((0..4).map(|block| write(block * 4096)));
+    ops.extend([Op::Sync, Op::Unlink { path }, Op::Sync]);
+    for offset in [8192, 0] {
+        ops.extend([write(offset), Op::Fdatasync { file: file.clone() }]);
+    }
+    if rng.percent(50) {
+        ops.push(Op::Close { slot });
+    }
+    for op in ops {
+        let _ = model.apply(&op);
+        steps.push(Step::Op(op));
     }
 }

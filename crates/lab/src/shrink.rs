@@ -5,7 +5,7 @@ use std::fmt;
 use silt_device::{CrashOptions, CrashState, CrashStates, Fate};
 use silt_format::super_block;
 
-use crate::campaign::{Failed, cuts_of, examine, guarded, how, judge};
+use crate::campaign::{Failed, cuts_of, examine, guarded, how, judge, special};
 use crate::history::Progress;
 use crate::workload::Workload;
 use crate::{Failure, driver, oracle};
@@ -55,7 +55,7 @@ fn alike(a: &Failure, b: &Failure) -> bool {
 pub fn shrink(failed: &Failed, mut tries: u32) -> Story {
     let Some(workload) = &failed.workload else {
         return Story {
-            name: "mkfs".to_owned(),
+            name: special(failed.number).unwrap_or_default().to_owned(),
             number: failed.number,
             steps: Vec::new(),
             cut: Vec::new(),

@@ -67,3 +67,17 @@ fn a_workload_gives_the_same_record_each_time() {
         assert!(record() == record(), "{}", workload.name);
     }
 }
+
+/// What a repair that was cut off leaves, the next one mends.
+#[test]
+fn a_repair_that_was_cut_off_is_finished_by_the_next() {
+    let (mut states, mut mended) = (0, 0);
+    for seed in 0..6 {
+        let result = silt_lab::mending::examine(seed, &mut |_, _| {
+            states += 1;
+            true
+        });
+        mended += u32::from(result.unwrap());
+    }
+    assert!(mended >= 4 && states > 50, "{mended} volumes, {states} states");
+}
