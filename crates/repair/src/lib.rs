@@ -307,11 +307,11 @@ impl State<'_> {
         Ok(None)
     }
 
-    fn mend(&self, step: &Step) -> Result<Vec<String>> {
+    fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
         match step.kind {
             Kind::Supers => {
                 if step.classes.contains_key("super-block")
-                    && let Some(said) = supers::put_right(&*self.overlay)?
+                    && let Some(said) = supers::put_right(&*self.overlay, self.options.seed)?
                 {
                     return Ok(said);
                 }
@@ -324,7 +324,9 @@ impl State<'_> {
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &step.wounds)?;
         let mut said = std::mem::take(&mut mender.said);
         if step.kind == Kind::Tree {
-            tree::mend(&mut mender, &step.tree, &mut said)?;
+            for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
+                self.tried.remove(&ino);
+            }
         }
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
