@@ -324,7 +324,7 @@ impl State<'_> {
         let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
         for torn in [true, false] {
             let trial = Arc::new(Overlay::new(self.overlay.clone()));
-            let Some(said) = supers::put_right(&*trial, torn)? else { continue };
+            let Some(said) = supers::put_right(&*trial, torn, self.options.seed)? else { continue };
             let errors = errors(&self.check_of(&*trial));
             if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
                 best = Some((errors, trial, said));
@@ -335,7 +335,7 @@ impl State<'_> {
         Ok(Some(said))
     }
 
-    fn mend(&self, step: &Step) -> Result<Vec<String>> {
+    fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
         match step.kind {
             Kind::Supers => {
                 if step.classes.contains_key("super-block")
@@ -357,7 +357,9 @@ impl State<'_> {
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &step.wounds)?;
         let mut said = std::mem::take(&mut mender.said);
         if step.kind == Kind::Tree {
-            tree::mend(&mut mender, &step.tree, &mut said)?;
+            for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
+                self.tried.remove(&ino);
+            }
         }
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;

@@ -4,6 +4,8 @@ use silt_device::Device;
 use silt_engine::mend;
 use silt_format::Geometry;
 use silt_format::super_block::{self as sb, Copy, STATE_ERROR, STATE_VALID, SuperBlock};
+use silt_verify::Unwatched;
+use silt_verify::rescue::Rescue;
 
 use crate::{Error, Result};
 
@@ -87,13 +89,52 @@ fn from_the_log(
     Ok(None)
 }
 
-/// Puts both copies right where one of them is whole and leads to a super root; with `torn` also where only the
-/// checksum of the log it leads to is wrong. `None`: nothing is to be done, or neither does, and the log has to be
-/// searched.
-pub(crate) fn put_right(device: &dyn Device, torn: bool) -> Result<Option<Vec<String>>> {
+/// Both copies are lost: the volume's numbers come from its logs, and its newest super root that can be mounted.
+fn from_nothing(device: &dyn Device, seed: u64) -> Result<Vec<String>> {
+    let lost = |e: &dyn std::fmt::Display| Error::Hopeless(format!("both super blocks are lost, and {e}"));
+    let rescue = Rescue::open(device, &Unwatched).map_err(|e| lost(&e))?;
+    for root in rescue.roots() {
+        let Some(mut block) = root.log.and_then(|log| rescue.super_block_for(log).ok()) else { continue };
+        if block.uuid == [0; 16] {
+            // The old one is nowhere else: another, of the random kind (RFC 9562, version 4).
+            let mut uuid = [0; 16];
+            uuid[..8].copy_from_slice(&seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
+            uuid[8..]
+                .copy_from_slice(&seed.rotate_left(32).wrapping_mul(0xD6E8_FEB8_6659_FD93).to_le_bytes());
+            uuid[6] = uuid[6] & 0x0f | 0x40;
+            uuid[8] = uuid[8] & 0x3f | 0x80;
+            block.uuid = uuid;
+        }
+        // As after a crash, so that what was synced behind it is taken in.
+        block.state = (block.state.get() & !STATE_VALID).into();
+        if !leads(device, &block) {
+            block.state = (block.state.get() | STATE_VALID).into();
+        }
+        if block.geometry(device.len()).is_err() || !leads(device, &block) {
+            continue;
+        }
+        let cno = block.last_cno;
+        let bytes = block.clone().to_disk();
+        for copy in [Copy::Primary, Copy::Secondary] {
+            if copy == Copy::Primary || !block.secondary_is_bogus(device.len()) {
+                device.write_durably(place(device, copy), &bytes)?;
+            }
+        }
+        return Ok(vec![format!(
+            "both super blocks are lost: new ones lead to checkpoint {cno}, the newest that the logs hold; the \
+             volume's name and UUID are lost"
+        )]);
+    }
+    Err(lost(&"no log leads to a whole tree"))
+}
+
+/// Puts both copies right where one of them is whole and leads to a super root, or neither is whole; with `torn` also
+/// where only the checksum of the log one leads to is wrong. `None`: nothing is to be done, or neither leads anywhere,
+/// and the log has to be searched.
+pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Option<Vec<String>>> {
     let copies = [Copy::Primary, Copy::Secondary].map(|c| (c, read(device, place(device, c))));
     if copies.iter().all(|(_, b)| b.is_none()) {
-        return Err(Error::Hopeless("both super blocks are lost".into()));
+        return from_nothing(device, seed).map(Some);
     }
     let good = |b: &Option<SuperBlock>| {
         b.as_ref().is_some_and(|b| b.geometry(device.len()).is_ok() && leads(device, b))

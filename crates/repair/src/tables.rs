@@ -12,6 +12,7 @@ use crate::Stage;
 
 const IFILE: u64 = 6;
 const DAT: u64 = 3;
+const SUFILE: u64 = 5;
 
 /// The checkpoint a finding is about is the newest, or none.
 fn is_current(f: &Finding, report: &Report) -> bool {
@@ -29,6 +30,13 @@ pub(crate) fn wounds<'a>(
     let silent = |f: &Finding| {
         matches!(f.id, "dat-own-block" | "dat-attribution" | "map-owner" | "sufile-nblocks")
             && segment_of(f, g).is_some_and(|s| silent.contains(&s))
+    };
+    // Where the usage file makes no sense, what it does not know of lies where it should all the same.
+    let usage = found.iter().any(|f| f.id.starts_with("sufile-") || f.place.ino == Some(SUFILE));
+    let silent = |f: &Finding| {
+        let known = |b: u64| g.is_some_and(|g| g.holds(BlockNr(b)));
+        let uncovered = matches!(f.id, "dat-own-place" | "dat-blocknr") && f.place.block.is_some_and(known);
+        silent(f) || (usage && uncovered)
     };
     let mut w = Wounds::default();
     let mut mine = Vec::new();

@@ -147,11 +147,18 @@ pub(crate) fn wounds(work: &Work, keep: bool) -> Wounds {
     Wounds { keep, lost_inodes: work.lost.clone(), ..Wounds::default() }
 }
 
-/// Mends the current tree.
-pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<()> {
+/// Mends the current tree. Returns inodes that were made such that they can be opened: what else is wrong with them
+/// shows then.
+pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
+    let mut opened = Vec::new();
+    for ino in mender.make_possible(&work.doubted)? {
+        said.push(format!("inode {ino} is given possible values where they were impossible"));
+        opened.push(ino.0);
+    }
     for (nr, fix) in &work.inodes {
         let ino = Ino(*nr);
         match fix {
+            Fix::Rebuild | Fix::Restore if opened.contains(nr) => {}
             Fix::Blocks => {
                 mender.recount_blocks(ino)?;
                 said.push(format!("the blocks of inode {ino} are counted again"));
@@ -181,7 +188,7 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
     if work.names {
         dirs::mend(mender.volume(), &work.directories, said)?;
     }
-    Ok(())
+    Ok(opened)
 }
 
 fn sound_root(mender: &mut Mender) -> bool {

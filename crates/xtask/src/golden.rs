@@ -129,7 +129,7 @@ pub fn golden(rig: &Rig) -> Result<()> {
 }
 
 /// Where large files hold data: the guest reads far offsets only where it is told to look.
-fn probes(target: &mut FsTarget, tree: FsTree) -> Result<Vec<(u64, u64)>> {
+pub(crate) fn probes(target: &mut FsTarget, tree: FsTree) -> Result<Vec<(u64, u64)>> {
     let fs = &mut target.fs;
     let mut found = Vec::new();
     let mut todo = vec![Ino::ROOT];

@@ -161,7 +161,11 @@ enum Verb {
     /// Silt writes on in volumes that the kernel wrote, and the kernel reads them again.
     Golden,
     /// Damaged golden volumes are repaired, and the kernel takes them over.
-    Repair,
+    Repair {
+        /// One volume of them.
+        #[arg(long)]
+        sample: bool,
+    },
     /// The kernel takes apart block maps of every shape that Silt leaves behind.
     Shapes,
     /// Compares file systems side by side; root only. `cargo xtask bench --help` says more.
@@ -317,7 +321,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
             roundtrip::round_trip(&Rig::find()?, &plan)?;
         }
         Verb::Golden => golden::golden(&Rig::find()?)?,
-        Verb::Repair => repair::repair(&Rig::find()?)?,
+        Verb::Repair { sample } => repair::repair(&Rig::find()?, sample)?,
         Verb::Shapes => shapes::shapes(&Rig::find()?)?,
         Verb::Bench { arguments } => bench::bench(&root(), &arguments)?,
         Verb::Grub => grub::grub(&Rig::find()?)?,

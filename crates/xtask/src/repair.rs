@@ -2,11 +2,12 @@
 //! mounts each for writing, finds what Silt finds in the tree and in all snapshots, runs its cleaner to the end and
 //! unmounts; a check finds nothing afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use silt_device::MemoryDevice;
+use silt_fs::Tree as FsTree;
 use silt_fs_model::FsTarget;
 use silt_model::manifest::Columns;
 use silt_model::target::{Target, Tree};
@@ -14,7 +15,7 @@ use silt_repair::{Options, errors, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Options as CheckOptions, check};
 
-use crate::golden::{snapshot_trees, store};
+use crate::golden::{self, snapshot_trees, store};
 use crate::guest;
 use crate::rig::Rig;
 use crate::scratch::Scratch;
@@ -74,41 +75,76 @@ struct Case {
     name: String,
     broken: MemoryDevice,
     options: Options,
+    /// Checkpoints that become snapshots after the repair, so that the kernel can show them.
+    shown: Vec<u64>,
 }
 
-fn cases() -> Vec<Case> {
+/// The golden volumes of the campaign, and of its sample.
+const VOLUMES: &[&str] = &["basic-4k", "basic-1k", "gc-4k", "btree-1k"];
+const SAMPLE: &[&str] = &["gc-4k"];
+
+/// Checkpoints that are shown of a volume after going back.
+const SHOWN: usize = 6;
+
+fn cases(volumes: &[&'static str]) -> Vec<Case> {
     let mut all = Vec::new();
-    for volume in ["basic-4k", "basic-1k", "gc-4k", "btree-1k"] {
+    for volume in volumes {
         for (class, damage) in DAMAGE {
             let mut s = Surgeon::golden(volume);
             damage(&mut s);
             let options = Options { drop_snapshots: true, ..options() };
-            all.push(Case { name: format!("{volume}, {class}"), broken: s.device, options });
+            all.push(Case {
+                name: format!("{volume}, {class}"),
+                broken: s.device,
+                options,
+                shown: Vec::new(),
+            });
         }
         let sound = Surgeon::golden(volume);
         let every = silt_engine::mend::snapshots(Arc::new(sound.device.fork())).unwrap_or_default();
-        let past = every.into_iter().chain([sound.cno().saturating_sub(1)]);
-        for c in past {
+        let past: BTreeSet<u64> = every.into_iter().chain([sound.cno().saturating_sub(1)]).collect();
+        for (n, c) in past.into_iter().enumerate() {
             let options = Options { to_checkpoint: Some(c), ..options() };
-            all.push(Case {
-                name: format!("{volume}, roll-back to {c}"),
-                broken: sound.device.fork(),
-                options,
-            });
+            // What lies between is read before and after the cleaner ran, or left to it.
+            let between: Vec<u64> = (c..sound.cno()).collect();
+            let shown = if n == 0 {
+                between.iter().copied().step_by(between.len().div_ceil(SHOWN).max(1)).collect()
+            } else {
+                Vec::new()
+            };
+            let name = format!("{volume}, roll-back to {c}, {} shown", shown.len());
+            all.push(Case { name, broken: sound.device.fork(), options, shown });
         }
     }
     all
+}
+
+/// Makes the checkpoints there are of `cnos` snapshots.
+fn show(device: &Arc<MemoryDevice>, cnos: &[u64]) -> Result<()> {
+    if cnos.is_empty() {
+        return Ok(());
+    }
+    let options = silt_engine::OpenOptions { now: NOW, ..Default::default() };
+    let (mut volume, _) = silt_engine::Volume::open(device.clone(), &options)?;
+    for c in cnos {
+        match volume.make_snapshot(silt_format::Cno(*c)) {
+            Ok(()) | Err(silt_engine::Error::NoCheckpoint(_)) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    volume.close(NOW)?;
+    Ok(())
 }
 
 fn options() -> Options {
     Options { now: NOW, seed: 11, cache_bytes: 64 << 20, ..Options::default() }
 }
 
-/// Repairs all of them; one guest looks at them.
-pub fn repair(rig: &Rig) -> Result<()> {
+/// Repairs golden volumes damaged in every way, or some of them for a `sample`; one guest looks at them.
+pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
     let scratch = Scratch::new("repair")?;
     let (mut turns, mut names, mut bad) = (Vec::new(), Vec::new(), 0);
-    for (n, case) in cases().into_iter().enumerate() {
+    for (n, case) in cases(if sample { SAMPLE } else { VOLUMES }).into_iter().enumerate() {
         let made = plan(Arc::new(case.broken.fork()), &case.options)?;
         if errors(&made.after) > 0 || made.is_empty() {
             println!("{}: {} errors are left, {:?}", case.name, errors(&made.after), made.stopped);
@@ -116,20 +152,30 @@ pub fn repair(rig: &Rig) -> Result<()> {
             continue;
         }
         made.apply(&case.broken)?;
+        let mended = Arc::new(case.broken);
+        show(&mended, &case.shown)?;
         let image = scratch.join(&format!("{n}.img"));
-        let device = store(&case.broken, &image)?;
+        let device = store(&mended, &image)?;
         let options = silt_engine::OpenOptions { read_only: true, now: NOW, ..Default::default() };
         let (volume, _) = silt_engine::Volume::open(device.clone(), &options)?;
         let block_size = volume.geometry().bs();
         let snapshots: BTreeMap<u32, u64> = (0..).zip(volume.snapshots()?.into_iter().map(|c| c.0)).collect();
         drop(volume);
         // Reading is done on a copy: opening for writing is the kernel's.
-        let copy: Arc<dyn silt_device::Device> = Arc::new(case.broken.fork());
+        let copy: Arc<dyn silt_device::Device> = Arc::new(mended.fork());
         let mut target = FsTarget::open(copy, silt_fs::Options::default(), NOW + 1000)?;
         let mut read: Trees = snapshot_trees(&mut target, &snapshots)?;
         read.live = target.manifest(Tree::Live, Columns::ALL).map_err(|e| anyhow!(e))?;
+        let mut probes = golden::probes(&mut target, FsTree::Live)?;
+        for c in snapshots.values() {
+            target.fs.volume_mut().open_view(silt_format::Cno(*c))?;
+            probes.extend(golden::probes(&mut target, FsTree::Past(*c))?);
+        }
+        probes.sort_unstable();
+        probes.dedup();
         drop((target, device));
         turns.push(KernelTurn {
+            probes,
             before: vec![(read, Columns::ALL)],
             snapshots,
             snapshots_made: 100,

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::rig::{self, Rig};
 use crate::suites::Programs;
 use crate::tree::Files;
-use crate::{cuts, datasync, golden, grub, hostile, kill, roundtrip, scratch, shapes, suites, tree, uring};
+use crate::{
+    cuts, datasync, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes, suites, tree, uring,
+};
 
 /// Runs cargo in the project.
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
@@ -126,6 +128,7 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
     let kernel = || -> Result<()> {
         clock.step("the kernel's own volumes", || golden::golden(&rig))?;
         clock.step("block maps of every shape", || shapes::shapes(&rig))?;
+        clock.step("repair, judged by the kernel", || repair::repair(&rig, true))?;
         clock.step("power cuts, looked at by the kernel", || cuts::sample(&rig, cuts::SAMPLE, 1, 2))?;
         clock.step("round trip", || roundtrip::round_trip(&rig, &histories))
     };

@@ -9,13 +9,15 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use silt_control::{ControlError, Kind, mounts};
-use silt_device::{Access, FileDevice, OpenOptions};
-use silt_verify::{Depth, Options, Report, Watch};
+use silt_device::{Access, Device, FileDevice, OpenOptions};
+use silt_verify::{Depth, Options, Watch};
 
-use super::check;
+use super::{check, repair};
 use crate::failure::{Failure, Result, complain};
 use crate::interrupt::Interruptible;
 use crate::output::Output;
@@ -23,6 +25,8 @@ use crate::progress::Stages;
 
 /// Nothing was found.
 const SOUND: u8 = 0;
+/// Errors were found and mended.
+const MENDED: u8 = 1;
 /// Errors are left.
 const LEFT: u8 = 4;
 /// It could not be looked at.
@@ -204,19 +208,85 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
         return Ok(SOUND);
     }
     out.line(check::summary(&name.to_string(), &report, errors, false))?;
-    let code = mend(asked, &report, &mut out)?;
+    drop(device);
+    let code = mend(asked, path, &mut out)?;
     out.finish()?;
     Ok(code)
 }
 
+/// Findings whose mending loses nothing: copies of super blocks, counts, bits and lists that follow from the rest.
+const HARMLESS: &[&str] = &[
+    "super-block-copy",
+    "super-block-agreement",
+    "super-block-other-cursor",
+    "sufile-clean-count",
+    "sufile-dirty-count",
+    "sufile-last-alloc",
+    "cpfile-count",
+    "cpfile-block-count",
+    "cpfile-snapshot-list",
+    "cpfile-snapshot-flags",
+    "cpfile-snapshot-count",
+    "cpfile-inodes-count",
+    "cpfile-blocks-count",
+    "palloc-free-count",
+    "palloc-descriptor",
+    "inode-reserved-bits",
+    "inode-blocks",
+];
+
 /// What is done about what was found. The one place where a repair is begun; the exit code then says whether anything
 /// is left.
-fn mend(asked: &Asked, _found: &Report, out: &mut Output) -> Result<u8> {
-    if (asked.yes || asked.preen) && !asked.only_look {
-        out.line("nothing was mended: that is not done from here")?;
+fn mend(asked: &Asked, path: &Path, out: &mut Output) -> Result<u8> {
+    let hint = "run silt check for the whole picture, and silt repair --dry-run for what can be mended";
+    if asked.only_look || !(asked.yes || asked.preen) {
+        out.line(hint)?;
+        return Ok(LEFT);
     }
-    out.line("run silt check for the whole picture, and silt repair --dry-run for what can be mended")?;
-    Ok(LEFT)
+    let device: Arc<dyn Device> =
+        Arc::new(silt_device::open(path, Access::ReadWrite, &OpenOptions::default())?);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let options = silt_repair::Options {
+        now,
+        seed: getrandom::u64().unwrap_or(now),
+        cache_bytes: 64 << 20,
+        ..silt_repair::Options::default()
+    };
+    let plan = silt_repair::plan(device.clone(), &options).map_err(repair::failed)?;
+    let left = silt_repair::errors(&plan.after);
+    let harmless = left == 0 && plan.before.errors().all(|f| HARMLESS.contains(&f.id));
+    if plan.is_empty() || !(asked.yes || harmless) {
+        out.line("nothing was mended: not all of it can be, or not without losing something")?;
+        out.line(hint)?;
+        return Ok(LEFT);
+    }
+    if asked.yes {
+        let identity = repair::identity(&*device);
+        let uuid = uuid::Uuid::from_bytes(identity);
+        let dir = super::scrub::state_dir()?.join("repair");
+        std::fs::create_dir_all(&dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+        let file = dir.join(format!("{uuid}-{now}.undo"));
+        silt_device::undo::save(&file, &*device, identity, plan.overlay())?;
+        out.line(format!(
+            "what is overwritten is saved: silt repair {} --take-back {}",
+            path.display(),
+            file.display()
+        ))?;
+    }
+    plan.apply(&*device).map_err(repair::failed)?;
+    for line in plan.rounds.iter().flat_map(|r| &r.done) {
+        out.line(format!("mended: {line}"))?;
+    }
+    let name = path.display();
+    if left == 0 {
+        out.line(format!("{name}: everything is mended"))?;
+        return Ok(MENDED);
+    }
+    for f in plan.after.errors().take(10) {
+        out.line(format!("left: [{}] {}: {}", f.id, f.place, f.message))?;
+    }
+    out.line(format!("{name}: {left} errors are left"))?;
+    Ok(MENDED | LEFT)
 }
 
 fn open(path: &Path) -> Result<FileDevice> {

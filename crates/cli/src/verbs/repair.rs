@@ -149,7 +149,7 @@ fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
     })
 }
 
-fn failed(e: silt_repair::Error) -> Failure {
+pub(super) fn failed(e: silt_repair::Error) -> Failure {
     match e {
         silt_repair::Error::Engine(e) => e.into(),
         silt_repair::Error::Device(e) => e.into(),
@@ -218,7 +218,7 @@ fn go_on(args: &Args) -> Result<bool> {
 }
 
 /// The volume's UUID as far as it can be read: tells whose an undo file is.
-fn identity(device: &dyn Device) -> [u8; 16] {
+pub(super) fn identity(device: &dyn Device) -> [u8; 16] {
     silt_engine::read_super_block(device).map_or([0; 16], |b| b.uuid)
 }
 

@@ -12,6 +12,7 @@ mod back;
 mod bits;
 mod checkpoints;
 mod evacuate;
+mod inodes;
 mod mapped;
 mod moves;
 mod nodes;
@@ -21,6 +22,7 @@ mod table;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use silt_device::Device;
@@ -109,7 +111,8 @@ impl Mender {
             supers.first.1.state = (supers.first.1.state.get() & !STATE_ERROR).into();
         }
         let store = Store::new(device, geometry, options.cache_bytes);
-        let dat = Dat::new(&geometry, found.root.dat, Cno(found.last.cno).next());
+        let mut dat = Dat::new(&geometry, found.root.dat, Cno(found.last.cno).next());
+        dat.lenient = true;
         let cpfile = CpFile::bare(found.root.cpfile);
         let sufile = SuFile::bare(found.root.sufile);
         let ifile = IFile::none(&geometry);
@@ -213,6 +216,29 @@ impl Mender {
     /// of its data blocks.
     pub fn rebuild(&mut self, ino: Ino) -> Result<u64> {
         self.volume.rebuild_inode(ino, self.end_of_log)
+    }
+
+    /// Makes the entries of all inodes but `doubted` such that they can be opened, as far as that can be told;
+    /// returns those that were not.
+    pub fn make_possible(&mut self, doubted: &BTreeSet<u64>) -> Result<Vec<Ino>> {
+        let v = &mut self.volume;
+        let mut all = vec![Ino::ROOT];
+        v.for_each_inode(0, |ino, raw| {
+            if crate::inode::check(&v.store.geometry, raw).is_err() {
+                all.push(ino);
+            }
+            ControlFlow::Continue(())
+        })?;
+        let mut made = Vec::new();
+        for ino in all.into_iter().filter(|i| !doubted.contains(&i.0)) {
+            match v.make_possible(ino) {
+                Ok(true) => made.push(ino),
+                // What cannot be read is another's to mend.
+                Ok(false) | Err(Error::Format { .. } | Error::Device(_) | Error::NoInode(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(made)
     }
 
     /// Clears the entry of a reserved inode.

@@ -134,7 +134,5 @@ pub fn checkpoint_at(device: Arc<dyn Device>, at: u64) -> Result<Option<u64>> {
 
 /// An error that says what to do.
 pub(crate) fn no_tree(cno: u64) -> Error {
-    Error::Invalid(format!(
-        "the entry of checkpoint {cno} is lost; go back to an older one with --to-checkpoint"
-    ))
+    Error::Invalid(format!("the entry of checkpoint {cno} is lost; go back to an older one with --roll-back"))
 }

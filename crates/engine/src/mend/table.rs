@@ -35,14 +35,41 @@ impl Volume {
         let layout = self.dat.palloc.layout;
         self.dat.file.map = Map::empty();
         let (mut blocks, max) = (0u64, self.store.geometry.max_key());
-        for (offset, (_, at)) in newest {
+        for (offset, (_, at)) in &newest {
+            let (offset, at) = (*offset, *at);
             let possible = offset / layout.blocks_per_desc() * layout.groups_per_desc() < layout.ngroups();
-            if offset <= max && possible {
+            if offset <= max && possible && !self.is_given_up(offset, &newest) {
                 self.dat.adopt(&self.store, offset, BlockNr(at))?;
                 blocks += 1;
             }
         }
         Ok(format!("the map of the translation table is built anew from the logs: {blocks} blocks"))
+    }
+
+    /// Whether a block of the DAT holds nothing that is in use, by its group's descriptor and bitmap: such blocks
+    /// are taken out of the file, and their last records lie in segments that were given back since.
+    fn is_given_up(&self, offset: u64, newest: &BTreeMap<u64, (u64, u64)>) -> bool {
+        let layout = self.dat.palloc.layout;
+        let read = |offset: u64| {
+            let at = newest.get(&offset)?.1;
+            self.store.read(silt_device::Kind::Tables, BlockNr(at)).ok()
+        };
+        let (group, first) = match layout.kind(offset) {
+            Part::Descriptor { .. } => return false,
+            Part::Bitmap { group } => (group, None),
+            Part::Entries { first } => (layout.group(first), Some(first)),
+        };
+        let (desc, byte) = layout.desc(group);
+        if let Some(Ok(free)) = read(desc).map(|b| b.get(byte..byte + 4).unwrap_or(&[]).try_into())
+            && u64::from(u32::from_le_bytes(free)) == layout.entries_per_group()
+        {
+            return true;
+        }
+        let Some(bits) = read(layout.bitmap_block(group)) else { return false };
+        let taken = |v: u64| bits.get(layout.bit(v) / 8).is_none_or(|b| b >> (layout.bit(v) % 8) & 1 == 1);
+        first.is_some_and(|first| {
+            !(first..first + layout.entries_per_block()).any(|v| layout.group(v) == group && taken(v))
+        })
     }
 
     /// Puts zeroes in the place of blocks of the DAT that cannot be read, or that are asked for; returns their
@@ -151,15 +178,30 @@ impl Volume {
         }
     }
 
+    /// Whether the segment usage file says that a block is in use.
+    fn is_in_use(&self, at: BlockNr) -> bool {
+        let g = self.store.geometry;
+        if !g.holds(at) {
+            return false;
+        }
+        let s = g.segment_of(at);
+        let used = |e: silt_format::segment_usage::SuEntry| {
+            e.is_dirty() && at.0 - g.segment_start(s).0 < u64::from(e.nblocks.get())
+        };
+        s == self.cursor.segment || self.sufile.entry(&self.store, &self.dat, s).is_ok_and(used)
+    }
+
     /// Second step for suspect entries: who maps the block says how long it lives; what nothing maps is free,
-    /// unless part of the maps cannot be read.
+    /// unless part of the maps cannot be read. But where a segment in use still has a record of the block, its number
+    /// stays taken by a block that is dead since it was born: cleaners go by records, and would take an old copy for
+    /// the block that got the number since (13.4).
     pub(crate) fn mend_lifetimes(
         &mut self,
         suspects: &Bits,
         records: &hashbrown::HashMap<u64, Record>,
         mappers: &Mappers,
     ) -> Result<Vec<String>> {
-        let (mut freed, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64);
+        let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
         if suspects.contains(0) {
             self.set_entry(0, DatEntry { blocknr: 0.into(), start: 0.into(), end: 0.into(), rsv: 0.into() })?;
             self.set_taken(0, true)?;
@@ -169,7 +211,18 @@ impl Volume {
                 continue;
             }
             let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else {
-                if mappers.broken.is_empty() {
+                if !mappers.broken.is_empty() {
+                    continue;
+                }
+                if let Some(r) = records.get(&v).copied().filter(|r| self.is_in_use(BlockNr(r.at))) {
+                    let e = self.dat.entry(&self.store, VBlockNr(v)).ok();
+                    let at = self.start_of(&r, e.as_ref());
+                    let dead =
+                        DatEntry { blocknr: r.at.into(), start: at.into(), end: at.into(), rsv: 0.into() };
+                    self.set_entry(v, dead)?;
+                    self.set_taken(v, true)?;
+                    ended += 1;
+                } else {
                     let e = DatEntry { blocknr: 0.into(), start: 1.into(), end: 1.into(), rsv: 0.into() };
                     self.set_entry(v, e)?;
                     self.set_taken(v, false)?;
@@ -221,6 +274,7 @@ impl Volume {
         };
         say(set, "get the place and the lifetime that logs and trees say");
         say(freed, "that nothing maps are freed");
+        say(ended, "that nothing maps are dead from now on, for a cleaner to take");
         say(foreign, "are left: no log has the blocks for the files that map them");
         say(hopeless, "are lost: no log says where their blocks are");
         Ok(said)

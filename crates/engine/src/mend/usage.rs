@@ -124,13 +124,13 @@ impl Volume {
                 "{unknown} blocks of the translation table cannot be read: what they claim is not known"
             ));
         }
+        let whole = unknown == 0 && self.table_is_whole()?;
         for s in (0..g.nsegments).map(SegNr) {
             let e = self.sufile.entry(&self.store, &self.dat, s)?;
-            let mut wanted = self.usage_of(s, &e, claimed.get(&s.0).copied());
-            if unknown > 0 && wanted.is_clean() && cleared.contains(&su::place(&g, s).0) {
+            let mut wanted = self.usage_of(s, &e, claimed.get(&s.0).copied(), whole);
+            if !whole && wanted.is_clean() && cleared.contains(&su::place(&g, s).0) {
                 // Nothing says that it is free.
                 wanted.flags = su::DIRTY.into();
-                wanted.nblocks = u32::try_from(g.segment_blocks(s)).unwrap_or(u32::MAX).into();
             }
             if wanted != e {
                 said.push(format!("segment {s}: {} instead of {}", words(&wanted), words(&e)));
@@ -159,11 +159,22 @@ impl Volume {
         Ok(said)
     }
 
-    /// What the entry of a segment must be; `top` is how far somebody claims its blocks.
-    fn usage_of(&self, s: SegNr, e: &SuEntry, top: Option<u64>) -> SuEntry {
+    /// Whether every block of the DAT can be read: only then is what it does not claim nobody's.
+    fn table_is_whole(&self) -> Result<bool> {
+        let mut keys = Vec::new();
+        self.each_dat_block(|_, key| keys.extend(key))?;
+        Ok(keys.into_iter().all(|key| self.dat.file.block(&self.store, &Physical, key).is_ok()))
+    }
+
+    /// What the entry of a segment must be; `top` is how far somebody claims its blocks, `whole` whether everybody
+    /// who claims some was asked.
+    fn usage_of(&self, s: SegNr, e: &SuEntry, top: Option<u64>, whole: bool) -> SuEntry {
         let g = &self.store.geometry;
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX).into();
-        let flags = e.flags.get() & (su::ACTIVE | su::DIRTY | su::ERROR);
+        let known = su::ACTIVE | su::DIRTY | su::ERROR;
+        // No flag of an entry is believed that makes no sense.
+        let senseless = e.flags.get() & !known != 0 || u64::from(e.nblocks.get()) > g.segment_blocks(s);
+        let flags = if senseless { 0 } else { e.flags.get() & known };
         if s == self.cursor.segment {
             let nblocks = count(self.cursor.offset);
             let lastmod = if e.nblocks == nblocks { e.lastmod.get() } else { self.last_create };
@@ -186,7 +197,7 @@ impl Volume {
             return SuEntry { flags: flags.into(), ..*e };
         }
         let top = top.unwrap_or(0);
-        let said = u64::from(e.nblocks.get());
+        let said = if senseless { 0 } else { u64::from(e.nblocks.get()) };
         let mut last = None;
         let mut found = false;
         logs_of(&*self.store.device, g, s, u64::MAX, |log, _| {
@@ -197,17 +208,23 @@ impl Volume {
             found |= end == said;
             last = Some((end, log.header.create.get()));
         });
-        let flags = (flags | su::DIRTY).into();
+        let flags = flags | su::DIRTY;
         if found && said >= top {
-            return SuEntry { flags, ..*e };
+            return SuEntry { flags: flags.into(), ..*e };
         }
         match last {
-            // Garbage that may not be handed out: a cleaner takes it.
-            None if unused => SuEntry { flags, ..SuEntry::CLEAN },
-            None => {
-                SuEntry { lastmod: e.lastmod, nblocks: count(top.max(said.min(g.segment_blocks(s)))), flags }
+            // What is left in a segment is not to be read by a cleaner: the numbers of its blocks were given to others.
+            _ if unused && whole => SuEntry { flags: (flags & su::ERROR).into(), ..SuEntry::CLEAN },
+            // Garbage that may not be handed out: a cleaner takes it, unread.
+            _ if unused => SuEntry { flags: flags.into(), ..SuEntry::CLEAN },
+            None => SuEntry {
+                lastmod: e.lastmod,
+                nblocks: count(top.max(said.min(g.segment_blocks(s)))),
+                flags: flags.into(),
+            },
+            Some((end, create)) => {
+                SuEntry { lastmod: create.into(), nblocks: count(end.max(top)), flags: flags.into() }
             }
-            Some((end, create)) => SuEntry { lastmod: create.into(), nblocks: count(end.max(top)), flags },
         }
     }
 }

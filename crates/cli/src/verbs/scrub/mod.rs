@@ -83,7 +83,7 @@ fn state_file(args: &Args, uuid: &str) -> Result<PathBuf> {
 }
 
 /// `/var/lib/silt` for root, else in the user's directory for what programs remember.
-fn state_dir() -> Result<PathBuf> {
+pub(super) fn state_dir() -> Result<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     if let Some(state) = absolute("XDG_STATE_HOME") {
         return Ok(state.join("silt"));
@@ -92,7 +92,7 @@ fn state_dir() -> Result<PathBuf> {
         return Ok(PathBuf::from("/var/lib/silt"));
     }
     absolute("HOME").map(|home| home.join(".local/state/silt")).ok_or_else(|| {
-        Failure::usage("without HOME there is no place to keep how far a scrub is: name a file with --state")
+        Failure::usage("without HOME there is no place to keep state: for scrub, name a file with --state")
     })
 }
 
