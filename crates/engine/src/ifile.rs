@@ -10,6 +10,9 @@ use crate::palloc::{Palloc, Search};
 use crate::store::Store;
 use crate::{At, Error, Result};
 
+/// Blocks of entries that cannot be read and that a search passes over.
+const UNREADABLE_MOST: u64 = 4096;
+
 /// The ifile of the live tree, or of one checkpoint (then it is only read).
 pub struct IFile {
     pub file: MetaFile,
@@ -81,10 +84,12 @@ impl IFile {
     ) -> Result<u64> {
         let from = from.max(store.geometry.first_ino);
         let layout = self.palloc.layout;
-        // An entry that could not be written is no place for a new inode.
+        // An entry that could not be written is no place for a new inode. After many of them the search ends.
+        let patience = std::cell::Cell::new(UNREADABLE_MOST);
         let unreadable = |nr: u64| {
             let read = self.file.block(store, dat, layout.entry(nr).block);
-            read.is_err().then(|| layout.next_block(nr))
+            patience.set(patience.get().saturating_sub(u64::from(read.is_err())));
+            read.is_err().then(|| if patience.get() == 0 { u64::MAX } else { layout.next_block(nr) })
         };
         let skip = |nr| skip(nr).or_else(|| unreadable(nr));
         self.palloc

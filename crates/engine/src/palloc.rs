@@ -59,6 +59,10 @@ fn zero_bit(bitmap: &[u8], from: usize, to: usize) -> Option<usize> {
     None
 }
 
+/// Damaged groups that a search passes over. There may be more numbers than blocks: a map that makes no sense behind
+/// some place fails for all of them.
+const DAMAGED_MOST: u64 = 4096;
+
 impl Palloc {
     /// Whether the two blocks that say which entries of a group are taken agree, and the bitmap (none: all are
     /// free). Reads 8 bytes at a time: about as long as copying the block.
@@ -143,8 +147,16 @@ impl Palloc {
         let bits = per_group as usize;
         let mut group = self.layout.group(from);
         let mut bit = self.layout.bit(from);
+        let mut damaged = 0;
         'groups: while group < end_group.min(self.layout.ngroups()) {
-            if let Some(bitmap) = self.usable(file, store, r, group, trusted == Some(group)) {
+            let usable = self.usable(file, store, r, group, trusted == Some(group));
+            if usable.is_none() && !self.is_full(file, store, r, group) {
+                damaged += 1;
+                if damaged > DAMAGED_MOST {
+                    return Err(Error::corrupt(format!("group {group}"), self.name, "no group is sound"));
+                }
+            }
+            if let Some(bitmap) = usable {
                 while bit < bits {
                     let found = match &bitmap {
                         Some(b) => zero_bit(b, bit, bits),
@@ -166,6 +178,10 @@ impl Palloc {
         Ok(None)
     }
 
+    fn is_full<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R, group: u64) -> bool {
+        self.group_free(file, store, r, group).is_ok_and(|free| free == 0)
+    }
+
     /// The bitmap of a group (none: all are free) that is sound and has free entries.
     #[expect(clippy::option_option, reason = "a bitmap that is not there yet says that all is free")]
     fn usable<R: Resolve>(
@@ -176,7 +192,7 @@ impl Palloc {
         group: u64,
         trusted: bool,
     ) -> Option<Option<Block>> {
-        if self.group_free(file, store, r, group).is_ok_and(|free| free == 0) {
+        if self.is_full(file, store, r, group) {
             return None;
         }
         if trusted {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::judge::{Cost, Finding, Watchdog, judge};
+use crate::judge::{Cost, Finding, Watchdog, judge_some};
 use crate::patch::Changes;
+use crate::paths::PATHS;
 use crate::story::minimise;
 use crate::{Base, mutate};
 
@@ -49,6 +50,16 @@ pub struct Found {
     pub finding: Finding,
 }
 
+/// What a path took of a campaign.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Share {
+    pub images: u64,
+    /// Processor time of all.
+    pub time: Duration,
+    /// The largest figures.
+    pub most: Cost,
+}
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -62,9 +73,15 @@ pub struct Outcome {
     pub complained: u64,
     /// Images on which something was found.
     pub failing: u64,
+    /// Rescue could read something of it, a scrub came to its end, a repair was planned.
+    pub rescued: u64,
+    pub scrubbed: u64,
+    pub planned: u64,
     pub found: Vec<Found>,
     /// The largest figures by base.
     pub most: std::collections::BTreeMap<&'static str, (u64, Cost)>,
+    /// By path, as in [`crate::paths::PATHS`].
+    pub paths: [Share; PATHS.len()],
 }
 
 /// The base and the changes of image `number`.
@@ -103,7 +120,7 @@ pub fn run(campaign: &Campaign, progress: impl Fn(u64) + Sync) -> Outcome {
 }
 
 fn one(number: u64, base: &Base, changes: &Changes, outcome: &Mutex<Outcome>) {
-    let verdict = judge(base, &changes.apply(base));
+    let verdict = judge_some(base, &changes.apply(base), number);
     let mut new = Vec::new();
     {
         let mut o = outcome.lock();
@@ -115,6 +132,14 @@ fn one(number: u64, base: &Base, changes: &Changes, outcome: &Mutex<Outcome>) {
         o.walked += u64::from(verdict.seen.walked);
         o.complained += u64::from(verdict.seen.complained);
         o.failing += u64::from(!verdict.findings.is_empty());
+        o.rescued += u64::from(verdict.seen.rescued);
+        o.scrubbed += u64::from(verdict.seen.scrubbed);
+        o.planned += u64::from(verdict.seen.planned);
+        for (i, cost) in &verdict.costs {
+            let share = &mut o.paths[*i];
+            *share =
+                Share { images: share.images + 1, time: share.time + cost.time, most: share.most.max(*cost) };
+        }
         let most = o.most.entry(base.name).or_default();
         *most = (most.0 + 1, most.1.max(verdict.most));
         for finding in verdict.findings {

@@ -75,6 +75,8 @@ pub struct Verdict {
     pub findings: Vec<Finding>,
     /// The largest figures of any path.
     pub most: Cost,
+    /// What each path took that was run, by its place in [`PATHS`].
+    pub costs: Vec<(usize, Cost)>,
 }
 
 /// What a path took.
@@ -95,6 +97,16 @@ impl Cost {
             bytes: self.bytes.max(other.bytes),
             time: self.time.max(other.time),
             memory: self.memory.max(other.memory),
+        }
+    }
+
+    /// So many times as much, but for memory.
+    pub fn times(self, n: u32) -> Cost {
+        Cost {
+            requests: self.requests * u64::from(n),
+            bytes: self.bytes * u64::from(n),
+            time: self.time * n,
+            memory: self.memory,
         }
     }
 }
@@ -149,8 +161,8 @@ fn clock() -> Duration {
 }
 
 /// Runs one path over an image.
-pub fn run(path: &Path, base: &Base, image: &MemoryDevice, verdict: &mut Verdict) {
-    let limit = limit(base);
+pub fn run(path: &Path, base: &Base, image: &MemoryDevice, verdict: &mut Verdict) -> Cost {
+    let limit = limit(base).times(path.dear);
     let budget = Budget { requests: limit.requests, bytes: limit.bytes };
     let device = Arc::new(Watched::new(image.fork(), path.writes, budget));
     let mut seen = verdict.seen;
@@ -161,7 +173,8 @@ pub fn run(path: &Path, base: &Base, image: &MemoryDevice, verdict: &mut Verdict
     let memory = memory::peak(begun);
     let (requests, bytes) = device.reads();
     verdict.seen = seen;
-    verdict.most = verdict.most.max(Cost { requests, bytes, time, memory });
+    let cost = Cost { requests, bytes, time, memory };
+    verdict.most = verdict.most.max(cost);
     let mut found = |what| verdict.findings.push(Finding { path: path.name, what });
     if let Some(what) = panicked {
         found(Broken::Panic(what));
@@ -176,16 +189,36 @@ pub fn run(path: &Path, base: &Base, image: &MemoryDevice, verdict: &mut Verdict
         found(Broken::Time(time));
     }
     // What was written is held in memory too.
-    if memory > limit.memory + 2 * device.written().min(device.len()) {
+    if memory > limit.memory + path.copies * device.len() + 2 * device.written().min(device.len()) {
         found(Broken::Memory(memory));
     }
+    cost
 }
 
 /// Runs all paths over an image.
 pub fn judge(base: &Base, image: &MemoryDevice) -> Verdict {
+    judge_those(base, image, |_| true)
+}
+
+/// Runs those paths over an image that are the turn of this number: of each, one image in [`Path::every`].
+pub fn judge_some(base: &Base, image: &MemoryDevice, number: u64) -> Verdict {
+    judge_those(base, image, |i| {
+        // Numbers are mixed, since bases follow one another in turn, too.
+        let mixed = (number ^ ((i as u64) << 40)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        mixed.is_multiple_of(PATHS[i].every)
+    })
+}
+
+/// Runs the path of this name.
+pub fn judge_by(base: &Base, image: &MemoryDevice, path: &str) -> Verdict {
+    judge_those(base, image, |i| PATHS[i].name == path)
+}
+
+fn judge_those(base: &Base, image: &MemoryDevice, wanted: impl Fn(usize) -> bool) -> Verdict {
     let mut verdict = Verdict::default();
-    for path in &PATHS {
-        run(path, base, image, &mut verdict);
+    for (i, path) in PATHS.iter().enumerate().filter(|(i, _)| wanted(*i)) {
+        let cost = run(path, base, image, &mut verdict);
+        verdict.costs.push((i, cost));
     }
     verdict
 }

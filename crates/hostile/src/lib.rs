@@ -16,9 +16,9 @@
 pub mod base;
 pub mod campaign;
 pub mod control;
+pub mod corpus;
 pub mod fields;
 pub mod fuse;
-
 pub mod index;
 pub mod judge;
 pub mod make;
@@ -29,8 +29,8 @@ pub mod paths;
 pub mod seeds;
 pub mod story;
 pub mod targets;
-
 pub mod watched;
+pub mod worst;
 
 pub use base::Base;
 pub use judge::{Finding, Verdict, judge};

@@ -10,8 +10,8 @@ use silt_format::{Cno, Ino, SegNr};
 use silt_fs::{Context, Fs, Options, Seek, SetAttr, WriteFlags, fallocate_mode, rename_flags};
 use silt_verify::Moment;
 
-use crate::control;
 use crate::watched::Watched;
+use crate::{control, worst};
 
 /// What came of an image, for counting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,6 +28,12 @@ pub struct Seen {
     pub walked: bool,
     /// The check found an error.
     pub complained: bool,
+    /// Rescue found a moment of which something can be read.
+    pub rescued: bool,
+    /// A scrub came to its end.
+    pub scrubbed: bool,
+    /// A repair was planned.
+    pub planned: bool,
 }
 
 /// One way through the product.
@@ -35,17 +41,35 @@ pub struct Path {
     pub name: &'static str,
     /// Whether it may write.
     pub writes: bool,
+    /// One of so many random images goes this way: the dear ones are rarer.
+    pub every: u64,
+    /// How often what an image may cost one path ([`crate::judge::limit`]) this one may cost.
+    pub dear: u32,
+    /// Bytes it may hold beside what one path may, as a multiple of the image's size: what it tries in memory.
+    pub copies: u64,
+    /// The coverage-guided target that goes this way.
+    pub target: &'static str,
     pub run: fn(&Arc<Watched>, &mut Seen),
 }
 
+const fn path(name: &'static str, every: u64, dear: u32, run: fn(&Arc<Watched>, &mut Seen)) -> Path {
+    Path { name, writes: false, every, dear, copies: 0, target: "volume", run }
+}
+
 /// All ways.
-pub const PATHS: [Path; 6] = [
-    Path { name: "mount read-only and walk", writes: false, run: look },
-    Path { name: "mount and write", writes: true, run: use_it },
-    Path { name: "check", writes: false, run: check },
-    Path { name: "plain reader", writes: false, run: read_plainly },
-    Path { name: "control requests that look", writes: false, run: control::look },
-    Path { name: "control requests that change", writes: true, run: control::change },
+pub const PATHS: [Path; 12] = [
+    path("mount read-only and walk", 1, 1, look),
+    Path { writes: true, ..path("mount and write", 1, 1, use_it) },
+    path("check as a mount needs it", 1, 1, check_mount),
+    path("check", 3, 1, check),
+    path("plain reader", 4, 1, read_plainly),
+    path("control requests that look", 2, 1, control::look),
+    Path { writes: true, ..path("control requests that change", 2, 1, control::change) },
+    Path { target: "rescue", ..path("rescue", 8, 2, worst::rescue) },
+    Path { target: "rescue", ..path("rescue of a damaged copy", 16, 3, worst::rescue_damaged) },
+    Path { target: "rescue", ..path("rescue and copy out", 32, 2, worst::copy_out) },
+    Path { target: "rescue", ..path("scrub", 8, 3, worst::scrub) },
+    Path { target: "repair", copies: 2, ..path("plan a repair", 32, 20, worst::repair) },
 ];
 
 /// The time of all paths in seconds.
@@ -55,7 +79,7 @@ const MOST_NAMES: u64 = 600;
 /// Most bytes read of one file from its beginning.
 const MOST_READ: u64 = 1 << 19;
 
-fn options(read_only: bool) -> OpenOptions {
+pub(crate) fn options(read_only: bool) -> OpenOptions {
     OpenOptions {
         read_only,
         cache_bytes: CACHE,
@@ -73,7 +97,7 @@ fn open(device: &Arc<Watched>, read_only: bool) -> Option<Volume> {
     Volume::open(device.clone() as Arc<dyn Device>, &options(read_only)).ok().map(|(volume, _)| volume)
 }
 
-fn file_system(volume: Volume) -> Fs {
+pub(crate) fn file_system(volume: Volume) -> Fs {
     Fs::new(volume, &Options { index_bytes: 1 << 20, access_times: 100, seed: 5 })
 }
 
@@ -143,7 +167,7 @@ fn live(volume: &mut Volume) {
 }
 
 /// Walks a tree with bounds of its own, since a crafted one may have loops.
-fn walk(fs: &mut Fs, tree: Tree) {
+pub(crate) fn walk(fs: &mut Fs, tree: Tree) {
     let mut seen = HashSet::new();
     let mut todo = vec![Ino::ROOT];
     let mut left = MOST_NAMES;
@@ -298,13 +322,19 @@ fn write(fs: &mut Fs) {
     let _ = fs.sync_all(NOW + 11);
 }
 
-/// The check, of all checkpoints.
+fn check_options() -> silt_verify::Options {
+    silt_verify::Options { cache_bytes: CACHE as usize, ..silt_verify::Options::default() }
+}
+
+/// What `fsck` looks at before a mount.
+fn check_mount(device: &Arc<Watched>, _: &mut Seen) {
+    let options = silt_verify::Options { depth: silt_verify::Depth::Mount, ..check_options() };
+    let _ = silt_verify::check(&**device, &options);
+}
+
+/// The check, of all checkpoints, and what its findings come to.
 fn check(device: &Arc<Watched>, seen: &mut Seen) {
-    let options = silt_verify::Options {
-        all_checkpoints: true,
-        cache_bytes: CACHE as usize,
-        ..silt_verify::Options::default()
-    };
+    let options = silt_verify::Options { all_checkpoints: true, ..check_options() };
     let report = silt_verify::check(&**device, &options);
     seen.walked = report.stats.trees_walked > 0;
     seen.complained = !report.is_clean();
@@ -313,6 +343,8 @@ fn check(device: &Arc<Watched>, seen: &mut Seen) {
     for finding in report.findings.iter().take(100) {
         let _ = finding.to_string();
     }
+    let impacts = silt_verify::explain(&**device, &options, &report, &silt_verify::Unwatched);
+    assert_eq!(impacts.len(), report.findings.len(), "one for each finding");
 }
 
 /// The reader of the check.

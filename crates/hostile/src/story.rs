@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Base;
-use crate::judge::{Finding, judge};
+use crate::judge::{Finding, judge_by};
 use crate::patch::Changes;
 
 /// A kept case: `regressions/*.json`.
@@ -19,7 +19,9 @@ pub struct Case {
 
 /// Takes out every change without which the same promise is still broken.
 pub fn minimise(base: &Base, changes: &Changes, finding: &Finding) -> Changes {
-    let still = |c: &Changes| judge(base, &c.apply(base)).findings.iter().any(|f| f.is_like(finding));
+    let still = |c: &Changes| {
+        judge_by(base, &c.apply(base), finding.path).findings.iter().any(|f| f.is_like(finding))
+    };
     let mut best = changes.clone();
     let mut i = 0;
     while i < best.patches.len() && best.patches.len() > 1 {

@@ -24,7 +24,7 @@ use crate::{Base, fuse};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets. `fuzz/fuzz_targets` has a file for each.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     ("super_block", super_block),
     ("summary", log_summary),
     ("super_root", super_root),
@@ -36,7 +36,9 @@ pub const TARGETS: [Target; 13] = [
     ("usage", usage),
     ("directory", directory),
     ("palloc", allocator),
-    ("volume", volume),
+    ("volume", |data| volume("volume", data)),
+    ("rescue", |data| volume("rescue", data)),
+    ("repair", |data| volume("repair", data)),
     ("requests", requests),
 ];
 
@@ -354,15 +356,17 @@ fn allocator(data: &[u8]) {
     }
 }
 
-/// Bases of the target `volume`: small ones, so that much is tried.
+/// Bases of the targets that go through whole volumes: small ones, so that much is tried.
 const BASES: [&str; 4] = ["small-1k", "cut-1k", "tail-4k", "small-4k"];
 
-fn volume(data: &[u8]) {
+/// All paths of a target over an image that the bytes choose.
+fn volume(target: &str, data: &[u8]) {
     let Some((which, data)) = data.split_first() else { return };
     let base = Base::get(BASES[usize::from(*which) % BASES.len()]);
     let image = mutate::decode(&base, data).apply(&base);
     let limit = limit(&base);
-    for path in &PATHS {
+    for path in PATHS.iter().filter(|p| p.target == target) {
+        let limit = limit.times(path.dear);
         let budget = Budget { requests: limit.requests, bytes: limit.bytes };
         let device = Arc::new(Watched::new(image.fork(), path.writes, budget));
         (path.run)(&device, &mut Seen::default());

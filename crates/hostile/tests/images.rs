@@ -2,6 +2,7 @@
 
 use silt_hostile::campaign::{self, Campaign};
 use silt_hostile::memory::Meter;
+use silt_hostile::paths::PATHS;
 
 #[global_allocator]
 static METER: Meter = Meter;
@@ -33,10 +34,8 @@ fn no_image_breaks_a_promise() {
         outcome.closed,
         outcome.images
     );
-    assert!(
-        outcome.walked * 2 >= outcome.images,
-        "only {} of {} were walked",
-        outcome.walked,
-        outcome.images
-    );
+    let checks =
+        PATHS.iter().zip(&outcome.paths).find(|(p, _)| p.name == "check").map_or(0, |(_, s)| s.images);
+    assert!(checks * 4 > outcome.images, "only {checks} were checked");
+    assert!(outcome.walked * 2 >= checks, "only {} of {checks} were walked", outcome.walked);
 }

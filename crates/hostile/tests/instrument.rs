@@ -17,7 +17,12 @@ static METER: Meter = Meter;
 fn broken(writes: bool, f: fn(&Arc<Watched>, &mut Seen)) -> Vec<Broken> {
     let base = Base::get("small-1k");
     let mut verdict = Verdict::default();
-    run(&Path { name: "planted", writes, run: f }, &base, &base.device, &mut verdict);
+    run(
+        &Path { name: "planted", writes, every: 1, dear: 1, copies: 0, target: "", run: f },
+        &base,
+        &base.device,
+        &mut verdict,
+    );
     verdict.findings.into_iter().map(|f| f.what).collect()
 }
 
@@ -50,7 +55,9 @@ fn sound_bases_pass_and_their_structures_are_known() {
         let verdict = judge(&base, &base.device.fork());
         assert!(verdict.findings.is_empty(), "{name}: {}", verdict.findings[0]);
         let Seen { mounted, taken_over, closed, reopened, walked, .. } = verdict.seen;
+        let Seen { rescued, scrubbed, planned, .. } = verdict.seen;
         assert!(mounted && taken_over && closed && reopened && walked, "{name}: {:?}", verdict.seen);
+        assert!(rescued && scrubbed && planned, "{name}: {:?}", verdict.seen);
         for kind in silt_hostile::index::KINDS {
             // A small volume's DAT needs no nodes where blocks are large; golden ones lack some things.
             let known = base.index.hot.get(&kind).is_some_and(|t| !t.is_empty());

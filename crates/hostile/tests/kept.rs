@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use silt_hostile::corpus::{fuzz, inputs};
 use silt_hostile::memory::Meter;
 use silt_hostile::targets::{TARGETS, run};
 use silt_hostile::{Base, judge, story};
@@ -21,10 +22,6 @@ fn kept_images_break_nothing_any_more() {
     }
 }
 
-fn fuzz() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
-}
-
 fn files(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut out: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
@@ -36,12 +33,14 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 fn the_corpus_of_every_target_passes() {
     for (target, _) in TARGETS {
         assert!(fuzz().join("fuzz_targets").join(format!("{target}.rs")).exists(), "{target} has no program");
-        let corpus = files(&fuzz().join("corpus").join(target));
+        let corpus = inputs(target).unwrap();
         assert!(!corpus.is_empty(), "{target} has no corpus");
-        for file in corpus.iter().chain(&files(&fuzz().join("regressions").join(target))) {
-            let bytes = std::fs::read(file).unwrap();
+        let number = corpus.into_iter().enumerate().map(|(i, bytes)| (format!("input {i}"), bytes));
+        let found = files(&fuzz().join("regressions").join(target));
+        let found = found.into_iter().map(|f| (f.display().to_string(), std::fs::read(f).unwrap()));
+        for (what, bytes) in number.chain(found) {
             let result = std::panic::catch_unwind(|| run(target, &bytes));
-            assert!(result.is_ok(), "{}", file.display());
+            assert!(result.is_ok(), "{target}: {what}");
         }
     }
 }

@@ -21,3 +21,10 @@ pub fn hostile(program: &Path, images: u64, from: u64, keep: Option<&Path>) -> R
     let status = scratch::status(&mut command)?;
     if status.success() { Ok(()) } else { bail!("crafted images broke a promise ({status})") }
 }
+
+/// Unpacks the corpus of the fuzz targets where `cargo fuzz` looks for it; `pack`: the other way round.
+pub fn fuzz_seeds(root: &Path, program: &Path, pack: bool) -> Result<()> {
+    let verb = if pack { "pack" } else { "unpack" };
+    let status = scratch::status(Command::new(program).arg(verb).arg(root.join("fuzz/corpus")))?;
+    if status.success() { Ok(()) } else { bail!("the corpus of the fuzz targets: {status}") }
+}

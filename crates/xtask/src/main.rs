@@ -190,6 +190,12 @@ enum Verb {
         #[arg(long)]
         keep: Option<PathBuf>,
     },
+    /// Unpacks the corpus of the fuzz targets below fuzz/corpus.
+    FuzzSeeds {
+        /// The other way round: what lies there becomes the corpus that is committed.
+        #[arg(long)]
+        pack: bool,
+    },
     /// Plants faults in the writer, one at a time: the round trip must see each.
     Faults {
         /// Histories for each.
@@ -328,6 +334,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Hostile { images, from, keep } => {
             hostile::hostile(&built()?.with_file_name("hostile"), images, from, keep.as_deref())?;
         }
+        Verb::FuzzSeeds { pack } => hostile::fuzz_seeds(&root(), &built()?.with_file_name("hostile"), pack)?,
         Verb::Faults { cuts: true, from, .. } => cuts::faults(&root(), from)?,
         Verb::Faults { histories, from, .. } => faults::faults(&root(), histories, from)?,
         Verb::Shrink { seed, ops } => shrink_first_turn(&Rig::find()?, seed, ops)?,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::{Parser, Subcommand};
 use silt_hostile::campaign::{self, Campaign};
 use silt_hostile::memory::Meter;
-use silt_hostile::{Base, base, judge, make, seeds, story};
+use silt_hostile::{Base, base, corpus, judge, make, paths, seeds, story};
 
 #[global_allocator]
 static METER: Meter = Meter;
@@ -56,8 +56,12 @@ enum Verb {
     },
     /// Runs one kept case.
     Replay { case: PathBuf },
-    /// Writes the seeds of the fuzz targets below this directory.
+    /// Writes the first seeds of the fuzz targets below this directory, made from the bases.
     Seeds { to: PathBuf },
+    /// Unpacks the committed corpus of the fuzz targets below this directory, as a fuzzer wants it.
+    Unpack { to: PathBuf },
+    /// Packs what lies below this directory, a directory for each target, as the corpus that is committed.
+    Pack { from: PathBuf },
     /// Makes the committed bases anew: kept cases lose their meaning by it. Packed loosely; `zstd --ultra -22` packs them
     /// to a twentieth.
     Bases,
@@ -89,6 +93,16 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Verb::Seeds { to } => {
             seeds::write(&to)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Unpack { to } => {
+            println!("{} inputs below {}", corpus::unpack(&to)?, to.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Pack { from } => {
+            for (target, inputs) in corpus::pack(&from)? {
+                println!("{target}: {inputs} inputs");
+            }
             Ok(ExitCode::SUCCESS)
         }
         Verb::Bases => {
@@ -131,9 +145,21 @@ fn run(campaign: &Campaign, keep: Option<PathBuf>) -> ExitCode {
             most.memory as f64 / f64::from(1 << 20)
         );
     }
+    for (path, share) in paths::PATHS.iter().zip(&outcome.paths) {
+        println!(
+            "{:28} {:7} images, {:6.2} ms each; most: {:6} reads, {:10} bytes read, {:6.1} ms, {:6.1} MiB held",
+            path.name,
+            share.images,
+            share.time.as_secs_f64() * 1e3 / share.images.max(1) as f64,
+            share.most.requests,
+            share.most.bytes,
+            share.most.time.as_secs_f64() * 1e3,
+            share.most.memory as f64 / f64::from(1 << 20)
+        );
+    }
     println!(
         "{} images: {} mounted, {} taken over, {} written and closed, {} of them opened again, {} walked by the \
-         check, {} found wrong by it; {:.0} s",
+         check, {} found wrong by it, {} rescued, {} scrubbed, {} planned to repair; {:.0} s",
         outcome.images,
         outcome.mounted,
         outcome.taken_over,
@@ -141,6 +167,9 @@ fn run(campaign: &Campaign, keep: Option<PathBuf>) -> ExitCode {
         outcome.reopened,
         outcome.walked,
         outcome.complained,
+        outcome.rescued,
+        outcome.scrubbed,
+        outcome.planned,
         started.elapsed().as_secs_f64()
     );
     for f in &outcome.found {

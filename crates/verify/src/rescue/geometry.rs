@@ -160,6 +160,8 @@ fn plausible(h: &Header) -> bool {
 fn samples(device: &dyn Device, watch: &dyn Watch) -> Vec<Sample> {
     watch.stage("looking for logs", device.len());
     let mut found = Vec::new();
+    // Summaries do not overlap: heads that claim more than the device holds are no heads, and must not cost its square.
+    let mut patience = device.len();
     let mut buf = vec![0; STEP];
     let mut at = 0;
     while at < device.len() && found.len() < SAMPLES && !watch.stop() {
@@ -177,9 +179,11 @@ fn samples(device: &dyn Device, watch: &dyn Watch) -> Vec<Sample> {
             }
             let Ok((header, _)) = Header::read_from_prefix(part) else { continue };
             let at = at + (i as u64) * 1024;
-            if found.len() >= SAMPLES || !plausible(&header) {
+            let cost = u64::from(header.sumbytes.get());
+            if found.len() >= SAMPLES || !plausible(&header) || cost > patience {
                 continue;
             }
+            patience -= cost;
             if let Some(bytes) = summary(device, at, &header) {
                 found.push(Sample { at, header, seed: crc_before(header.sumsum.get(), &bytes[8..]) });
             }
@@ -228,7 +232,15 @@ fn from_logs(device: &dyn Device, watch: &dyn Watch) -> Result<Geometry, Error> 
     let by_size = |bits: u32| {
         let size = 1u64 << bits;
         let at_blocks = samples.iter().filter(|s| s.at % size == 0);
-        (at_blocks.take(PROBES).filter(|s| log_matches(device, s, size)).count(), bits)
+        // With the right size logs do not overlap.
+        let mut patience = device.len();
+        let mut pays = |s: &Sample| {
+            let cost = u64::from(s.header.nblocks.get()).saturating_mul(size);
+            let pays = cost <= patience;
+            patience -= if pays { cost } else { 0 };
+            pays
+        };
+        (at_blocks.take(PROBES).filter(|s| pays(s) && log_matches(device, s, size)).count(), bits)
     };
     let bits = match (10..=16).map(by_size).max_by_key(|(n, bits)| (*n, std::cmp::Reverse(*bits))) {
         Some((n, bits)) if n > 0 => bits,
@@ -333,6 +345,27 @@ mod tests {
         let shape = find(&s.device, &Unwatched).unwrap();
         assert_eq!((shape.source, shape.geometry), (Source::BrokenSuperBlock(Copy::Primary), right));
         assert_eq!(shape.copies, (false, false));
+    }
+
+    #[test]
+    fn heads_that_overlap_do_not_cost_the_square_of_the_size() {
+        use silt_device::Counter;
+        use zerocopy::IntoBytes;
+        // A head in every KiB, each with a summary that reaches as far as the volume does.
+        let mut header = Header::zeroed();
+        header.magic = MAGIC.into();
+        header.bytes = (HEADER_SIZE as u16).into();
+        header.nblocks = (1 << 20).into();
+        header.next = 1.into();
+        let device = silt_device::MemoryDevice::new(8 << 20);
+        for at in (0..4 << 20).step_by(1024) {
+            header.sumbytes = ((4 << 20) - 64).into();
+            device.write_at(at, &[header.as_bytes()]).unwrap();
+        }
+        let device = Counter::new(device);
+        assert!(find(&device, &Unwatched).is_err());
+        let read = device.counts().reads.bytes;
+        assert!(read <= 4 * device.len(), "{read} bytes are read");
     }
 
     #[test]
