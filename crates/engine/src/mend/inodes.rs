@@ -79,7 +79,9 @@ impl Volume {
             let end = extent.end.max(1).saturating_mul(bs);
             let size = raw.size.get();
             match raw.file_type() {
-                0o040_000 if size == 0 || size % bs != 0 || size > g.max_file_size() => new.size = end.into(),
+                0o040_000 if size == 0 || !size.is_multiple_of(bs) || size > g.max_file_size() => {
+                    new.size = end.into()
+                }
                 0o120_000 if size == 0 || size >= bs => new.size = self.link_length(ino, raw).into(),
                 _ if size > g.max_file_size() => new.size = extent.end.saturating_mul(bs).into(),
                 _ => {}
