@@ -166,7 +166,7 @@ fn a_mounted_volume_is_scrubbed_while_it_is_written() {
         return;
     }
     let b = Bench::new();
-    let v = b.ok(&["mkfs", "-q", "--size", "256M", "v.img"]);
+    let v = b.ok(&["mkfs", "-q", "--size", "512M", "v.img"]);
     assert_eq!(v, "");
     let v = b.name("v.img");
     std::fs::create_dir(b.path("m")).unwrap();
@@ -198,6 +198,8 @@ fn a_mounted_volume_is_scrubbed_while_it_is_written() {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
+                // Nothing is reclaimed: the volume must last.
+                std::thread::sleep(Duration::from_millis(10));
                 let file = File::create(m.path(&format!("w{}", n % 7))).unwrap();
                 file.write_all_at(&content(n, 300_000), 0).unwrap();
                 if n % 3 == 0 {

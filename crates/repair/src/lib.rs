@@ -319,10 +319,13 @@ impl State<'_> {
     }
 
     /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
-    /// the checksum is wrong. The newer one is taken if what it leads to is no worse: torn by a power cut it is noise.
+    /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
+    /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
+    /// worse.
     fn mend_supers(&self) -> Result<Option<Vec<String>>> {
         let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
-        for torn in [true, false] {
+        let ways: &[bool] = if supers::is_clean(&*self.overlay) { &[true] } else { &[true, false] };
+        for &torn in ways {
             let trial = Arc::new(Overlay::new(self.overlay.clone()));
             let Some(said) = supers::put_right(&*trial, torn, self.options.seed)? else { continue };
             let errors = errors(&self.check_of(&*trial));

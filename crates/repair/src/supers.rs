@@ -218,6 +218,14 @@ pub(crate) fn error_flag(device: &dyn Device) -> bool {
         .any(|b| b.state.get() & STATE_ERROR != 0)
 }
 
+/// Whether a copy says that the volume was cleanly unmounted.
+pub(crate) fn is_clean(device: &dyn Device) -> bool {
+    [Copy::Primary, Copy::Secondary]
+        .iter()
+        .filter_map(|c| read(device, place(device, *c)))
+        .any(|b| b.state.get() & STATE_VALID != 0)
+}
+
 /// Takes the mark of an error away from both copies.
 pub(crate) fn clear_error_flag(device: &dyn Device) -> Result<Vec<String>> {
     for copy in [Copy::Primary, Copy::Secondary] {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use common::{checked, mends, options, say, snapshots, tree};
 use silt_device::{Device, Event, MemoryDevice, Recorder};
-use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
+use silt_format::BlockNr;
+use silt_format::super_block::{PRIMARY_OFFSET, STATE_VALID, SuperBlock, secondary_offset};
 use silt_repair::{Options, errors, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, golden};
@@ -129,10 +130,11 @@ fn old_logs_in_clean_segments_stay_nobodys() {
 /// Blocks of the table that were taken out of it have records in segments that were given back: they stay out.
 #[test]
 fn a_table_built_anew_has_no_more_blocks_than_before() {
-    let sound = Surgeon::golden("gc-4k");
+    let mut sound = Surgeon::golden("gc-4k");
+    unmounted(&mut sound);
     let (used, dat) = (checked(&sound.device).stats.segments, sound.dat());
     let node = *dat.nodes.keys().next().unwrap();
-    let mut s = Surgeon::golden("gc-4k");
+    let mut s = Surgeon { device: sound.device.fork() };
     s.patch_with(node, Sums::None, |b| b.copy_from_slice(&noise(b.len(), 9)));
     let after = mends(&sound.device, &s.device).unwrap();
     assert!(after.missing.is_empty(), "{:?}", after.missing);
@@ -145,6 +147,49 @@ fn a_table_built_anew_has_no_more_blocks_than_before() {
     let now = checked(&s.device).stats.segments;
     assert_eq!(s.dat().blocks.len(), dat.blocks.len());
     assert!(now <= used + 4, "{used} segments were in use, {now} are now\n{}", say(&after.plan));
+}
+
+/// As a clean unmount would have left it.
+fn unmounted(s: &mut Surgeon) {
+    let (log, cno) = (s.latest(), s.cno());
+    s.patch_super((true, true), |sb| {
+        sb.last_pseg = log.pos.0.into();
+        sb.last_seq = log.header.seq;
+        sb.last_cno = cno.into();
+        sb.state = (sb.state.get() | STATE_VALID).into();
+    });
+}
+
+/// A newer log that a power cut tore must not take the place of an older state that is whole.
+#[test]
+fn an_older_whole_state_is_preferred_to_a_torn_one() {
+    let mut s = Surgeon::golden("basic-4k");
+    let (before, older) = (tree(&s.device, Moment::Latest), s.latest());
+    let (cno, seq) = (s.cno(), older.header.seq);
+    assert!(before.is_some());
+    // A copy of the newest log as the next one, of which only the ends arrived.
+    let g = s.g();
+    let mut log = vec![0; (older.nblocks() as usize) * g.bs()];
+    s.device.read_at(g.byte_of(older.pos), &mut log).unwrap();
+    let summary = older.header.summary_blocks(&g) as usize * g.bs();
+    let (n, bs) = (log.len(), g.bs());
+    log[summary..n - bs].fill(0xA5);
+    s.device.write_at(g.byte_of(BlockNr(older.end())), &[&log]).unwrap();
+    let name = |at: u64, cno: u64| {
+        move |sb: &mut SuperBlock| {
+            sb.last_pseg = at.into();
+            sb.last_seq = seq;
+            sb.last_cno = cno.into();
+            sb.state = (sb.state.get() & !STATE_VALID).into();
+        }
+    };
+    s.patch_super((true, false), name(older.pos.0, cno));
+    s.patch_super((false, true), name(older.end(), cno + 1));
+    let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
+    assert_eq!(errors(&made.after), 0, "{}", say(&made));
+    made.apply(&s.device).unwrap();
+    assert!(made.rounds.len() == 1 && !say(&made).contains("damaged"), "{}", say(&made));
+    assert!(before == tree(&s.device, Moment::Latest), "{}", say(&made));
 }
 
 fn both_lost(s: &mut Surgeon) {

@@ -196,7 +196,7 @@ const PLANTED: &[Planted] = &[
         name: "segments of a recovered tail are handed out at once",
         places: &[(
             RECOVER,
-            "if e.is_clean() || *s == self.cursor.next {",
+            "if e.is_clean() || (*s == self.cursor.next && e.nblocks.get() == 0) {",
             "if e.is_clean() && e.is_error() {",
         )],
     },
