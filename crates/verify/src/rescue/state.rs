@@ -344,7 +344,7 @@ impl Visitor for MapWalk<'_, '_, '_> {
     fn node(&mut self, node: NodeRef) -> Option<Block> {
         self.gaps.reach(node.key);
         let state = self.state;
-        let trusted = self.trusted[usize::from(node.level + 1).min(LEVEL_MAX as usize)];
+        let trusted = self.trusted[(usize::from(node.level) + 1).min(LEVEL_MAX as usize)];
         let mut spot = state.resolve(node.ptr, self.ino, None, self.cno, trusted);
         let mut bytes = spot.and_then(|s| node_at(state.rescue, s.block, node));
         if bytes.is_none() {

@@ -1,11 +1,8 @@
 //! Repair as a whole: sound volumes are left alone, noise in metadata is mended, going back, power cuts.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::sync::Arc;
 
-use common::{checked, mends, options, say, snapshots, tree};
+use crate::common::{checked, mends, options, say, tree};
 use silt_device::{Device, Event, MemoryDevice, Recorder};
 use silt_format::BlockNr;
 use silt_format::super_block::{PRIMARY_OFFSET, STATE_VALID, SuperBlock, secondary_offset};
@@ -20,6 +17,10 @@ fn sound_volumes_are_left_alone() {
         let made = plan(device, &options()).unwrap();
         assert!(made.is_empty() && made.rounds.is_empty(), "{name}:\n{}", say(&made));
     }
+}
+
+fn snapshots(device: &MemoryDevice) -> Vec<u64> {
+    silt_engine::mend::snapshots(Arc::new(device.fork())).unwrap_or_default().into_iter().collect()
 }
 
 fn noise(n: usize, seed: u64) -> Vec<u8> {

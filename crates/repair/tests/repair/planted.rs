@@ -1,34 +1,29 @@
 //! Every damage that the tests of the check plant is mended: a check finds nothing more, what could be read is
 //! still there, and a second repair has nothing to do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-mod surgeon {
-    pub use silt_verify::surgeon::*;
-}
+use crate::common;
 
 /// (identifier, golden volume, what to do to it).
 type Case = (&'static str, &'static str, fn(&mut Surgeon));
 
-#[path = "../../verify/src/planted/checkpoints.rs"]
+#[path = "../../../verify/src/planted/checkpoints.rs"]
 mod checkpoints;
-#[path = "../../verify/src/planted/dat.rs"]
+#[path = "../../../verify/src/planted/dat.rs"]
 mod dat;
-#[path = "../../verify/src/planted/directories.rs"]
+#[path = "../../../verify/src/planted/directories.rs"]
 mod directories;
-#[path = "../../verify/src/planted/inodes.rs"]
+#[path = "../../../verify/src/planted/inodes.rs"]
 mod inodes;
-#[path = "../../verify/src/planted/logs.rs"]
+#[path = "../../../verify/src/planted/logs.rs"]
 mod logs;
-#[path = "../../verify/src/planted/maps.rs"]
+#[path = "../../../verify/src/planted/maps.rs"]
 mod maps;
-#[path = "../../verify/src/planted/super_blocks.rs"]
+#[path = "../../../verify/src/planted/super_blocks.rs"]
 mod super_blocks;
-#[path = "../../verify/src/planted/usage.rs"]
+#[path = "../../../verify/src/planted/usage.rs"]
 mod usage;
 
-use surgeon::Surgeon;
+use crate::surgeon::Surgeon;
 
 /// Whether the volume has a feature that nobody knows: it is left alone.
 fn checked_features(s: &Surgeon) -> bool {

@@ -1,5 +1,4 @@
 //! What a repair must come to.
-#![allow(dead_code)] // every test file uses its part
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,10 +40,6 @@ pub fn tree(device: &dyn Device, moment: Moment) -> Option<BTreeMap<Vec<u8>, u64
 }
 
 /// Snapshots of a sound volume.
-pub fn snapshots(device: &MemoryDevice) -> Vec<u64> {
-    silt_engine::mend::snapshots(Arc::new(device.fork())).unwrap_or_default().into_iter().collect()
-}
-
 pub fn say(plan: &Plan) -> String {
     let mut out = String::new();
     for (n, r) in plan.rounds.iter().enumerate() {
