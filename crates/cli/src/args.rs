@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize, rmcp,
+    chcp, check, clean, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize, rmcp,
     scrub, status, sync, tune, umount,
 };
 
@@ -32,6 +32,7 @@ pub enum Verb {
     Dumpseg(dumpseg::Args),
     Tune(tune::Args),
     Resize(resize::Args),
+    Clean(clean::Args),
     Check(check::Args),
     Scrub(scrub::Args),
     Rescue(rescue::Args),

@@ -28,6 +28,7 @@ pub const TOOLS: &[(&str, &str)] = &[
     ("lssu", "lssu"),
     ("dumpseg", "dumpseg"),
     ("nilfs-tune", "tune"),
+    ("nilfs-clean", "clean"),
     ("nilfs-resize", "resize"),
 ];
 

@@ -18,6 +18,18 @@ pub fn bytes(total: u64, what: &'static str, quiet: bool) -> ProgressBar {
     }
 }
 
+/// A bar over a number of steps that is told later; nothing is drawn where standard error is no terminal or `quiet`.
+pub fn steps(what: &'static str, quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::no_length().with_message(what);
+    match ProgressStyle::with_template("{msg} [{bar:40}] {pos} of {len}, {eta} left") {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
 /// A bar for each stage of long work, with an estimate; nothing where standard error is no terminal or `quiet`.
 pub struct Stages(ProgressBar);
 

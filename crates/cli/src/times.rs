@@ -44,6 +44,24 @@ pub fn span(seconds: u64) -> String {
     format!("{n} {name}{}", if n == 1 { "" } else { "s" })
 }
 
+/// Parses a time span in seconds: `90`, `10m`, `1d`.
+pub fn period(text: &str) -> std::result::Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let size: u64 = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        "M" => 31 * 86_400,
+        "Y" => 365 * 86_400,
+        _ => return Err(format!("{unit:?} is not a unit of time; there are s, m, h, d, w, M and Y")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a period"))?;
+    number.checked_mul(size).ok_or_else(|| format!("{text} is too long"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

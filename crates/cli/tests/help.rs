@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 
 const VERBS: [&str; 19] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "check", "scrub", "rescue", "repair", "lab", "install",
+    "resize", "clean", "check", "scrub", "rescue", "repair", "lab", "install",
 ];
 
 #[test]

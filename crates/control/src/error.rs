@@ -157,6 +157,7 @@ impl From<silt_engine::Error> for ControlError {
             E::CheckpointBusy(..) => ControlError::new(Kind::Busy, e.to_string()),
             E::NoInode(_) => ControlError::new(Kind::NotFound, e.to_string()),
             E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),
+            E::Stale => ControlError::new(Kind::Busy, e.to_string()).hint("try again"),
             E::Constructing => {
                 ControlError::new(Kind::Busy, "a checkpoint is being written").hint("try again")
             }

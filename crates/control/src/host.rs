@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use silt_cleaner::Outcome;
 use silt_device::Device;
 use silt_engine::Volume;
+use silt_engine::clean::{Cleaned, Cleaning};
 
 use crate::scrub::{ScrubAction, ScrubStatus};
 use crate::{ControlError, Damage, Kind, MomentMount, MountPoint, Result, UnmountWhat};
@@ -90,6 +92,20 @@ pub trait Host {
     /// Scrubs, see [`ScrubAction`].
     fn scrub(&self, _action: &ScrubAction) -> Result<ScrubStatus> {
         Err(not_mounted())
+    }
+
+    /// Makes a cleaning a checkpoint, durable on return.
+    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned>;
+
+    /// Makes what waits a checkpoint and has both super blocks point at it, durable on return.
+    fn settle(&self) -> silt_engine::Result<()>;
+
+    /// Hears what was cleaned for somebody.
+    fn cleaned(&self, _outcome: &Outcome) {}
+
+    /// What cleaning there was since it was mounted: segments that are set aside, and sentences worth telling.
+    fn cleaning(&self) -> (Vec<u64>, Vec<String>) {
+        (Vec::new(), Vec::new())
     }
 
     /// Seconds since 1970.

@@ -38,9 +38,9 @@ pub use host::{Caller, Host, MountInfo};
 pub use local::LocalVolume;
 pub use moment::Moment;
 pub use remote::{PATIENCE, RemoteVolume};
-pub use request::{CheckpointQuery, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
+pub use request::{CheckpointQuery, Clean, Least, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
 pub use response::{
-    Checkpoint, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized, Response, Segment, Settings,
-    Status,
+    Checkpoint, CleanProgress, CleanReport, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized, Response, Segment, SetAside,
+    Settings, Status,
 };
 pub use serve::serve;

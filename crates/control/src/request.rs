@@ -72,6 +72,9 @@ pub enum Request {
     MountMoment(MomentMount),
     /// Unmounts. Answer: what was unmounted.
     Unmount(UnmountWhat),
+    /// Empties segments until nothing is left that is worth it. Answers: [`crate::CleanProgress`] now and then, and at
+    /// the end [`crate::CleanReport`].
+    Clean(Clean),
     /// Scrubbing of a mounted volume. Answer: [`crate::scrub::ScrubStatus`].
     Scrub(ScrubAction),
 }
@@ -117,6 +120,35 @@ pub struct Tune {
     pub block_max: Option<u32>,
     /// The `block_count` feature.
     pub block_count: Option<bool>,
+}
+
+/// How to clean.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clean {
+    /// Checkpoints younger than so many seconds are kept, besides snapshots.
+    pub protection: u64,
+    /// In which order, by name; none: the default.
+    pub policy: Option<String>,
+    /// What a segment must give to be taken; none: a twentieth of it.
+    pub least: Option<Least>,
+    /// End when so many bytes can be written.
+    pub until: Option<u64>,
+    /// Also take blocks whose log does not match its checksum, as they are.
+    pub salvage: bool,
+    /// Segments freed in one step, at most; none: as many as there is memory for.
+    pub at_once: Option<u64>,
+    /// Rest so many milliseconds after every step.
+    pub rest: u64,
+}
+
+/// What emptying a segment must give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Least {
+    /// Blocks.
+    Blocks(u64),
+    /// Of the segment's blocks.
+    Percent(u64),
 }
 
 /// A moment to mount.
@@ -170,6 +202,7 @@ impl Request {
             | Request::Resize { .. }
             | Request::MountMoment(_)
             | Request::Unmount(_)
+            | Request::Clean(_)
             | Request::Scrub(_) => false,
         }
     }
@@ -183,6 +216,7 @@ impl Request {
                 | Request::RemoveCheckpoints { .. }
                 | Request::Tune(_)
                 | Request::Resize { .. }
+                | Request::Clean(_)
         )
     }
 }

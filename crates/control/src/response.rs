@@ -40,6 +40,10 @@ pub enum Response {
     Mounted(#[serde(with = "paths")] PathBuf),
     /// What was unmounted.
     Unmounted(#[serde(with = "paths")] PathBuf),
+    /// How far [`crate::Request::Clean`] is.
+    CleanProgress(CleanProgress),
+    /// To [`crate::Request::Clean`].
+    Cleaned(Box<CleanReport>),
     /// To [`crate::Request::Scrub`].
     Scrub(Box<ScrubStatus>),
     /// A batch, the first met first.
@@ -226,6 +230,9 @@ pub struct Status {
     /// Files that were found damaged since it was mounted ([`crate::Request::ListDamage`]).
     #[serde(default)]
     pub damaged: u64,
+    /// Segments that cannot be emptied, because what is in them cannot be trusted ([`crate::Request::Clean`]).
+    #[serde(default)]
+    pub set_aside: Vec<u64>,
     /// Sentences worth telling.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -298,6 +305,48 @@ pub struct Settings {
     pub crc_seed: u32,
     pub crc_sum: u32,
     pub crc_bytes: u16,
+}
+
+/// How far a cleaning is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CleanProgress {
+    /// Segments looked at in this pass, and all that may be emptied.
+    pub done: u64,
+    pub total: u64,
+    /// Segments that were freed so far.
+    pub freed: u64,
+}
+
+/// What a cleaning did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CleanReport {
+    /// Segments that are clean now and were not.
+    pub freed: u64,
+    /// Blocks that were copied.
+    pub moved: u64,
+    /// Checkpoints that went with what they alone held.
+    pub checkpoints: u64,
+    /// Segments that can be written now.
+    pub clean_segments: u64,
+    /// Bytes of a segment.
+    pub segment_size: u64,
+    /// Segments that stay as they are although something of them is needed no more; at most
+    /// [`crate::request::MAX_LIST`] are named.
+    pub set_aside: Vec<SetAside>,
+    /// Logs that do not match their checksums, of which blocks were taken as they are.
+    pub unverified: Vec<SetAside>,
+    /// It ended for want of clean segments to copy to.
+    pub out_of_room: bool,
+}
+
+/// A segment that cannot be trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetAside {
+    pub segment: u64,
+    /// First block of the log at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<u64>,
+    pub why: String,
 }
 
 /// What a resize did.

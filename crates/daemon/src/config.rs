@@ -55,6 +55,10 @@ pub struct MountOptions {
     pub verify: bool,
     /// Requests come through io_uring where the kernel offers it.
     pub io_uring: bool,
+    /// Segments are emptied when few are clean (`nogc` turns it off).
+    pub gc: bool,
+    /// Checkpoints younger than this are kept as long as there is space, in seconds (`pp=`).
+    pub protection: u64,
     /// A super block to be used in place of those of the volume, which is then only read.
     pub super_block: Option<Vec<u8>>,
 }
@@ -82,6 +86,8 @@ impl Default for MountOptions {
             block_type: true,
             verify: false,
             io_uring: false,
+            gc: true,
+            protection: 86_400,
             super_block: None,
         }
     }

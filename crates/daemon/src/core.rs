@@ -18,6 +18,7 @@ use silt_fs::Fs;
 use silt_fuse::Notifier;
 
 use crate::burst::Burst;
+use crate::cleaning::{Job, Space};
 use crate::config::MountOptions;
 use crate::damage::{DamageLog, Met};
 use crate::notices::{Notice, Notices};
@@ -69,6 +70,8 @@ impl PacedQueue {
 pub struct Queue {
     pub waiters: Vec<Waiter>,
     pub paced: PacedQueue,
+    /// What the cleaner wants written.
+    pub jobs: VecDeque<Job>,
     /// Enough has been written for a checkpoint without being asked.
     pub write_back: bool,
     pub stop: bool,
@@ -103,6 +106,8 @@ pub struct Core {
     notices: Notices,
     /// How much may wait for the next log while somebody syncs.
     pub burst: Burst,
+    /// Whether there is space, and what is done to get some.
+    pub space: Space,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -136,6 +141,7 @@ impl Core {
             notifier: OnceLock::new(),
             notices: Notices::default(),
             burst: Burst::default(),
+            space: Space::default(),
         })
     }
 
@@ -156,7 +162,7 @@ impl Core {
     /// Whether a change with `more` bytes has to wait: for room, or so that those who sync do not wait long for
     /// what others write, since a checkpoint takes all of it.
     pub fn must_wait(&self, fs: &Fs, more: u64) -> bool {
-        if self.is_full(fs, more) {
+        if self.is_full(fs, more) || self.space.may_come(fs.volume(), more / self.block_size + 1) {
             return true;
         }
         let changes = self.changes.load(Ordering::Relaxed) * CHANGE;

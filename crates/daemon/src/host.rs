@@ -4,14 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use silt_cleaner::{Mover as _, Outcome};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
     Caller, ControlError, Damage, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat,
 };
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
+use silt_engine::clean::{Cleaned, Cleaning};
 use silt_fuse::{MountOptions, Unmount};
 
+use crate::cleaning::Mounted;
 use crate::config::Config;
 use crate::core::{Core, Want, now_secs};
 use crate::moments::Moments;
@@ -130,6 +133,37 @@ impl Host for DaemonHost {
             notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
         }
         notes
+    }
+
+    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
+        Mounted(&self.core).make(cleaning)
+    }
+
+    fn settle(&self) -> silt_engine::Result<()> {
+        Mounted(&self.core).settle()
+    }
+
+    fn cleaned(&self, outcome: &Outcome) {
+        self.core.space.note(outcome);
+    }
+
+    fn cleaning(&self) -> (Vec<u64>, Vec<String>) {
+        let report = self.core.space.report();
+        let mut notes = Vec::new();
+        if let Some((segment, why)) = report.aside.first_key_value() {
+            notes.push(format!(
+                "{} of its segments cannot be emptied, the first is {segment}: {why}; silt scrub looks closer, and \
+                 silt clean --salvage takes what can be read",
+                report.aside.len()
+            ));
+        }
+        if let Some(time) = report.given_up {
+            let age = now_secs().saturating_sub(time);
+            notes.push(format!(
+                "space was short: moments that are older than about {age} seconds were given up, snapshots excepted"
+            ));
+        }
+        (report.aside.into_keys().collect(), notes)
     }
 
     fn scrub(&self, action: &ScrubAction) -> Result<ScrubStatus, ControlError> {

@@ -10,6 +10,7 @@
 
 mod burst;
 mod changing;
+mod cleaning;
 mod config;
 mod convert;
 mod core;

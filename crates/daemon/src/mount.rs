@@ -381,12 +381,13 @@ impl Filesystem for Mount {
             if self.tree == Tree::Live {
                 fs.accessed(ino(node), crate::core::now());
             }
-            fs.read_plan(self.tree, ino(node), read.offset, read.size as usize)
+            let guard = fs.volume().guard();
+            fs.read_plan(self.tree, ino(node), read.offset, read.size as usize).map(|plan| (plan, guard))
         };
         match plan {
-            Ok(plan) => self
+            Ok((plan, guard)) => self
                 .readers
-                .read(Wanted { tree: self.tree, ino: ino(node), offset: read.offset, plan }, reply),
+                .read(Wanted { tree: self.tree, ino: ino(node), offset: read.offset, plan, _guard: guard }, reply),
             Err(FsError::Io { ino: of, what }) => {
                 let bytes = Some(read.offset..read.offset.saturating_add(u64::from(read.size)));
                 self.core.met_damage(Met { bytes, ..Met::of(self.tree, Ino(of), what) });

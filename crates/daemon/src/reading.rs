@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
-use silt_engine::{LogState, Tree, Watched};
+use silt_engine::{Guard, LogState, Tree, Watched};
 use silt_format::{BlockNr, Geometry, Ino};
 use silt_fs::{ReadPiece, Source};
 use silt_fuse::{Errno, ReplyData};
@@ -40,6 +40,8 @@ pub struct Wanted {
     /// Byte of the file that the plan begins with.
     pub offset: u64,
     pub plan: Vec<ReadPiece>,
+    /// Keeps the places of the plan from being written again.
+    pub _guard: Guard,
 }
 
 struct Job {

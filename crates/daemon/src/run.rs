@@ -69,6 +69,11 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let say = move || core.damages.run(&core);
         beside.push(std::thread::Builder::new().name("damage".into()).spawn(say)?);
     }
+    if core.options.gc && !core.options.read_only && !core.fs.lock().volume().is_read_only() {
+        let core = core.clone();
+        let clean = move || crate::cleaning::run(&core);
+        beside.push(std::thread::Builder::new().name("cleaner".into()).spawn(clean)?);
+    }
     let closer =
         Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
 
@@ -379,6 +384,8 @@ impl Closer {
         if let Some(r) = &*result {
             return r.clone();
         }
+        // Who waits for space hears that there is none.
+        self.core.space.stop();
         {
             let mut queue = self.core.queue.lock();
             queue.stop = true;

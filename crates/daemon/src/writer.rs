@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use silt_engine::{Error as EngineError, LogWrite, Redo, Step, Tree, WriteOrder};
 use silt_format::Ino;
 
+use crate::cleaning::Job;
 use crate::config::OnError;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
@@ -43,10 +44,10 @@ pub type Clock = Box<dyn Fn() -> u64 + Send>;
 
 /// State of the thread.
 pub struct Writer {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     interval: Duration,
     /// When the oldest change that no checkpoint holds was noticed.
-    dirty_since: Option<Instant>,
+    pub(crate) dirty_since: Option<Instant>,
     /// The last round failed.
     failing: bool,
     /// A log that could not be written.
@@ -64,7 +65,7 @@ pub struct Writer {
     /// A flush failed: the logs since the last good one may not be on the device.
     suspect: bool,
     order: WriteOrder,
-    clock: Clock,
+    pub(crate) clock: Clock,
 }
 
 /// What there is to do.
@@ -72,6 +73,8 @@ struct Task {
     waiters: Vec<Waiter>,
     /// A checkpoint is due whoever asked for what.
     all: bool,
+    /// What the cleaner wants.
+    job: Option<Job>,
     stop: bool,
 }
 
@@ -120,7 +123,7 @@ impl Writer {
 
     /// One round for these callers, on this thread; `all`: a checkpoint is due whoever asked for what.
     pub fn serve(&mut self, waiters: Vec<Waiter>, all: bool) {
-        self.round(Task { waiters, all, stop: false });
+        self.round(Task { waiters, all, job: None, stop: false });
     }
 
     /// Works until told to stop; what waits then is written first.
@@ -153,10 +156,16 @@ impl Writer {
             };
             // Also while somebody asks for a file's data all the time.
             let late = due.is_some_and(|due| due <= Instant::now());
-            if queue.stop || late || queue.write_back || !queue.waiters.is_empty() {
-                let all = queue.stop || late || std::mem::take(&mut queue.write_back);
+            if queue.stop || late || queue.write_back || !queue.waiters.is_empty() || !queue.jobs.is_empty() {
+                let mut all = queue.stop || late || std::mem::take(&mut queue.write_back);
                 queue.write_back = false;
-                return Task { waiters: std::mem::take(&mut queue.waiters), all, stop: queue.stop };
+                let job = if queue.stop { None } else { queue.jobs.pop_front() };
+                if queue.stop {
+                    // Who waits for them hears that.
+                    queue.jobs.clear();
+                }
+                all |= matches!(job, Some(Job::Settle(_)));
+                return Task { waiters: std::mem::take(&mut queue.waiters), all, job, stop: queue.stop };
             }
             match due {
                 None => core.wake.wait(&mut queue),
@@ -166,8 +175,15 @@ impl Writer {
     }
 
     /// Makes one checkpoint, or data-sync logs where those are enough, and answers who asked.
-    fn round(&mut self, task: Task) {
-        let result = self.write(&task);
+    fn round(&mut self, mut task: Task) {
+        let job = task.job.take();
+        // A cleaning is a checkpoint, too.
+        let own = matches!(job, Some(Job::Clean(..))) && !task.all && task.waiters.is_empty();
+        let result = if own { self.finish(true) } else { self.write(&task) };
+        let result = match job {
+            Some(job) => self.serve_cleaner(job, result),
+            None => result,
+        };
         let code = result.as_ref().err().copied();
         self.failing = code.is_some();
         self.core.stalled.store(code.unwrap_or(0), Ordering::Relaxed);
@@ -208,21 +224,27 @@ impl Writer {
         } else {
             self.data_sync(data)?
         }
-        match self.flush(None) {
-            Ok(()) => {}
-            Err(Trouble::Stays(e)) => return Err(e),
-            Err(Trouble::Moved) => self.finish(true)?,
-        }
+        self.make_durable()?;
         // Where logs were moved, only this makes them reachable.
         self.core.fs.lock().volume_mut().settle((self.clock)()).map_err(|e| {
             tracing::error!("{e}");
             errno(&e)
         })?;
+        self.release_freed()?;
         self.update_super_block();
         if self.core.damage.swap(false, Ordering::Relaxed) {
             self.tell_damage();
         }
         Ok(())
+    }
+
+    /// Brings what was written to the medium.
+    pub(crate) fn make_durable(&mut self) -> Result<(), i32> {
+        match self.flush(None) {
+            Ok(()) => Ok(()),
+            Err(Trouble::Stays(e)) => Err(e),
+            Err(Trouble::Moved) => self.finish(true),
+        }
     }
 
     /// Sets the error flag of the super blocks; what is written so far is a checkpoint.
@@ -355,7 +377,7 @@ impl Writer {
     }
 
     /// Runs the construction under way to its end, and its logs onto the medium if it shall be `durable`.
-    fn finish(&mut self, durable: bool) -> Result<(), i32> {
+    pub(crate) fn finish(&mut self, durable: bool) -> Result<(), i32> {
         let mut moves = 0;
         let begin = Instant::now();
         self.written = 0;

@@ -124,6 +124,7 @@ impl Volume {
                     fi_cno,
                     info: BlockInfo::Data { vblock, offset: *offset },
                     content: Content::MetaData(*offset),
+                    moved: false,
                 });
             }
             for (ptr, _) in sorted_nodes(&file.map.nodes) {
@@ -132,6 +133,7 @@ impl Volume {
                     fi_cno,
                     info: BlockInfo::Node { vblock: VBlockNr(ptr) },
                     content: Content::MetaNode(ptr),
+                    moved: false,
                 });
             }
         }
@@ -142,6 +144,7 @@ impl Volume {
                 fi_cno: Cno(0),
                 info: BlockInfo::DatData { offset: *offset },
                 content: Content::MetaData(*offset),
+                moved: false,
             });
         }
         for (ptr, b) in sorted_nodes(&dat.map.nodes) {
@@ -151,6 +154,7 @@ impl Volume {
                 fi_cno: Cno(0),
                 info: BlockInfo::DatNode { key: node.key(0), level: node.level() },
                 content: Content::MetaNode(ptr),
+                moved: false,
             });
         }
         Ok(items)
@@ -237,7 +241,7 @@ impl Volume {
             for (item, at) in log.items.iter_mut().zip(places) {
                 match item.info {
                     BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } => {
-                        self.dat.assign(&self.store, vblock, at, cno)?;
+                        self.dat.assign(&self.store, vblock, at, (!item.moved).then_some(cno))?;
                     }
                     BlockInfo::DatData { offset } => {
                         self.dat.assign_data(&self.store, offset, at)?;
@@ -270,7 +274,7 @@ impl Volume {
         })?;
         let mut root_block = block::zeroed(g.bs());
         let root = SuperRoot {
-            nongc_ctime: k.create,
+            nongc_ctime: if k.cleaning { self.nongc_ctime } else { k.create },
             dat: self.dat.file.inode(),
             cpfile: self.cpfile.file.inode(),
             sufile: self.sufile.file.inode(),

@@ -59,6 +59,10 @@ pub(crate) enum Stage {
 pub struct Construction {
     pub(crate) kind: Kind,
     pub(crate) create: u64,
+    /// Blocks that are moved, in front of all others.
+    pub(crate) moves: VecDeque<Item>,
+    /// Made to free segments: `nongc_ctime` stays (spec 12.7).
+    pub(crate) cleaning: bool,
     files: VecDeque<u64>,
     pub(crate) all: Vec<u64>,
     pub(crate) stage: Stage,
@@ -119,6 +123,17 @@ impl Volume {
         Ok(true)
     }
 
+    /// Begins a checkpoint of everything that waits, with blocks in front that go elsewhere.
+    pub(crate) fn begin_moving(&mut self, moves: VecDeque<Item>, now: u64) -> Result<()> {
+        self.meta_dirty = true;
+        self.begin_checkpoint(now)?;
+        if let Some(k) = &mut self.construction {
+            k.moves = moves;
+            k.cleaning = true;
+        }
+        Ok(())
+    }
+
     /// Freezes every inode that waits, and returns their numbers: directories and symlinks first, since who walks a
     /// tree reads them without the files between.
     fn freeze_all(&mut self) -> VecDeque<u64> {
@@ -161,7 +176,7 @@ impl Volume {
         Ok(true)
     }
 
-    fn ready_to_begin(&self) -> Result<()> {
+    pub(crate) fn ready_to_begin(&self) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
@@ -176,6 +191,8 @@ impl Volume {
             kind,
             // Log times must not run backwards, whatever the clock does (spec 19, 33).
             create: now.max(self.last_create),
+            moves: VecDeque::new(),
+            cleaning: false,
             all: files.iter().copied().collect(),
             files,
             stage: FIRST,
@@ -243,6 +260,10 @@ impl Volume {
             if left == 0 {
                 return Ok(Step::Working);
             }
+            if !k.moves.is_empty() {
+                left = self.advance_moves(k, left)?;
+                continue;
+            }
             match k.files.front().copied() {
                 Some(nr) => left = self.advance_file(k, nr, left)?,
                 None if k.kind == Kind::DataSync => {
@@ -254,6 +275,17 @@ impl Volume {
                 None => self.compose(k)?,
             }
         }
+    }
+
+    /// Takes blocks that are moved into logs.
+    fn advance_moves(&mut self, k: &mut Construction, mut left: usize) -> Result<usize> {
+        while left > 0
+            && let Some(item) = k.moves.pop_front()
+        {
+            self.add(k, item)?;
+            left -= 1;
+        }
+        Ok(left)
     }
 
     /// Works on one file; what is wrong with it stays with it.
@@ -350,7 +382,7 @@ impl Volume {
                             self.store.launch(Key::Virtual(vblock.0), b.clone());
                         }
                         let info = BlockInfo::Data { vblock, offset: *key };
-                        self.add(k, inode.ino, info, Content::Ready(b.clone()))?;
+                        self.add_new(k, inode.ino, info, b.clone())?;
                     }
                     let next = match k.stage {
                         Stage::Data { from } => from,
@@ -369,7 +401,7 @@ impl Volume {
                     for (ptr, b) in sorted_nodes(&inode.map.nodes) {
                         let info = BlockInfo::Node { vblock: VBlockNr(ptr) };
                         self.store.launch(Key::Virtual(ptr), b.clone());
-                        self.add(k, inode.ino, info, Content::Ready(b))?;
+                        self.add_new(k, inode.ino, info, b)?;
                     }
                     inode.map.nodes.clear();
                     frozen.pending = 0;
@@ -457,22 +489,21 @@ impl Volume {
         Ok(OpenLog::new(&g, c, limit))
     }
 
-    /// Adds a block of a file to the open log, closing it first if it is full.
-    pub(crate) fn add(
-        &mut self,
-        k: &mut Construction,
-        ino: Ino,
-        info: BlockInfo,
-        content: Content,
-    ) -> Result<()> {
-        let fi_cno = self.cno;
+    /// Adds a new block of a file to the open log.
+    fn add_new(&mut self, k: &mut Construction, ino: Ino, info: BlockInfo, block: Block) -> Result<()> {
+        let content = Content::Ready(block);
+        self.add(k, Item { ino, fi_cno: self.cno, info, content, moved: false })
+    }
+
+    /// Adds a block to the open log, closing it first if it is full.
+    pub(crate) fn add(&mut self, k: &mut Construction, item: Item) -> Result<()> {
         for _ in 0..2 {
             let mut log = match k.open.take() {
                 Some(log) => log,
                 None => self.open_log(k, self.log_blocks)?,
             };
-            if log.fit.take(ino, fi_cno, &info, 0) {
-                log.items.push(Item { ino, fi_cno, info, content });
+            if log.fit.take(item.ino, item.fi_cno, &item.info, 0) {
+                log.items.push(item);
                 k.open = Some(log);
                 return Ok(());
             }
@@ -487,7 +518,8 @@ impl Volume {
         let mut payload = Vec::with_capacity(log.items.len());
         for (index, item) in log.items.iter().enumerate() {
             if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = item.info {
-                self.dat.assign(&self.store, vblock, log.place(&g, index), self.cno)?;
+                let start = (!item.moved).then_some(self.cno);
+                self.dat.assign(&self.store, vblock, log.place(&g, index), start)?;
             }
             if let Content::Ready(b) = &item.content {
                 payload.push(b.clone());
@@ -542,7 +574,9 @@ impl Volume {
         if let Some(last) = k.last {
             self.last = last;
             self.last_create = k.create;
-            self.nongc_ctime = k.create;
+            if !k.cleaning {
+                self.nongc_ctime = k.create;
+            }
             self.cno = cno.next();
             self.dat.now = self.cno;
         }

@@ -250,11 +250,22 @@ impl Dat {
         Ok(())
     }
 
-    /// Gives `v` its place in a log of checkpoint `c` (spec 7.5).
-    pub fn assign(&mut self, store: &Store, v: VBlockNr, at: BlockNr, c: Cno) -> Result<()> {
+    /// Gives the number of a dead block back (spec 13.5, step 4); its entry stays as it is. `false`: it is free
+    /// already, or of a damaged group.
+    pub fn release(&mut self, store: &mut Store, v: VBlockNr) -> Result<bool> {
+        let freed = self.palloc.clear(&mut self.file, store, &Physical, v.0)?;
+        store.forget(Key::Virtual(v.0));
+        Ok(freed)
+    }
+
+    /// Gives `v` its place in a log: with the first one its life begins, at checkpoint `start` (spec 7.5); without
+    /// it is moved (spec 7.6).
+    pub fn assign(&mut self, store: &Store, v: VBlockNr, at: BlockNr, start: Option<Cno>) -> Result<()> {
         self.entry_mut(store, v, |e| {
             e.blocknr = at.0.into();
-            e.start = c.0.into();
+            if let Some(c) = start {
+                e.start = c.0.into();
+            }
             Ok(())
         })
     }

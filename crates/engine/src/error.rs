@@ -35,6 +35,9 @@ pub enum Error {
     /// A checkpoint is being written; try again after it.
     #[error("a checkpoint is being written")]
     Constructing,
+    /// What a cleaning was planned on is no longer so; plan it again.
+    #[error("the volume changed while a cleaning was planned")]
+    Stale,
     /// Writing to the volume has ended; the words say why.
     #[error("{0}")]
     Failed(String),

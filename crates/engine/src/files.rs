@@ -238,7 +238,7 @@ impl Volume {
         }
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
         match bmap::lookup(&i.map.root, &reader, key)? {
-            Some(ptr) => Ok(Piece::Disk(self.place_in(tree, ptr)?)),
+            Some(ptr) => self.piece_of(tree, ptr),
             None => Ok(Piece::Hole),
         }
     }
@@ -269,11 +269,17 @@ impl Volume {
             })?;
             for (key, ptr) in mapped {
                 if let Some(slot @ None) = pieces.get_mut((key - keys.start) as usize) {
-                    *slot = Some(Piece::Disk(self.place_in(tree, ptr)?));
+                    *slot = Some(self.piece_of(tree, ptr)?);
                 }
             }
         }
         Ok(pieces.into_iter().map(|p| p.unwrap_or(Piece::Hole)).collect())
+    }
+
+    /// A data block of a tree's file: one that is being moved is in memory.
+    fn piece_of(&self, tree: Tree, ptr: u64) -> Result<Piece> {
+        let at = self.place_in(tree, ptr)?;
+        Ok(self.store.moving(ptr).map_or(Piece::Disk(at), |b| Piece::Memory(b.clone())))
     }
 
     /// Where a data block of a tree's file is.
@@ -305,10 +311,11 @@ impl Volume {
         match bmap::lookup(&i.map.root, &reader, key)? {
             None => Ok(None),
             Some(ptr) if cache => read_data(&self.store, &self.dat, Kind::Names, ptr).map(Some),
-            Some(ptr) => {
-                let at = self.place_in(tree, ptr)?;
-                self.store.read(Kind::Data, at).map(Some)
-            }
+            Some(ptr) => match self.piece_of(tree, ptr)? {
+                Piece::Memory(b) => Ok(Some(b)),
+                Piece::Disk(at) => self.store.read(Kind::Data, at).map(Some),
+                Piece::Hole => Ok(None),
+            },
         }
     }
 
@@ -443,7 +450,7 @@ impl Volume {
         let dat = self.dat.file.map.blocks / u64::from(g.block_size / 512);
         let metadata = waiting / 8 + waiting.min(dat) + 4 * self.dirty.len() as u64 / 3;
         let needed = g.reserved_segments() + (waiting + metadata) / per_segment + 1;
-        if self.sufile.clean() <= needed { Err(Error::NoSpace) } else { Ok(()) }
+        if self.available_segments() <= needed { Err(Error::NoSpace) } else { Ok(()) }
     }
 
     /// Blocks waiting for a log, those of a checkpoint under construction included.

@@ -2,6 +2,7 @@
 
 mod block;
 pub mod bmap;
+pub mod clean;
 mod compose;
 mod construct;
 mod cpfile;
@@ -9,6 +10,7 @@ mod cuts;
 mod dat;
 mod error;
 mod files;
+mod held;
 mod ifile;
 mod inode;
 mod live;
@@ -35,7 +37,8 @@ pub use construct::Step;
 pub use error::{At, Error, Result};
 pub use files::{Piece, Tree};
 pub use inode::{Attr, Inode, Time};
-pub use live::{Keep, LogBlock, SegmentWalk};
+pub use held::Guard;
+pub use live::{Fate, Keep, LogBlock, SegmentWalk};
 pub use log::{LogWrite, WriteOrder};
 pub use redo::Redo;
 pub use settings::{Tune, read_super_block, tune};

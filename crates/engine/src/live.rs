@@ -4,6 +4,7 @@
 //! lock held; [`Volume::count_live`] judges them, some at a time, under the volume's.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use silt_device::Device;
@@ -25,6 +26,8 @@ pub struct LogBlock {
     pub payload: Payload,
     /// Where it lies.
     pub at: BlockNr,
+    /// First block of its log.
+    pub log: BlockNr,
 }
 
 /// Walks the blocks of a segment's logs. Memory: one log's summary and its records.
@@ -64,6 +67,11 @@ impl SegmentWalk {
         Ok(self.waiting.drain(..n).collect())
     }
 
+    /// Whether all that was written in the segment was walked over: its logs follow each other to the end.
+    pub fn is_complete(&self) -> bool {
+        self.waiting.is_empty() && self.end.saturating_sub(self.at) < 2
+    }
+
     fn read_log(&mut self) -> Result<bool> {
         let g = &self.geometry;
         if self.end.saturating_sub(self.at) < 2 {
@@ -89,10 +97,11 @@ impl SegmentWalk {
             return Ok(false);
         }
         self.sequence = Some(header.seq.get());
-        let first = self.at + blocks;
+        let (first, log) = (self.at + blocks, BlockNr(self.at));
         let waiting = &mut self.waiting;
         summary::for_each_payload(g, &header, &bytes, |payload| {
-            waiting.push_back(LogBlock { payload, at: BlockNr(first + u64::from(payload.index)) });
+            let at = BlockNr(first + u64::from(payload.index));
+            waiting.push_back(LogBlock { payload, at, log });
         })
         .at(|| format!("log at block {}", self.at))?;
         self.at += nblocks;
@@ -103,32 +112,61 @@ impl SegmentWalk {
 /// What keeps old blocks alive.
 #[derive(Debug, Clone, Default)]
 pub struct Keep {
-    /// Snapshots, ascending.
-    snapshots: Vec<u64>,
+    /// Snapshots and other single checkpoints, ascending.
+    moments: Vec<u64>,
     /// Checkpoints from this number on are kept.
     from: u64,
 }
 
+impl Keep {
+    /// Keeps these checkpoints, too.
+    pub fn also(&mut self, checkpoints: impl IntoIterator<Item = u64>) {
+        self.moments.extend(checkpoints);
+        self.moments.sort_unstable();
+        self.moments.dedup();
+    }
+
+    /// Whether a checkpoint of this range is kept.
+    pub(crate) fn any_in(&self, range: &Range<u64>) -> bool {
+        let at = self.moments.partition_point(|s| *s < range.start);
+        range.end > self.from.max(range.start) || self.moments.get(at).is_some_and(|s| *s < range.end)
+    }
+}
+
+/// What a block is to the checkpoints that are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// One of them needs it.
+    Live,
+    /// The newest state of the DAT needs it.
+    Table,
+    /// It has its number still, and only the checkpoints of this range, which may be empty, have it.
+    Dead(Range<u64>),
+    /// Its number leads elsewhere or is free.
+    Gone,
+}
+
 impl Volume {
-    /// What is kept: snapshots, the newest checkpoint, and those from `oldest` on. Snapshots made
+    /// What is kept: snapshots, what is looked at, the newest checkpoint, and those from `oldest` on. Snapshots made
     /// later are not in it.
     pub fn keep(&self, oldest: Option<u64>) -> Result<Keep> {
-        let snapshots = self.snapshots()?.into_iter().map(|c| c.0).collect();
-        Ok(Keep { snapshots, from: oldest.unwrap_or(u64::MAX).min(self.last.cno) })
+        let mut keep = Keep { moments: Vec::new(), from: oldest.unwrap_or(u64::MAX).min(self.last.cno) };
+        keep.also(self.snapshots()?.into_iter().map(|c| c.0).chain(self.views.keys().copied()));
+        Ok(keep)
     }
 
     /// The lowest sequence number whose segments must not be reclaimed: recovery may have to walk
     /// them (spec 2.7, `prot_seq`).
     pub fn protected_sequence(&self) -> u64 {
+        if !self.read_only {
+            return self.supers.oldest_sequence();
+        }
+        // As who mounts it next will have it: the secondary copy is brought up to date first.
         let first = &self.supers.first;
-        let Some(second) = &self.supers.second else { return first.1.last_seq.get() };
-        let of = |second_counts: bool| if second_counts { &second.1 } else { &first.1 };
-        let copy = if self.read_only {
-            of(second.0 == Copy::Secondary)
-        } else {
-            of(second.1.last_cno.get() < first.1.last_cno.get())
-        };
-        copy.last_seq.get()
+        match &self.supers.second {
+            Some(second) if second.0 == Copy::Secondary => second.1.last_seq.get(),
+            _ => first.1.last_seq.get(),
+        }
     }
 
     /// How many of the blocks are needed by the newest checkpoint or by what is kept. What a damaged
@@ -139,8 +177,8 @@ impl Volume {
         let dat = before.map_or(&self.dat, |b| b.dat());
         let mut live = 0;
         for block in blocks {
-            live += match self.is_live(dat, keep, block) {
-                Ok(alive) => u64::from(alive),
+            live += match self.fate_in(dat, keep, block) {
+                Ok(fate) => u64::from(matches!(fate, Fate::Live | Fate::Table)),
                 Err(Error::Format { .. }) => 1,
                 Err(e) => return Err(e),
             };
@@ -148,40 +186,44 @@ impl Volume {
         Ok(live)
     }
 
-    fn is_live(&self, dat: &Dat, keep: &Keep, block: &LogBlock) -> Result<bool> {
+    /// What a block is to the newest checkpoint, what is being made of it, and what is kept.
+    pub(crate) fn fate(&self, keep: &Keep, block: &LogBlock) -> Result<Fate> {
+        self.fate_in(&self.dat, keep, block)
+    }
+
+    fn fate_in(&self, dat: &Dat, keep: &Keep, block: &LogBlock) -> Result<Fate> {
+        let mapped = |ptr: Option<u64>| if ptr == Some(block.at.0) { Fate::Table } else { Fate::Gone };
         let v = match block.payload.info {
             BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } if block.payload.ino != Ino::DAT => {
                 vblock
             }
             BlockInfo::DatData { offset } => {
                 let nodes = NodeReader { nodes: &dat.file.map.nodes, store: &self.store, resolve: &Physical };
-                return Ok(bmap::lookup(&dat.file.map.root, &nodes, offset)? == Some(block.at.0));
+                return Ok(mapped(bmap::lookup(&dat.file.map.root, &nodes, offset)?));
             }
             BlockInfo::DatNode { key, level } => {
                 let nodes = NodeReader { nodes: &dat.file.map.nodes, store: &self.store, resolve: &Physical };
-                return Ok(bmap::node_at(&dat.file.map.root, &nodes, key, level)? == Some(block.at.0));
+                return Ok(mapped(bmap::node_at(&dat.file.map.root, &nodes, key, level)?));
             }
-            _ => return Ok(false),
+            _ => return Ok(Fate::Gone),
         };
         if !dat.palloc.is_allocated(&dat.file, &self.store, &Physical, v.0) {
-            return Ok(false);
+            return Ok(Fate::Gone);
         }
         let e = dat.entry(&self.store, v)?;
         let (start, end) = (e.start.get(), e.end.get());
         if e.blocknr.get() != block.at.0 {
-            return Ok(false);
+            return Ok(Fate::Gone);
         }
-        if block.payload.cno.0 == 0 || end == LIVE {
-            return Ok(end == LIVE);
+        if end == LIVE {
+            return Ok(Fate::Live);
         }
-        if end == block.payload.cno.0 {
-            return Ok(false);
+        let period = start..end.max(start);
+        // Of cpfile and sufile only the newest state counts.
+        if block.payload.cno.0 == 0 || end == block.payload.cno.0 {
+            return Ok(Fate::Dead(start..start));
         }
         // The newest checkpoint is kept even if its successor, being made, no longer needs it.
-        if end > keep.from {
-            return Ok(true);
-        }
-        let at = keep.snapshots.partition_point(|s| *s < start);
-        Ok(keep.snapshots.get(at).is_some_and(|s| *s < end))
+        if keep.any_in(&period) { Ok(Fate::Live) } else { Ok(Fate::Dead(period)) }
     }
 }

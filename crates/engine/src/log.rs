@@ -52,6 +52,8 @@ pub struct Item {
     pub fi_cno: Cno,
     pub info: BlockInfo,
     pub content: Content,
+    /// It has been written before and keeps its number and its life ([`crate::clean`]).
+    pub moved: bool,
 }
 
 /// Counts what fits into a log, with the arithmetic of the summary alone.

@@ -169,7 +169,8 @@ impl Plan {
                 if offset >= direct::KEYS || !log.fit.take(ino, Cno(1), &info, 1) {
                     return Err(Error::Invalid("the segments are too small for these blocks".into()));
                 }
-                log.items.push(Item { ino, fi_cno: Cno(1), info, content: Content::MetaData(offset) });
+                let content = Content::MetaData(offset);
+                log.items.push(Item { ino, fi_cno: Cno(1), info, content, moved: false });
             }
             Ok(map)
         };

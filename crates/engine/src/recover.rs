@@ -114,7 +114,7 @@ impl Volume {
         inode.dirty = true;
         self.inodes.insert(ino.0, inode);
         match v {
-            Ok(v) => self.dat.assign(&self.store, v, at, self.cno).map(|()| true),
+            Ok(v) => self.dat.assign(&self.store, v, at, Some(self.cno)).map(|()| true),
             Err(Error::Format { .. }) => Ok(false),
             Err(e) => Err(e),
         }

@@ -150,7 +150,7 @@ impl Volume {
         let known = k.items.len() + k.launched.len() + dirty;
         // What waits may take a node and a DAT block each.
         let blocks = 2 * (known as u64 + 2 * (self.frozen_blocks + self.dirty_blocks)) + 64;
-        self.sufile.clean() > blocks / u64::from(self.store.geometry.blocks_per_segment) + 2
+        self.available_segments() > blocks / u64::from(self.store.geometry.blocks_per_segment) + 2
     }
 
     /// Undoes what the construction did to segments and metadata, leaves the place that failed, and
@@ -208,7 +208,7 @@ impl Volume {
         k.blocks = 0;
         k.composed = false;
         for item in items {
-            self.add(k, item.ino, item.info, item.content)?;
+            self.add(k, item)?;
         }
         Ok(())
     }

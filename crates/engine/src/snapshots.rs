@@ -56,7 +56,7 @@ pub struct SegmentInfo {
 }
 
 impl Volume {
-    fn may_change(&self) -> Result<()> {
+    pub(crate) fn may_change(&self) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
@@ -143,6 +143,30 @@ impl Volume {
     ) -> Result<()> {
         let from = from.0.min(self.cno.0.saturating_sub(1));
         self.cpfile.for_each_back(&self.store, &self.dat, Cno(from), |e| f(CheckpointInfo::from(&e)))
+    }
+
+    /// The first checkpoint made at this time or later, in seconds since 1970; none where all are older. Where a clock
+    /// was set back, one beside it.
+    pub fn first_checkpoint_since(&self, time: u64) -> Result<Option<u64>> {
+        let (mut low, mut high) = (1, self.cno.0);
+        let mut found = None;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let mut next = None;
+            self.for_each_checkpoint(Cno(middle), |c| {
+                next = Some(c);
+                ControlFlow::Break(())
+            })?;
+            match next {
+                Some(c) if c.created < time => low = c.cno.saturating_add(1),
+                Some(c) => {
+                    found = Some(c.cno);
+                    high = middle;
+                }
+                None => high = middle,
+            }
+        }
+        Ok(found)
     }
 
     /// Every snapshot, ascending.

@@ -14,6 +14,7 @@ use silt_device::{Device, Kind};
 use silt_format::{BlockNr, Geometry};
 
 use crate::block::Block;
+use crate::held::Held;
 use crate::verify_log::Verifier;
 use crate::{Error, Result};
 
@@ -102,6 +103,10 @@ pub struct Store {
     pub geometry: Geometry,
     cache: Cache<Key, Block, ByBytes>,
     in_flight: HashMap<Key, Block>,
+    /// Blocks of files that are being moved, by virtual number: their new places may not hold them yet.
+    moving: HashMap<u64, Block>,
+    /// Clean segments that may not be written yet.
+    pub held: Held,
     /// Told of segments that are written again, and of metadata that was read.
     pub verifier: Option<Arc<Watched>>,
 }
@@ -116,6 +121,8 @@ impl Store {
             geometry,
             cache: Cache::with_weighter(items, cache_bytes, ByBytes),
             in_flight: HashMap::new(),
+            moving: HashMap::new(),
+            held: Held::default(),
             verifier: None,
         }
     }
@@ -123,6 +130,11 @@ impl Store {
     /// The block if it is in memory.
     pub fn cached(&self, key: Key) -> Option<Block> {
         if let Some(b) = self.in_flight.get(&key) {
+            return Some(b.clone());
+        }
+        if let Key::Virtual(v) = key
+            && let Some(b) = self.moving(v)
+        {
             return Some(b.clone());
         }
         self.cache.get(&key)
@@ -137,6 +149,9 @@ impl Store {
     pub fn forget(&mut self, key: Key) {
         self.cache.remove(&key);
         self.in_flight.remove(&key);
+        if let Key::Virtual(v) = key {
+            self.moving.remove(&v);
+        }
     }
 
     /// Forgets every disk block of a range (a segment that is written again).
@@ -157,6 +172,16 @@ impl Store {
         self.in_flight.insert(key, block);
     }
 
+    /// Holds a block that is moved until [`Store::landed`]; it is not cached then.
+    pub fn launch_moved(&mut self, v: u64, block: Block) {
+        self.moving.insert(v, block);
+    }
+
+    /// A block on its way to another place.
+    pub fn moving(&self, v: u64) -> Option<&Block> {
+        if self.moving.is_empty() { None } else { self.moving.get(&v) }
+    }
+
     /// Takes a launched block back.
     pub fn recall(&mut self, key: Key) {
         self.in_flight.remove(&key);
@@ -167,6 +192,7 @@ impl Store {
         for (key, block) in self.in_flight.drain() {
             self.cache.insert(key, block);
         }
+        self.moving = HashMap::new();
     }
 
     /// Reads one block from the device.

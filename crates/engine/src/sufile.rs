@@ -204,6 +204,7 @@ impl SuFile {
 
     /// Finds a clean segment by cyclic first fit and marks it in use (spec 11.4).
     pub fn allocate(&mut self, store: &mut Store, dat: &Dat) -> Result<SegNr> {
+        store.held.release();
         let n = store.geometry.nsegments;
         let start = self.header.last_alloc.get().wrapping_add(1);
         let start = if start >= n { 0 } else { start };
@@ -230,8 +231,8 @@ impl SuFile {
         let g = &store.geometry;
         let mut at = range.start;
         while at < range.end {
-            if let Some(busy) = self.busy.get(&at) {
-                at = busy.end;
+            if let Some(taken) = self.busy.get(&at).or_else(|| store.held.get(at)) {
+                at = taken.end;
                 continue;
             }
             // To the end of this block's entries, with one look-up of the block.
@@ -248,10 +249,12 @@ impl SuFile {
                 }
             };
             let first = at;
+            let mut clean = false;
             while at < stop {
                 let e =
                     SuEntry::read(&b, su::place(g, SegNr(at)).1).at(|| format!("sufile block {block}"))?;
-                if e.is_clean() {
+                clean = e.is_clean();
+                if clean {
                     break;
                 }
                 at += 1;
@@ -259,7 +262,7 @@ impl SuFile {
             if first < at {
                 self.busy.insert(first..at);
             }
-            if at < stop {
+            if clean && store.held.get(at).is_none() {
                 return Ok(Some(SegNr(at)));
             }
         }

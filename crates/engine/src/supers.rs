@@ -33,8 +33,17 @@ pub struct Supers {
     /// Which copy could not be used at open, for a message.
     pub torn: Option<Copy>,
     secondary_offset: u64,
-    /// How many writes of each copy were made so far. Held while one is done.
-    made: Arc<Mutex<[u64; 2]>>,
+    /// Held while a write is done.
+    made: Arc<Mutex<Made>>,
+}
+
+/// What became of the writes of each copy.
+#[derive(Debug, Default)]
+struct Made {
+    /// How many were made so far.
+    number: [u64; 2],
+    /// `s_last_seq` of what is on the medium; none where the copy cannot be used.
+    sequence: [Option<u64>; 2],
 }
 
 /// Reads both copies and chooses (spec 2.5).
@@ -64,7 +73,12 @@ pub fn read(device: &dyn Device) -> Result<Supers> {
         sb::choose(primary, secondary, size).map_err(Error::Unusable)?;
     let torn = if secondary_usable { torn } else { torn.filter(|t| *t == Copy::Primary) };
     let state_at_open = first.1.state.get();
-    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset, made: Arc::default() };
+    let mut made = Made::default();
+    for (copy, block) in std::iter::once(&first).chain(&second) {
+        made.sequence[index(*copy)] = Some(block.last_seq.get());
+    }
+    let made = Arc::new(Mutex::new(made));
+    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset, made };
     if supers.second.is_none() && secondary_usable {
         // The place is there: the next write of both copies mends it.
         let other = if supers.first.0 == Copy::Primary { Copy::Secondary } else { Copy::Primary };
@@ -91,7 +105,8 @@ pub struct SuperWrite {
     copy: Copy,
     /// Its number among the writes of this copy.
     number: u64,
-    made: Arc<Mutex<[u64; 2]>>,
+    sequence: u64,
+    made: Arc<Mutex<Made>>,
 }
 
 impl SuperWrite {
@@ -99,11 +114,12 @@ impl SuperWrite {
     /// the same copy was made meanwhile: that one says all that this one does. Waits while another
     /// is being done.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made[index(self.copy)] != self.number {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.number[index(self.copy)] != self.number {
             return Ok(());
         }
         device.write_durably(self.offset, &self.bytes[..])?;
+        made.sequence[index(self.copy)] = Some(self.sequence);
         Ok(())
     }
 }
@@ -112,6 +128,15 @@ impl Supers {
     /// The fixed numbers, checked against the device.
     pub fn geometry(&self, device: &Arc<dyn Device>) -> Result<Geometry> {
         self.first.1.geometry(device.len()).map_err(Error::Unusable)
+    }
+
+    /// The lowest sequence number that a copy on the medium leads to, one whose writing failed as it was before: from
+    /// there on recovery may walk.
+    pub fn oldest_sequence(&self) -> u64 {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.first.1.last_seq.get();
+        let distance = |s: &u64| newest.wrapping_sub(*s).cast_signed();
+        made.sequence.into_iter().flatten().max_by_key(distance).unwrap_or(newest)
     }
 
     /// Byte offset of a copy.
@@ -130,13 +155,14 @@ impl Supers {
     /// A write of a copy with these contents.
     pub fn emit(&self, copy: Copy, block: &SuperBlock) -> SuperWrite {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = &mut made[index(copy)];
+        let number = &mut made.number[index(copy)];
         *number += 1;
         SuperWrite {
             offset: self.offset(copy),
             bytes: Box::new(block.clone().to_disk()),
             copy,
             number: *number,
+            sequence: block.last_seq.get(),
             made: self.made.clone(),
         }
     }

@@ -407,6 +407,11 @@ impl Volume {
         self.sufile.clean().saturating_mul(u64::from(self.store.geometry.blocks_per_segment))
     }
 
+    /// Clean segments that may be written now.
+    pub fn available_segments(&self) -> u64 {
+        self.sufile.clean().saturating_sub(self.store.held.len())
+    }
+
     /// The volume's fixed numbers.
     pub fn geometry(&self) -> &Geometry {
         &self.store.geometry

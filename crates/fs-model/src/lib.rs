@@ -5,9 +5,11 @@
 //! cause end the program: this is an instrument of tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use silt_cleaner::{Access, Candidate, Cleaned, Gatherer, Limits, Policy, Salvage, Usage};
 use silt_device::Device;
 use silt_engine::{LogWrite, OpenOptions, Step, Time as EngineTime, Volume};
 use silt_format::Cno;
@@ -49,6 +51,20 @@ pub struct FsTarget {
     frozen: Option<Manifest>,
     /// Checkpoints made in steps whose trees were compared.
     pub compared: u32,
+    /// Every so many of those checkpoints empties segments; 0 for none.
+    pub clean_every: u32,
+    turns: u32,
+    /// What was cleaned so far.
+    pub cleaned: Cleaned,
+}
+
+/// The volume for the cleaner.
+struct Here<'a>(RefCell<&'a mut Volume>);
+
+impl Access for Here<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> silt_engine::Result<R> {
+        Ok(f(&mut self.0.borrow_mut()))
+    }
 }
 
 /// What must be the same in a checkpoint as in the tree it was made of. Block counts of what
@@ -94,6 +110,9 @@ impl FsTarget {
             late: Vec::new(),
             frozen: None,
             compared: 0,
+            clean_every: 0,
+            turns: 0,
+            cleaned: Cleaned::default(),
         }
     }
 
@@ -225,6 +244,8 @@ impl FsTarget {
                 Step::Working => {}
                 Step::Waiting => self.write_late(),
                 Step::Done(cno) => {
+                    self.device.flush().unwrap();
+                    self.fs.volume_mut().freed_are_durable();
                     let Some(frozen) = self.frozen.take() else { break };
                     self.fs.volume_mut().open_view(cno).unwrap();
                     let made = self.tree(Tree::Past(cno.0), FROZEN).unwrap();
@@ -251,9 +272,49 @@ impl FsTarget {
         if self.since >= self.every {
             self.since = 0;
             let now = u64::try_from(self.clock).unwrap();
-            if self.fs.volume_mut().begin_checkpoint(now).unwrap() && self.clock % 4 == 0 {
+            self.turns += 1;
+            let cleans = self.clean_every > 0 && self.turns.is_multiple_of(self.clean_every);
+            let begun = (cleans && self.begin_cleaning(now))
+                || self.fs.volume_mut().begin_checkpoint(now).unwrap();
+            if begun && self.clock % 4 == 0 {
                 self.frozen = Some(self.tree(Tree::Live, FROZEN).unwrap());
             }
+        }
+    }
+
+    /// Begins a checkpoint that empties the segments that need most little of their blocks; snapshots alone are kept.
+    fn begin_cleaning(&mut self, now: u64) -> bool {
+        let volume = self.fs.volume_mut();
+        for write in volume.advance_super_blocks(now) {
+            write.write(&*self.device).unwrap();
+        }
+        let keep = volume.keep(None).unwrap();
+        let mut usage = Usage::new(volume.geometry(), keep.clone());
+        while !usage.is_complete() {
+            volume.count_usage(&mut usage, 3).unwrap();
+        }
+        let mut all = silt_cleaner::candidates(volume, &usage, 0..u64::MAX, 1).unwrap();
+        let size = u64::from(volume.geometry().blocks_per_segment);
+        let policy = Policy::ALL[self.turns as usize % Policy::ALL.len()];
+        Candidate::sort(&mut all, policy, now, size);
+        // Some that are hardly worth it as well: what they hold moves.
+        let limits = Limits { moves: 300, segments: 6, salvage: Salvage::No };
+        let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), limits);
+        let plan = gatherer.next(&Here(RefCell::new(volume))).unwrap();
+        assert_eq!(plan.aside, [], "a segment that should be whole");
+        if plan.cleaning.is_empty() {
+            return false;
+        }
+        match volume.begin_cleaning(plan.cleaning, now) {
+            Ok(done) => {
+                self.cleaned.segments += done.segments;
+                self.cleaned.moved += done.moved;
+                self.cleaned.dead += done.dead;
+                self.cleaned.checkpoints += done.checkpoints;
+                true
+            }
+            Err(silt_engine::Error::NoSpace) => false,
+            Err(e) => panic!("{e}"),
         }
     }
 

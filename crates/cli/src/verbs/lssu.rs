@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "COUNT")]
     lines: Option<u64>,
     /// With -l: checkpoints younger than this are kept; s, m, h, d, w, M or Y may follow the number
-    #[arg(short, long, value_name = "PERIOD", value_parser = period)]
+    #[arg(short, long, value_name = "PERIOD", value_parser = times::period)]
     protection_period: Option<u64>,
     /// As JSON
     #[arg(long)]
@@ -36,24 +36,6 @@ pub struct Args {
 
 /// Default protection period, in seconds.
 const PROTECTION: u64 = 3600;
-
-/// Parses `90`, `10m`, `1d`.
-fn period(text: &str) -> std::result::Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let size: u64 = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        "w" => 7 * 86_400,
-        "M" => 31 * 86_400,
-        "Y" => 365 * 86_400,
-        _ => return Err(format!("{unit:?} is not a unit of time; there are s, m, h, d, w, M and Y")),
-    };
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a period"))?;
-    number.checked_mul(size).ok_or_else(|| format!("{text} is too long"))
-}
 
 /// A segment with its time written out.
 #[derive(Serialize)]

@@ -2,6 +2,7 @@
 
 pub mod chcp;
 pub mod check;
+pub mod clean;
 pub mod dumpseg;
 pub mod fsck;
 pub mod install;
@@ -40,6 +41,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Dumpseg(args) => dumpseg::run(&args),
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),
+        Verb::Clean(args) => clean::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Rescue(args) => rescue::run(&args),

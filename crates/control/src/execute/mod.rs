@@ -5,6 +5,7 @@
 //! while a batch goes out, so a slow reader of a list holds nobody up.
 
 pub(crate) mod checkpoints;
+mod clean;
 mod dump;
 mod segments;
 pub(crate) mod settings;
@@ -53,6 +54,7 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
             }
             out(Response::Mounted(host.mount_moment(caller, &mount)?))
         }
+        Request::Clean(clean) => clean::clean(host, &clean, out),
         Request::Scrub(action) => {
             let status = host.scrub(&action)?.within_an_answer();
             out(Response::Scrub(Box::new(status)))

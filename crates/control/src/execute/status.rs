@@ -65,10 +65,14 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
             sync_arrives: None,
             pid: None,
             damaged: 0,
+            set_aside: Vec::new(),
             notes: Vec::new(),
         })
     })??;
     status.notes = host.notes();
+    let (aside, told) = host.cleaning();
+    status.set_aside = aside;
+    status.notes.extend(told);
     status.damaged = host.damage().0.len() as u64;
     if let Some(m) = mount {
         status.mounts = m.mounts;

@@ -44,8 +44,9 @@ Mount options:
   io_uring, noio_uring   requests come through io_uring (Linux 6.14), for several programs at once, where
                          /sys/module/fuse/parameters/enable_uring says Y (default: noio_uring)
   remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
-  discard, nodiscard, pp=SECONDS, gc, nogc
-                         accepted; they matter once there is a cleaner
+  gc, nogc               empty segments when few are clean (default), or leave that to silt clean
+  pp=SECONDS             moments younger than this are kept as long as there is space (default: 86400, a day)
+  discard, nodiscard     accepted; they change nothing yet
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
 accepted. Access times are kept in memory only, whatever is asked.";
 
@@ -108,7 +109,7 @@ const NEUTRAL: &[&str] = &[
     "rw",
 ];
 const NEUTRAL_WITH_VALUE: &[&str] = &["comment", "uhelper", "helper", "user", "loop", "fsname", "subtype"];
-const FOR_CLEANER: &[&str] = &["discard", "nodiscard", "gc", "nogc"];
+const NOT_YET: &[&str] = &["discard", "nodiscard"];
 
 impl Options {
     /// Parses the values of `-o`. `sloppy`: unknown options are left out.
@@ -192,12 +193,13 @@ impl Options {
             }
             ("noio_uring", None) => d.io_uring = false,
             ("pp", Some(v)) => {
-                v.parse::<u64>().map_err(|_| bad(name, v, "a number of seconds"))?;
-                self.details.push("pp= matters once there is a cleaner".to_owned());
+                d.protection = v.parse().map_err(|_| bad(name, v, "a number of seconds"))?;
             }
-            (name, None) if FOR_CLEANER.contains(&name) => {
-                self.details.push(format!("{name} matters once there is a cleaner"));
+            (name, None) if NOT_YET.contains(&name) => {
+                self.details.push(format!("{name} changes nothing yet"));
             }
+            ("gc", None) => d.gc = true,
+            ("nogc", None) => d.gc = false,
             ("remount", None) => self.remount = true,
             ("sync", None) => d.sync = true,
             ("async", None) => d.sync = false,
@@ -279,7 +281,8 @@ mod tests {
         assert_eq!(o.at, Some((Moment::Checkpoint(7), true)));
         assert_eq!(o.daemon.on_error, OnError::RemountReadOnly);
         let (notes, details) = o.check().unwrap();
-        assert_eq!((notes.len(), details.len()), (1, 3));
+        assert_eq!((notes.len(), details.len()), (1, 1));
+        assert!(!o.daemon.gc && o.daemon.protection == 60);
 
         let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec,io_uring").unwrap();
         assert!(parse("verify").unwrap().daemon.verify && !parse("verify,noverify").unwrap().daemon.verify);

@@ -1,0 +1,179 @@
+//! Gathering what one checkpoint moves and frees.
+
+use std::collections::VecDeque;
+
+use silt_engine::clean::{Cleaning, Salvage, Victim};
+use silt_engine::{Error, Fate, Keep, Result, Volume};
+use silt_format::{BlockNr, SegNr};
+
+/// Blocks judged under the lock at a time.
+const JUDGED: usize = 256;
+
+/// The volume, for a moment.
+pub trait Access {
+    /// Calls `f` with the volume, which nobody else has meanwhile. An error where there is none any more.
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R>;
+}
+
+/// How much goes into one checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Blocks that are copied, about. A segment with more goes in several.
+    pub moves: usize,
+    /// Segments that are freed.
+    pub segments: usize,
+    pub salvage: Salvage,
+}
+
+/// A segment that stays as it is, because it cannot be told what of it is needed, or what is cannot be trusted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetAside {
+    pub segment: SegNr,
+    /// First block of the log at fault, where it is one.
+    pub log: Option<BlockNr>,
+    /// In words.
+    pub why: String,
+}
+
+/// What one checkpoint does.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub cleaning: Cleaning,
+    /// Segments that were looked at and stay.
+    pub aside: Vec<SetAside>,
+    /// Segments that were begun, in their order.
+    segments: Vec<SegNr>,
+    /// Logs whose blocks were taken although they do not match their checksums.
+    pub unverified: Vec<(SegNr, BlockNr)>,
+}
+
+/// Takes segments in an order, as many at a time as a checkpoint holds.
+pub struct Gatherer {
+    keep: Keep,
+    order: VecDeque<SegNr>,
+    /// One that goes in several steps.
+    current: Option<Victim>,
+    limits: Limits,
+}
+
+impl Plan {
+    /// Segments that it is about, those set aside included.
+    pub fn segments(&self) -> &[SegNr] {
+        &self.segments
+    }
+}
+
+impl Gatherer {
+    /// Of these segments, in their order; `keep` says what is needed.
+    pub fn new(keep: Keep, order: impl IntoIterator<Item = SegNr>, limits: Limits) -> Self {
+        Gatherer { keep, order: order.into_iter().collect(), current: None, limits }
+    }
+
+    /// Whether there is nothing left.
+    pub fn is_done(&self) -> bool {
+        self.order.is_empty() && self.current.is_none()
+    }
+
+    /// From now on about so many blocks are copied at a time.
+    pub fn limit(&mut self, moves: usize) {
+        self.limits.moves = moves.max(1);
+    }
+
+    /// What was planned was not made: its segments come first again.
+    pub fn put_back(&mut self, segments: &[SegNr]) {
+        self.current = None;
+        segments.iter().rev().for_each(|s| self.order.push_front(*s));
+    }
+
+    /// Segments that were not begun.
+    pub fn left(&self) -> u64 {
+        self.order.len() as u64
+    }
+
+    /// What the next checkpoint does. Errors are those of the tables: what is wrong with a segment sets it aside.
+    pub fn next(&mut self, access: &impl Access) -> Result<Plan> {
+        let mut plan = Plan::default();
+        while plan.cleaning.moves() < self.limits.moves && plan.cleaning.frees() < self.limits.segments {
+            let victim = match self.current.take() {
+                Some(victim) => victim,
+                None => match self.order.pop_front() {
+                    Some(segment) => match access.with(|v| v.victim(segment))? {
+                        Ok(victim) => victim,
+                        // Meanwhile it is written, or clean.
+                        Err(Error::Invalid(_)) => continue,
+                        Err(e) => return Err(e),
+                    },
+                    None => break,
+                },
+            };
+            self.take(access, victim, &mut plan)?;
+        }
+        Ok(plan)
+    }
+
+    fn take(&mut self, access: &impl Access, mut victim: Victim, plan: &mut Plan) -> Result<()> {
+        let segment = victim.segment();
+        plan.segments.push(segment);
+        let mark = plan.cleaning.mark();
+        let aside = |plan: &mut Plan, log: Option<BlockNr>, why: String| {
+            plan.cleaning.back_to(mark);
+            plan.aside.push(SetAside { segment, log, why });
+        };
+        match victim.sequence() {
+            Ok(Some(sequence)) => {
+                let protected = access.with(|v| v.protected_sequence())?;
+                if sequence.wrapping_sub(protected).cast_signed() >= 0 {
+                    return Ok(());
+                }
+            }
+            Ok(None) => {}
+            Err(e) => {
+                aside(plan, None, e.to_string());
+                return Ok(());
+            }
+        }
+        loop {
+            let blocks = match victim.read(JUDGED) {
+                Ok(blocks) => blocks,
+                Err(e) => {
+                    aside(plan, None, e.to_string());
+                    return Ok(());
+                }
+            };
+            if blocks.is_empty() {
+                if !victim.finish(&mut plan.cleaning) {
+                    let why = "some of its blocks cannot be read".to_string();
+                    plan.aside.push(SetAside { segment, log: None, why });
+                }
+                return Ok(());
+            }
+            let fates: Vec<Fate> = match access.with(|v| v.fates(&self.keep, &blocks))? {
+                Ok(fates) => fates,
+                Err(e @ (Error::Format { .. } | Error::Device(_))) => {
+                    aside(plan, None, e.to_string());
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            };
+            match victim.take(blocks, &fates, self.limits.salvage, &mut plan.cleaning) {
+                Ok(bad) if bad.is_empty() => {}
+                Ok(bad) if self.limits.salvage == Salvage::Readable => {
+                    plan.unverified.extend(bad.into_iter().map(|log| (segment, log)));
+                }
+                Ok(bad) => {
+                    let why = "a log that holds blocks in use does not match its checksum".to_string();
+                    aside(plan, bad.first().copied(), why);
+                    return Ok(());
+                }
+                Err(e) => {
+                    aside(plan, None, e.to_string());
+                    return Ok(());
+                }
+            }
+            if plan.cleaning.moves() >= 2 * self.limits.moves {
+                self.current = Some(victim);
+                return Ok(());
+            }
+        }
+    }
+}

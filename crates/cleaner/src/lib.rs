@@ -1,0 +1,18 @@
+//! The cleaner: which segments are emptied, in what order, and how much at a time.
+//!
+//! ```text
+//! count (one pass over the DAT) -> order by policy -> gather some segments' blocks -> one checkpoint -> gather ..
+//! ```
+//!
+//! What moves and how is the engine's ([`silt_engine::clean`]). Here is no thread, clock or lock: who runs it gives
+//! [`Access`] to the volume, and makes the checkpoints itself or with [`run()`]. Memory: 12 bytes a segment for the
+//! count, and what one checkpoint moves.
+
+mod gather;
+mod policy;
+mod run;
+
+pub use gather::{Access, Gatherer, Limits, Plan, SetAside};
+pub use policy::{Candidate, Policy, candidates};
+pub use run::{Mover, Options, Outcome, Progress, Whole, pass, run};
+pub use silt_engine::clean::{Cleaned, Salvage, SegmentUsage, Usage};

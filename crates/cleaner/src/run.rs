@@ -1,0 +1,229 @@
+//! Cleaning, pass by pass: until there is nothing left that is worth it.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use silt_engine::clean::{Cleaned, Cleaning, Salvage, Usage};
+use silt_engine::{Error, Result, Volume};
+use silt_format::{BlockNr, SegNr};
+
+use crate::gather::{Access, Gatherer, Limits, SetAside};
+use crate::policy::{Candidate, Policy, candidates};
+
+/// Blocks of the DAT counted at a time.
+const COUNTED: usize = 1024;
+
+/// Where not even so many blocks can be copied, there is no room.
+const FEWEST: usize = 16;
+
+/// Makes what is planned.
+pub trait Mover: Access {
+    /// Makes a cleaning a checkpoint, durable on return. [`Error::Stale`] and [`Error::NoSpace`] leave all as it was.
+    fn make(&self, cleaning: Cleaning) -> Result<Cleaned>;
+
+    /// Makes what waits a checkpoint and has both super blocks point at it, durable on return.
+    fn settle(&self) -> Result<()>;
+}
+
+/// What is cleaned.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub policy: Policy,
+    /// Checkpoints from this number on are kept, besides snapshots; `None`: snapshots and the newest alone.
+    pub oldest: Option<u64>,
+    /// Ends when so many segments can be written.
+    pub until: Option<u64>,
+    /// Segments with fewer blocks to gain are left.
+    pub least: u64,
+    /// Segments that are never taken.
+    pub aside: BTreeSet<u64>,
+    pub limits: Limits,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            policy: Policy::default(),
+            oldest: None,
+            until: None,
+            least: 1,
+            aside: BTreeSet::new(),
+            limits: Limits { moves: 4096, segments: 64, salvage: Salvage::No },
+            now: 0,
+        }
+    }
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Candidates looked at and all there are, of this pass.
+    pub done: u64,
+    pub total: u64,
+    pub cleaned: Cleaned,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    pub cleaned: Cleaned,
+    /// Checkpoints made.
+    pub steps: u64,
+    pub aside: Vec<SetAside>,
+    pub unverified: Vec<(SegNr, BlockNr)>,
+    /// It was told to stop.
+    pub stopped: bool,
+    /// As many segments are clean as were asked for.
+    pub enough: bool,
+    /// There was no room to go on, although more could have been gained.
+    pub out_of_room: bool,
+}
+
+/// A volume that nobody else has.
+pub struct Whole<'a> {
+    volume: RefCell<&'a mut Volume>,
+    now: u64,
+}
+
+impl<'a> Whole<'a> {
+    /// `now` in seconds since 1970.
+    pub fn new(volume: &'a mut Volume, now: u64) -> Self {
+        Whole { volume: RefCell::new(volume), now }
+    }
+}
+
+impl Access for Whole<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
+        Ok(f(&mut self.volume.borrow_mut()))
+    }
+}
+
+impl Mover for Whole<'_> {
+    fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
+        let mut volume = self.volume.borrow_mut();
+        let done = volume.begin_cleaning(cleaning, self.now)?;
+        volume.finish_construction(self.now)?;
+        volume.device().flush()?;
+        volume.freed_are_durable();
+        Ok(done)
+    }
+
+    fn settle(&self) -> Result<()> {
+        let mut volume = self.volume.borrow_mut();
+        volume.checkpoint(self.now)?;
+        volume.device().flush()?;
+        let writes = volume.advance_super_blocks(self.now);
+        writes.iter().try_for_each(|w| w.write(&**volume.device()))
+    }
+}
+
+fn add(sum: &mut Cleaned, more: Cleaned) {
+    sum.segments += more.segments;
+    sum.moved += more.moved;
+    sum.dead += more.dead;
+    sum.checkpoints += more.checkpoints;
+}
+
+impl Outcome {
+    fn add(&mut self, more: Outcome) {
+        add(&mut self.cleaned, more.cleaned);
+        self.steps += more.steps;
+        self.aside.extend(more.aside);
+        self.unverified.extend(more.unverified);
+        self.stopped = more.stopped;
+        self.out_of_room = more.out_of_room;
+        self.enough = more.enough;
+    }
+}
+
+/// Cleans in passes, until one gains hardly anything, `until` is reached or `watch` breaks. All of it is durable when
+/// this returns.
+pub fn run(
+    mover: &impl Mover,
+    options: &Options,
+    mut watch: impl FnMut(&Progress) -> bool,
+) -> Result<Outcome> {
+    let mut sum = Outcome::default();
+    let mut options = options.clone();
+    loop {
+        let before = mover.with(|v| v.stat())??;
+        let one = pass(mover, &options, &mut watch)?;
+        let after = mover.with(|v| v.stat())??;
+        options.aside.extend(one.aside.iter().map(|a| a.segment.0));
+        let ended = one.stopped || one.enough || one.out_of_room;
+        sum.add(one);
+        // One that gains less than a segment in a hundred would go round for nothing.
+        if ended || after.clean_segments <= before.clean_segments + before.segments / 100 {
+            return Ok(sum);
+        }
+    }
+}
+
+/// Counts what is needed once, and empties the segments that are worth it.
+pub fn pass(
+    mover: &impl Mover,
+    options: &Options,
+    mut watch: impl FnMut(&Progress) -> bool,
+) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    // What lies before the newest checkpoint is not needed by recovery then.
+    mover.settle()?;
+    let (mut usage, size) = mover.with(|v| -> Result<_> {
+        let keep = v.keep(options.oldest)?;
+        Ok((Usage::new(v.geometry(), keep), u64::from(v.geometry().blocks_per_segment)))
+    })??;
+    while !usage.is_complete() {
+        mover.with(|v| v.count_usage(&mut usage, COUNTED))??;
+    }
+    let least = options.least.max(1);
+    let mut all = mover.with(|v| candidates(v, &usage, 0..u64::MAX, least))??;
+    all.retain(|c| !options.aside.contains(&c.segment.0));
+    Candidate::sort(&mut all, options.policy, options.now, size);
+    let total = all.len() as u64;
+    let keep = usage.keep().clone();
+    let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
+    let mut most = options.limits.moves;
+    while !gatherer.is_done() {
+        let available = mover.with(|v| v.available_segments())?;
+        // Copies take clean segments before others become clean.
+        let room = usize::try_from(available.saturating_sub(3).saturating_mul(size) / 4).unwrap_or(most);
+        gatherer.limit(room.min(most));
+        if options.until.is_some_and(|n| available >= n) {
+            outcome.enough = true;
+            return Ok(outcome);
+        }
+        let plan = gatherer.next(mover)?;
+        let segments = plan.segments().to_vec();
+        outcome.aside.extend(plan.aside);
+        outcome.unverified.extend(plan.unverified);
+        if plan.cleaning.is_empty() {
+            continue;
+        }
+        match mover.make(plan.cleaning) {
+            Ok(done) => {
+                add(&mut outcome.cleaned, done);
+                outcome.steps += 1;
+            }
+            // Somebody looks at a moment that was to go, or a segment was taken otherwise: the next pass knows.
+            Err(Error::Stale) => {}
+            // It takes less at a time.
+            Err(Error::NoSpace) if most > FEWEST => {
+                most /= 4;
+                gatherer.put_back(&segments);
+            }
+            Err(Error::NoSpace) => {
+                outcome.out_of_room = true;
+                return Ok(outcome);
+            }
+            Err(e) => return Err(e),
+        }
+        let done = total.saturating_sub(gatherer.left());
+        if !watch(&Progress { done, total, cleaned: outcome.cleaned }) {
+            outcome.stopped = true;
+            return Ok(outcome);
+        }
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,176 @@
+//! `silt clean`: gets space back by emptying segments.
+
+use std::path::PathBuf;
+
+use silt_control::{Clean, CleanReport, Least, Request, Response};
+
+use crate::failure::Result;
+use crate::output::Output;
+use crate::{progress, size, target, times};
+
+/// Get space back: empty segments, mounted or not
+///
+/// What is needed of a segment moves to another, and the segment is clean. Needed are the files as they are, every
+/// snapshot, and moments younger than the protection period; older moments go where they are in the way. A log is held
+/// against its checksum before anything of it is copied; a segment that cannot be trusted is set aside.
+///
+/// While a volume is mounted Silt does this by itself when few segments are clean.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Moments younger than this are kept; s, m, h, d, w, M or Y may follow the number
+    #[arg(short, long, value_name = "PERIOD", value_parser = times::period, default_value = "1h")]
+    protection_period: u64,
+    /// Leave segments that would give fewer blocks, or a smaller share of a segment in percent
+    #[arg(short, long, value_name = "COUNT[%]", value_parser = least)]
+    min_reclaimable_blocks: Option<Least>,
+    /// Free at most so many segments, then rest for so many seconds, and so on
+    #[arg(short = 'S', long, value_name = "COUNT[/SECONDS]", value_parser = speed)]
+    speed: Option<Speed>,
+    /// The order: oldest, greedy or cost-benefit
+    #[arg(long, value_name = "NAME", default_value = "cost-benefit", value_parser = ["oldest", "timestamp", "greedy", "cost-benefit"])]
+    policy: String,
+    /// End when this much can be written, as 10G
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    until: Option<u64>,
+    /// Also empty segments that are set aside: what can be read of them is taken as it is, wrong or not
+    #[arg(long)]
+    salvage: bool,
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+    /// Accepted as nilfs-clean has it
+    #[arg(short, long, hide = true)]
+    verbose: bool,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+    /// Image, device or mounted directory; none: the only volume mounted
+    volume: Option<PathBuf>,
+}
+
+/// Segments, and milliseconds of rest after so many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Speed {
+    segments: u64,
+    rest: u64,
+}
+
+fn least(text: &str) -> std::result::Result<Least, String> {
+    let (number, percent) = match text.strip_suffix('%') {
+        Some(number) => (number, true),
+        None => (text, false),
+    };
+    let n = number.parse().map_err(|_| format!("{text:?} is no number of blocks, nor a percentage"))?;
+    match percent {
+        true if n > 100 => Err(format!("{text} is more than a segment")),
+        true => Ok(Least::Percent(n)),
+        false => Ok(Least::Blocks(n)),
+    }
+}
+
+fn speed(text: &str) -> std::result::Result<Speed, String> {
+    let bad = || format!("{text:?} is no number of segments, nor one with /SECONDS");
+    let (count, seconds) = text.split_once('/').unwrap_or((text, "1"));
+    let segments = count.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?;
+    let seconds: f64 = seconds.parse().ok().filter(|s| (0.0..=3600.0).contains(s)).ok_or_else(bad)?;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in bounds")]
+    Ok(Speed { segments, rest: (seconds * 1000.0) as u64 })
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let mut control = target::open(args.volume.as_deref())?;
+    let request = Request::Clean(Clean {
+        protection: args.protection_period,
+        policy: Some(args.policy.clone()),
+        least: args.min_reclaimable_blocks,
+        until: args.until,
+        salvage: args.salvage,
+        at_once: args.speed.map(|s| s.segments),
+        rest: args.speed.map_or(0, |s| s.rest),
+    });
+    let mut out = Output::new();
+    let bar = progress::steps("segments", args.quiet || args.json);
+    let mut report = None;
+    target::call(&mut *control, request, |part| {
+        match part {
+            Response::CleanProgress(p) => {
+                bar.set_length(p.total);
+                bar.set_position(p.done);
+            }
+            Response::Cleaned(r) => report = Some(*r),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    bar.finish_and_clear();
+    let Some(report) = report else { return out.finish() };
+    if args.json {
+        out.json(&report)?;
+    } else if !args.quiet {
+        lines(&report, args.salvage).iter().try_for_each(|line| out.line(line))?;
+    }
+    out.finish()
+}
+
+/// What was done, in sentences.
+fn lines(r: &CleanReport, salvage: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    let count = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    lines.push(match r.freed {
+        0 => "no segment could be freed".to_owned(),
+        n => format!(
+            "freed {} ({}), copied {}",
+            count(n, "segment"),
+            size::show(n.saturating_mul(r.segment_size)),
+            count(r.moved, "block")
+        ),
+    });
+    if r.checkpoints > 0 {
+        lines.push(format!("{} went with what only they held", count(r.checkpoints, "moment")));
+    }
+    lines.push(format!(
+        "{} can be written now ({})",
+        count(r.clean_segments, "segment"),
+        size::show(r.clean_segments.saturating_mul(r.segment_size))
+    ));
+    for a in &r.set_aside {
+        let block = a.block.map_or_else(String::new, |b| format!(" (block {b})"));
+        lines.push(format!("segment {} is set aside: {}{block}", a.segment, a.why));
+    }
+    if !r.set_aside.is_empty() && !salvage {
+        lines.push("silt scrub looks closer; silt clean --salvage takes what can be read".to_owned());
+    }
+    for a in &r.unverified {
+        let block = a.block.map_or_else(String::new, |b| format!(" at block {b}"));
+        lines.push(format!(
+            "segment {}: the log{block} does not match its checksum; what was in use of it was taken as it is, and silt \
+             check does not see it any more",
+            a.segment
+        ));
+    }
+    if r.out_of_room {
+        lines.push("it ended because no segment was left to copy to; delete something".to_owned());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn numbers_as_nilfs_clean_has_them() {
+        assert_eq!(least("12").unwrap(), Least::Blocks(12));
+        assert_eq!(least("10%").unwrap(), Least::Percent(10));
+        assert_eq!(speed("4").unwrap(), Speed { segments: 4, rest: 1000 });
+        assert_eq!(speed("8/0.5").unwrap(), Speed { segments: 8, rest: 500 });
+        for text in ["", "x", "101%", "-1"] {
+            assert!(least(text).is_err(), "{text}");
+        }
+        for text in ["", "0", "2/x", "2/-1", "2/1e9"] {
+            assert!(speed(text).is_err(), "{text}");
+        }
+    }
+}

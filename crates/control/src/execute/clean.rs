@@ -1,0 +1,103 @@
+//! Emptying segments for somebody who asks.
+
+use std::time::Duration;
+
+use silt_cleaner::{Access, Limits, Mover, Options, Salvage, run};
+use silt_engine::clean::{Cleaned, Cleaning};
+use silt_engine::{Error, Volume};
+
+use super::Out;
+use crate::host::{Host, with};
+use crate::request::MAX_LIST;
+use crate::response::{CleanProgress, CleanReport, SetAside};
+use crate::{Clean, ControlError, Kind, Least, Response, Result};
+
+/// A host as the cleaner sees it.
+struct Via<'a>(&'a dyn Host);
+
+impl Access for Via<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> silt_engine::Result<R> {
+        let mut f = Some(f);
+        let mut result = None;
+        self.0.with_volume(&mut |volume| result = f.take().map(|f| f(volume)));
+        result.ok_or_else(|| Error::Failed("the volume is being closed".into()))
+    }
+}
+
+impl Mover for Via<'_> {
+    fn make(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
+        self.0.clean(cleaning)
+    }
+
+    fn settle(&self) -> silt_engine::Result<()> {
+        self.0.settle()
+    }
+}
+
+/// Cleans until nothing is left that is worth it, or whoever asked is gone.
+pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
+    let policy = match &clean.policy {
+        Some(name) => name.parse().map_err(|e: String| ControlError::new(Kind::Invalid, e))?,
+        None => silt_cleaner::Policy::default(),
+    };
+    let now = host.now();
+    let oldest = match clean.protection {
+        0 => None,
+        seconds => with(host, |v| v.first_checkpoint_since(now.saturating_sub(seconds)))??,
+    };
+    let salvage = if clean.salvage { Salvage::Readable } else { Salvage::No };
+    let defaults = Options::default();
+    let (blocks, segment_size) = with(host, |v| {
+        let g = v.geometry();
+        let blocks = u64::from(g.blocks_per_segment);
+        (blocks, blocks * u64::from(g.block_size))
+    })?;
+    let least = match clean.least {
+        // Copying nearly all of a segment to gain nearly nothing is no way to get space.
+        None => blocks / 20 + 1,
+        Some(Least::Blocks(n)) => n.max(1),
+        Some(Least::Percent(n)) => (blocks * n.min(100) / 100).max(1),
+    };
+    let most = defaults.limits.segments;
+    let segments = clean.at_once.map_or(most, |n| usize::try_from(n).unwrap_or(most).clamp(1, most));
+    let options = Options {
+        policy,
+        oldest,
+        until: clean.until.map(|bytes| bytes.div_ceil(segment_size.max(1))),
+        least,
+        limits: Limits { salvage, segments, ..defaults.limits },
+        now,
+        ..defaults
+    };
+    let mut gone = None;
+    let outcome = run(&Via(host), &options, |p| {
+        std::thread::sleep(Duration::from_millis(clean.rest.min(60_000)));
+        let progress = CleanProgress { done: p.done, total: p.total, freed: p.cleaned.segments };
+        out(Response::CleanProgress(progress)).inspect_err(|e| gone = Some(e.clone())).is_ok()
+    })?;
+    host.cleaned(&outcome);
+    if let Some(e) = gone {
+        return Err(e);
+    }
+    let clean_segments = with(host, |v| v.available_segments())?;
+    let name = |a: &silt_cleaner::SetAside| SetAside {
+        segment: a.segment.0,
+        block: a.log.map(|b| b.0),
+        why: a.why.clone(),
+    };
+    let unverified = outcome.unverified.iter().map(|(segment, log)| SetAside {
+        segment: segment.0,
+        block: Some(log.0),
+        why: "the log does not match its checksum".into(),
+    });
+    out(Response::Cleaned(Box::new(CleanReport {
+        freed: outcome.cleaned.segments,
+        moved: outcome.cleaned.moved,
+        checkpoints: outcome.cleaned.checkpoints,
+        clean_segments,
+        segment_size,
+        set_aside: outcome.aside.iter().take(MAX_LIST).map(name).collect(),
+        unverified: unverified.take(MAX_LIST).collect(),
+        out_of_room: outcome.out_of_room,
+    })))
+}

@@ -1,0 +1,308 @@
+//! Emptying segments: what is still needed of them moves, and they are clean with the checkpoint that says so
+//! (spec section 13).
+//!
+//! ```text
+//! without the lock: records of the segment's logs ──> under it: the fate of each block ──> without it:
+//! checksums of the logs that hold wanted blocks, their bytes ──> under it: [`Volume::begin_cleaning`], then steps
+//! as for every checkpoint ──> durable: [`Volume::freed_are_durable`]
+//! ```
+//!
+//! Which segments, and what of the past is kept, is for the caller to say. Invariants: nothing is copied whose log
+//! does not match its checksum, unless the caller takes what there is; a block judged dead stays dead, for the only
+//! ways back, snapshots and views, are looked at again when the cleaning begins; a freed segment is not written
+//! before that is durable and nobody reads there ([`crate::held`]).
+
+mod usage;
+mod victim;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use rangemap::RangeSet;
+use silt_format::summary::BlockInfo;
+use silt_format::{SegNr, VBlockNr};
+
+use crate::block::Block;
+use crate::live::{Fate, Keep, LogBlock};
+use crate::log::{Content, Item};
+use crate::meta::Physical;
+use crate::supers::SuperWrite;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+pub use usage::{SegmentUsage, Usage};
+pub use victim::{Salvage, Victim};
+
+/// A segment that is emptied, as it was when that began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Taken {
+    segment: SegNr,
+    lastmod: u64,
+    nblocks: u32,
+    /// Of its first log.
+    sequence: Option<u64>,
+}
+
+/// A block that nobody needs and whose number is to be given back.
+#[derive(Debug, Clone)]
+struct Dead {
+    v: VBlockNr,
+    block: LogBlock,
+    /// Checkpoints that cannot be read any more then.
+    period: Range<u64>,
+}
+
+/// What one checkpoint does for the cleaner. Memory: the moved blocks, and about 100 bytes a dead one.
+#[derive(Debug, Default)]
+pub struct Cleaning {
+    live: Vec<(LogBlock, Block)>,
+    table: Vec<LogBlock>,
+    dead: Vec<Dead>,
+    segments: Vec<Taken>,
+}
+
+/// What a cleaning did, in numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Segments that are clean now.
+    pub segments: u64,
+    /// Blocks that were copied, those of the DAT excepted.
+    pub moved: u64,
+    /// Numbers given back.
+    pub dead: u64,
+    /// Checkpoints that went with them.
+    pub checkpoints: u64,
+}
+
+impl Cleaning {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty() && self.table.is_empty() && self.dead.is_empty() && self.segments.is_empty()
+    }
+
+    /// Blocks that are copied, those of the DAT included.
+    pub fn moves(&self) -> usize {
+        self.live.len() + self.table.len()
+    }
+
+    /// Segments that are clean afterwards.
+    pub fn frees(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// How much is in it, for [`Cleaning::back_to`].
+    pub fn mark(&self) -> [usize; 4] {
+        [self.live.len(), self.table.len(), self.dead.len(), self.segments.len()]
+    }
+
+    /// Drops what was added since.
+    pub fn back_to(&mut self, mark: [usize; 4]) {
+        let [live, table, dead, segments] = mark;
+        self.live.truncate(live);
+        self.table.truncate(table);
+        self.dead.truncate(dead);
+        self.segments.truncate(segments);
+    }
+
+    /// Existing and former checkpoints that nothing will be left of, in ranges.
+    fn periods(&self) -> RangeSet<u64> {
+        self.dead.iter().map(|d| d.period.clone()).filter(|p| !p.is_empty()).collect()
+    }
+}
+
+impl Volume {
+    /// A segment for emptying; says in words why it cannot be.
+    pub fn victim(&self, segment: SegNr) -> Result<Victim> {
+        let info = self.segment_info(segment)?;
+        let refuse = |why: &str| Err(Error::Invalid(format!("segment {segment} {why}")));
+        if info.active {
+            return refuse("is being written");
+        }
+        if info.error {
+            return refuse("is marked bad");
+        }
+        if !info.dirty {
+            return refuse("is clean");
+        }
+        Ok(Victim::new(self.store.device.clone(), &self.store.geometry, &info))
+    }
+
+    /// What blocks of a segment are to the checkpoints that are kept. An error where the DAT does not say.
+    pub fn fates(&self, keep: &Keep, blocks: &[LogBlock]) -> Result<Vec<Fate>> {
+        blocks.iter().map(|b| self.fate(keep, b)).collect()
+    }
+
+    /// Begins a checkpoint that moves blocks and frees segments; go on with [`Volume::step`], and when it is durable,
+    /// with [`Volume::freed_are_durable`]. Everything that waits becomes part of it.
+    ///
+    /// Errors, with nothing changed that matters: [`Error::Stale`] where a snapshot or a look at the past came between
+    /// (judge again); [`Error::NoSpace`] where the clean segments may not hold it; damage of the tables.
+    pub fn begin_cleaning(&mut self, cleaning: Cleaning, now: u64) -> Result<Cleaned> {
+        self.ready_to_begin()?;
+        self.check_still_so(&cleaning)?;
+        self.check_room(&cleaning)?;
+        self.touch(&cleaning)?;
+        let mut done = Cleaned::default();
+        for period in cleaning.periods() {
+            done.checkpoints += self.delete_checkpoints(period)?.0;
+        }
+        for d in &cleaning.dead {
+            // In a damaged group nothing is given back: it stays taken, which repair puts right.
+            done.dead += u64::from(self.dat.release(&mut self.store, d.v)?);
+        }
+        for taken in &cleaning.segments {
+            self.sufile.free(&self.store, &self.dat, taken.segment)?;
+            self.store.held.hold(taken.segment);
+            done.segments += 1;
+        }
+        done.moved = cleaning.live.len() as u64;
+        let moves = self.moves(cleaning.live);
+        self.begin_moving(moves, now)?;
+        Ok(done)
+    }
+
+    /// Says that everything written so far is on the medium: segments that were freed may be written as soon as nobody
+    /// reads there ([`Volume::guard`]).
+    pub fn freed_are_durable(&mut self) {
+        if self.construction.is_none() {
+            self.store.held.durable();
+        }
+    }
+
+    /// For whoever looks places up and reads there later without the lock: while it exists, no segment freed from now
+    /// on is written.
+    pub fn guard(&self) -> crate::held::Guard {
+        self.store.held.guard()
+    }
+
+    /// Segments that are free on the medium and held for those who read.
+    pub fn held_segments(&self) -> u64 {
+        self.store.held.len()
+    }
+
+    /// Points both super blocks at the newest checkpoint, which must be durable: what lies before it is no longer part
+    /// of any recovery (spec 2.7). To be written without the lock, in their order; none where nothing would change.
+    pub fn advance_super_blocks(&mut self, now: u64) -> Vec<SuperWrite> {
+        let busy = self.construction.is_some() || self.recovery.is_some() || self.moved;
+        if self.is_read_only() || busy || self.protected_sequence() == self.last.seq {
+            return Vec::new();
+        }
+        let (last, free) = (self.last, self.free_blocks());
+        self.super_seq = last.seq;
+        self.super_written = now;
+        self.supers.write_both(now, |b| crate::supers::set_cursor(b, last, free))
+    }
+
+    fn check_still_so(&self, cleaning: &Cleaning) -> Result<()> {
+        let keep = self.keep(None)?;
+        if cleaning.periods().iter().any(|p| keep.any_in(p)) {
+            return Err(Error::Stale);
+        }
+        let protected = self.protected_sequence();
+        for taken in &cleaning.segments {
+            let info = self.segment_info(taken.segment)?;
+            let same = (info.modified, info.blocks) == (taken.lastmod, taken.nblocks);
+            let recovery = taken.sequence.is_some_and(|s| s.wrapping_sub(protected).cast_signed() >= 0);
+            if !same || !info.dirty || info.active || info.error || recovery {
+                return Err(Error::Stale);
+            }
+        }
+        for d in &cleaning.dead {
+            let e = self.dat.entry(&self.store, d.v)?;
+            if e.blocknr.get() != d.block.at.0 || e.end.get() == silt_format::dat::LIVE {
+                return Err(Error::Stale);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the clean segments certainly hold it.
+    fn check_room(&self, cleaning: &Cleaning) -> Result<()> {
+        let g = &self.store.geometry;
+        let moves = cleaning.moves() as u64;
+        let waiting = self.dirty_blocks + self.frozen_blocks;
+        let dat = self.dat.file.map.blocks / u64::from(g.block_size / 512);
+        let touched = (moves + cleaning.dead.len() as u64 + waiting).min(dat) + waiting / 8;
+        let periods: u64 = cleaning.periods().iter().map(|p| (p.end - p.start) / 16 + 2).sum();
+        let inodes = 4 * self.dirty.len() as u64 / 3;
+        let blocks = moves + waiting + touched + periods.min(self.cpfile_blocks()) + inodes + 64;
+        let summaries = blocks / 32 + 2;
+        let needed = (blocks + summaries) / u64::from(g.blocks_per_segment) + 2;
+        if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    fn cpfile_blocks(&self) -> u64 {
+        self.cpfile.file.map.blocks / u64::from(self.store.geometry.block_size / 512) + 1
+    }
+
+    /// Has every block in memory that will change, so that nothing fails half-way.
+    fn touch(&mut self, cleaning: &Cleaning) -> Result<()> {
+        for b in &cleaning.table {
+            self.touch_table(b)?;
+        }
+        for d in &cleaning.dead {
+            let (group, nr) = (self.dat.palloc.layout.group(d.v.0), d.v.0);
+            let bitmap = self.dat.palloc.layout.bitmap_block(group);
+            let (desc, _) = self.dat.palloc.layout.desc(group);
+            for block in [bitmap, desc] {
+                if self.dat.file.block(&self.store, &Physical, block)?.is_none() {
+                    return Err(Error::corrupt(format!("virtual block {nr}"), "DAT", "has no bitmap"));
+                }
+                self.dat.file.block_mut(&self.store, &Physical, block, |_| {})?;
+            }
+        }
+        for (b, _) in &cleaning.live {
+            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = b.payload.info {
+                self.dat.entry_mut(&self.store, vblock, |_| Ok(()))?;
+            }
+        }
+        for taken in &cleaning.segments {
+            self.sufile.change(&self.store, &self.dat, taken.segment, |_| {})?;
+        }
+        Ok(())
+    }
+
+    /// Makes a block of the DAT part of the next log, if it still lies there.
+    fn touch_table(&mut self, b: &LogBlock) -> Result<()> {
+        let offset = match b.payload.info {
+            BlockInfo::DatData { offset } => offset,
+            // The first block below a node: what is above it is written with it.
+            BlockInfo::DatNode { key, .. } => key,
+            _ => return Ok(()),
+        };
+        let none = Keep::default();
+        if self.fate(&none, b)? != Fate::Table {
+            return Ok(());
+        }
+        if self.dat.file.block(&self.store, &Physical, offset)?.is_none() {
+            return Err(Error::corrupt(format!("block {}", b.at), "DAT", "a node without its first block"));
+        }
+        self.dat.file.block_mut(&self.store, &Physical, offset, |_| {}).map(|_| ())
+    }
+
+    fn moves(&mut self, live: Vec<(LogBlock, Block)>) -> VecDeque<Item> {
+        let mut items: Vec<Item> = Vec::with_capacity(live.len());
+        for (b, bytes) in live {
+            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = b.payload.info {
+                self.store.launch_moved(vblock.0, bytes.clone());
+            }
+            items.push(Item {
+                ino: b.payload.ino,
+                fi_cno: b.payload.cno,
+                info: b.payload.info,
+                content: Content::Ready(bytes),
+                moved: true,
+            });
+        }
+        // One record a file and beginning; data in front of nodes, in the file's order.
+        items.sort_by_key(|i| {
+            let place = match i.info {
+                BlockInfo::Data { offset, .. } => offset,
+                BlockInfo::Node { vblock } => vblock.0,
+                _ => 0,
+            };
+            (i.ino, i.fi_cno, !i.info.is_data(), place)
+        });
+        items.into()
+    }
+}

@@ -1,0 +1,182 @@
+//! Reading a segment that is to be emptied. Nothing here takes a lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use silt_device::{Device, Kind};
+use silt_format::{BlockNr, Geometry, SegNr};
+
+use super::{Cleaning, Dead, Taken};
+use crate::block::Block;
+use crate::live::{Fate, LogBlock, SegmentWalk};
+use crate::snapshots::SegmentInfo;
+use crate::verify_log::{LogState, verify_log};
+use crate::{Error, Result};
+use silt_format::summary::BlockInfo;
+
+/// Bytes read at once.
+const RUN: usize = 1 << 20;
+
+/// What is to be done with wanted blocks whose log does not match its checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Salvage {
+    /// They stay, and so does the segment.
+    No,
+    /// They move as they are.
+    Readable,
+}
+
+/// A segment whose blocks are looked through. Memory: one log's records.
+pub struct Victim {
+    device: Arc<dyn Device>,
+    geometry: Geometry,
+    walk: SegmentWalk,
+    taken: Taken,
+    /// What the checksums of its logs say, by their first block.
+    logs: HashMap<u64, LogState>,
+    /// Blocks were left where they are.
+    left: u64,
+    ended: bool,
+}
+
+impl Victim {
+    pub(crate) fn new(device: Arc<dyn Device>, geometry: &Geometry, info: &SegmentInfo) -> Self {
+        let segment = SegNr(info.segment);
+        let walk = SegmentWalk::new(device.clone(), geometry, segment, u64::from(info.blocks));
+        let taken =
+            Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None };
+        let geometry = *geometry;
+        Victim { device, geometry, walk, taken, logs: HashMap::new(), left: 0, ended: false }
+    }
+
+    /// Its number.
+    pub fn segment(&self) -> SegNr {
+        self.taken.segment
+    }
+
+    /// Sequence number of its first log; `None` where nothing valid was ever written.
+    pub fn sequence(&mut self) -> Result<Option<u64>> {
+        if self.taken.sequence.is_none() {
+            self.taken.sequence = self.walk.sequence()?;
+        }
+        Ok(self.taken.sequence)
+    }
+
+    /// At most `most` of its blocks that were not given yet; none at the end. An error where the segment's logs
+    /// cannot be followed to their end: what lies behind cannot be told, so it cannot be emptied.
+    pub fn read(&mut self, most: usize) -> Result<Vec<LogBlock>> {
+        self.sequence()?;
+        let blocks = self.walk.next(most)?;
+        if blocks.is_empty() {
+            self.ended = true;
+            if !self.walk.is_complete() {
+                return Err(Error::corrupt(
+                    format!("segment {}", self.taken.segment),
+                    "log",
+                    "its logs end before what the table of segments says",
+                ));
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Adds what became of blocks to a cleaning, with the bytes of those that move. Returns where logs begin that do
+    /// not match their checksums and hold blocks that are needed.
+    pub fn take(
+        &mut self,
+        blocks: Vec<LogBlock>,
+        fates: &[Fate],
+        salvage: Salvage,
+        into: &mut Cleaning,
+    ) -> Result<Vec<BlockNr>> {
+        let mut wanted = Vec::new();
+        let mut bad = Vec::new();
+        for (block, fate) in blocks.into_iter().zip(fates) {
+            if matches!(fate, Fate::Live | Fate::Table) {
+                let state = self.state(&block)?;
+                if state == LogState::Bad {
+                    if bad.last() != Some(&block.log) {
+                        bad.push(block.log);
+                    }
+                    if salvage == Salvage::No {
+                        self.left += 1;
+                        continue;
+                    }
+                }
+            }
+            match fate {
+                Fate::Live => wanted.push(block),
+                Fate::Table => into.table.push(block),
+                Fate::Dead(period) => {
+                    if let BlockInfo::Data { vblock: v, .. } | BlockInfo::Node { vblock: v } =
+                        block.payload.info
+                    {
+                        into.dead.push(Dead { v, block, period: period.clone() });
+                    }
+                }
+                Fate::Gone => {}
+            }
+        }
+        self.fetch(&wanted, salvage, into)?;
+        Ok(bad)
+    }
+
+    /// All of it was looked at: the cleaning frees the segment, unless something had to stay.
+    pub fn finish(self, into: &mut Cleaning) -> bool {
+        let whole = self.ended && self.left == 0;
+        if whole {
+            into.segments.push(self.taken);
+        }
+        whole
+    }
+
+    /// What the checksum of a block's log says; of each log once.
+    fn state(&mut self, block: &LogBlock) -> Result<LogState> {
+        if let Some(state) = self.logs.get(&block.log.0) {
+            return Ok(*state);
+        }
+        let (_, state) = verify_log(&*self.device, &self.geometry, self.taken.segment, block.at)?;
+        self.logs.insert(block.log.0, state);
+        Ok(state)
+    }
+
+    /// Reads blocks, which ascend, run by run.
+    fn fetch(&mut self, wanted: &[LogBlock], salvage: Salvage, into: &mut Cleaning) -> Result<()> {
+        let bs = self.geometry.bs();
+        let most = (RUN / bs).max(1);
+        let mut rest = wanted;
+        let mut buffer = Vec::new();
+        while let Some(first) = rest.first() {
+            let n = rest
+                .iter()
+                .zip(first.at.0..)
+                .take(most)
+                .take_while(|(block, at)| block.at.0 == *at)
+                .count();
+            let (run, after) = rest.split_at(n);
+            rest = after;
+            buffer.resize(n * bs, 0);
+            let read = self.device.read_kind(Kind::Data, self.geometry.byte_of(first.at), &mut buffer);
+            match read {
+                Ok(()) => {
+                    let blocks = run.iter().zip(buffer.chunks_exact(bs));
+                    into.live.extend(blocks.map(|(block, bytes)| (*block, Block::from(bytes))));
+                }
+                Err(e) if salvage == Salvage::No => return Err(e.into()),
+                Err(_) => self.fetch_singly(run, into),
+            }
+        }
+        Ok(())
+    }
+
+    /// What can be read of a run; the rest stays.
+    fn fetch_singly(&mut self, run: &[LogBlock], into: &mut Cleaning) {
+        for block in run {
+            let mut bytes = vec![0; self.geometry.bs()];
+            match self.device.read_kind(Kind::Data, self.geometry.byte_of(block.at), &mut bytes) {
+                Ok(()) => into.live.push((*block, bytes.into())),
+                Err(_) => self.left += 1,
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Segments that are clean and may not be written yet.
+//!
+//! ```text
+//! freed by a checkpoint -> the checkpoint is durable -> nobody reads at places known before -> may be written
+//! ```
+//!
+//! A segment that was freed still holds what the newest durable checkpoint needs until its successor is durable, and
+//! what readers look at who learned a place under the lock and read it outside. Each of them holds a [`Guard`].
+//! On disk the segments are clean all along: after a crash nobody reads at old places.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rangemap::RangeSet;
+use silt_format::SegNr;
+
+/// Keeps segments from being written that are freed while it exists. For whoever reads from the device what was
+/// looked up before, without the lock.
+#[derive(Debug, Clone, Default)]
+pub struct Guard {
+    _epoch: Arc<()>,
+}
+
+/// Segments freed together.
+#[derive(Debug)]
+struct Batch {
+    epoch: Guard,
+    segments: Vec<SegNr>,
+}
+
+/// Segments that are held back.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// Guards of now.
+    epoch: Guard,
+    /// Freed by a checkpoint that may not be durable yet.
+    fresh: Vec<SegNr>,
+    /// Durably free, oldest first: readers may still be there.
+    read: VecDeque<Batch>,
+    all: RangeSet<u64>,
+    len: u64,
+}
+
+impl Held {
+    /// A guard of now.
+    pub fn guard(&self) -> Guard {
+        self.epoch.clone()
+    }
+
+    /// The range of held segments around this one.
+    pub fn get(&self, segment: u64) -> Option<&Range<u64>> {
+        self.all.get(&segment)
+    }
+
+    /// Segments held.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Holds a segment that the checkpoint under construction frees.
+    pub fn hold(&mut self, segment: SegNr) {
+        if !self.all.contains(&segment.0) {
+            self.all.insert(segment.0..segment.0 + 1);
+            self.len += 1;
+            self.fresh.push(segment);
+        }
+    }
+
+    /// Everything freed so far is free on the medium.
+    pub fn durable(&mut self) {
+        if !self.fresh.is_empty() {
+            let epoch = std::mem::take(&mut self.epoch);
+            self.read.push_back(Batch { epoch, segments: std::mem::take(&mut self.fresh) });
+        }
+        self.release();
+    }
+
+    /// Lets go of what no reader can be at any more; returns how many.
+    pub fn release(&mut self) -> u64 {
+        let before = self.len;
+        // In order: who holds an older guard may be anywhere.
+        while let Some(batch) = self.read.front()
+            && Arc::strong_count(&batch.epoch._epoch) == 1
+        {
+            for s in &batch.segments {
+                self.all.remove(s.0..s.0 + 1);
+            }
+            self.len -= batch.segments.len() as u64;
+            self.read.pop_front();
+        }
+        before - self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_held_until_durable_and_unread() {
+        let mut held = Held::default();
+        let early = held.guard();
+        held.hold(SegNr(5));
+        assert!(held.get(5).is_some());
+        held.durable();
+        assert_eq!((held.len(), held.release()), (1, 0), "a reader is there");
+        let late = held.guard();
+        held.hold(SegNr(9));
+        held.hold(SegNr(9));
+        assert_eq!(held.len(), 2);
+        drop(late);
+        held.durable();
+        assert_eq!(held.len(), 2, "the early reader may be at any place");
+        drop(early);
+        assert_eq!(held.release(), 2);
+        assert!(held.get(5).is_none() && held.get(9).is_none() && held.len() == 0);
+        let guard = held.guard();
+        held.hold(SegNr(1));
+        drop(guard);
+        assert_eq!((held.release(), held.len()), (0, 1), "not durable yet");
+        held.durable();
+        assert_eq!(held.len(), 0);
+    }
+}
