@@ -63,6 +63,8 @@ struct History {
     read: Trees,
     snapshots: BTreeMap<u32, u64>,
     complaints: Vec<String>,
+    /// Segments that Silt emptied.
+    cleaned: u64,
     /// The `silt` command, if Silt's turns go through a mount.
     through: Option<PathBuf>,
 }
@@ -101,6 +103,7 @@ impl History {
             read: Trees::default(),
             snapshots: BTreeMap::new(),
             complaints: Vec::new(),
+            cleaned: 0,
             // Not all with the same profile, form or growth.
             through: through
                 .filter(|(_, every)| seed % every == seed / every % every)
@@ -117,7 +120,10 @@ impl History {
             None => {
                 let mut target = self.target(START + turn * 10_000)?;
                 target.every = u32::try_from(self.seed % 4)? * 7;
+                // Silt empties segments, too, and the kernel's cleaner goes on where it stopped.
+                target.clean_every = u32::try_from(1 + self.seed % 3)?;
                 self.play(&mut target, turn, ops, kernel)?;
+                self.cleaned += target.cleaned.segments;
                 self.snapshots = target.snapshots().clone();
                 target.close_volume()?;
                 None
@@ -262,6 +268,7 @@ const GROUP: u64 = 12;
 struct Score {
     done: u64,
     bad: u64,
+    cleaned: u64,
 }
 
 /// Plays everything, prints the figures, and fails if anybody complains.
@@ -281,13 +288,17 @@ pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
             let seeds = from..work.seeds.end.min(from + size);
             let told = seeds.clone();
             let played = group(rig, work, seeds).with_context(|| format!("histories {told:?}"));
-            let bad = played.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            let (bad, cleaned) = played.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
             let mut score = score.lock().unwrap_or_else(PoisonError::into_inner);
             let before = score.done;
             (score.done, score.bad) = (before + told.end - told.start, score.bad + bad);
+            score.cleaned += cleaned;
             if score.done / 64 > before / 64 || score.done == count {
                 let seconds = started.elapsed().as_secs_f64();
-                println!("{} histories in {seconds:.0} s, {} with complaints", score.done, score.bad);
+                println!(
+                    "{} histories in {seconds:.0} s, {} with complaints; Silt emptied {} segments",
+                    score.done, score.bad, score.cleaned
+                );
             }
         }
         Ok(())
@@ -297,7 +308,7 @@ pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
         let ends: Vec<_> = workers.into_iter().map(|w| w.join()).collect();
         ends.into_iter().try_for_each(|end| end.unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
     })?;
-    let Score { done, bad } = *score.lock().unwrap_or_else(PoisonError::into_inner);
+    let Score { done, bad, .. } = *score.lock().unwrap_or_else(PoisonError::into_inner);
     match bad {
         0 if done == count => Ok(()),
         0 => bail!("{done} of {count} histories were played"),
@@ -305,8 +316,9 @@ pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
     }
 }
 
-/// Plays some histories from beginning to end with one guest at a time; how many were not as they should be.
-fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<u64> {
+/// Plays some histories from beginning to end with one guest at a time; how many were not as they should be, and
+/// how many segments Silt emptied.
+fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<(u64, u64)> {
     let scratch = Scratch::new("round-trip")?;
     let dir = work.keep.clone().unwrap_or_else(|| scratch.path().to_owned());
     std::fs::create_dir_all(&dir)?;
@@ -333,7 +345,7 @@ fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<u64> {
             print!("seed {} ({:?}{how}):\n{lines}", h.seed, h.geometry);
         }
     }
-    Ok(bad)
+    Ok((bad, histories.iter().map(|h| h.cleaned).sum()))
 }
 
 /// Runs Silt's part of every history; what stops one is its complaint.
