@@ -15,6 +15,7 @@ fn torture_counts_what_it_did_and_does_the_same_again() {
     assert!(states > 5, "{once}");
     let kinds = ["flushed", "in_order", "reordered", "torn"];
     assert_eq!(kinds.iter().map(|k| once[k].as_u64().unwrap()).sum::<u64>(), states);
+    assert!(once["across_requests"].as_u64().unwrap() <= once["reordered"].as_u64().unwrap());
     assert_eq!(b.json(&arguments), once, "a seed replays");
 }
 

@@ -26,12 +26,17 @@
 //! Cost: a state is a fork of the durable image plus its pending changes; the image is brought
 //! forward once over the whole run.
 
+mod fates;
+mod fingerprint;
+
 use std::collections::HashSet;
 use std::fmt;
 
 use crate::random::Random;
-use crate::recorder::{Change, Content, Event, Outcome};
-use crate::{Device, MemoryDevice, Result};
+use crate::recorder::{Change, Event, Outcome};
+use crate::{MemoryDevice, Result};
+use fates::{Part, apply, describe, draw, sector_by_sector};
+use fingerprint::Fingerprint;
 
 /// Unit that a disk writes wholly or not at all, in bytes.
 const SECTOR: u64 = 512;
@@ -70,6 +75,21 @@ pub enum Landing {
     Torn { landed: usize, torn: usize },
 }
 
+/// What the bytes of a state say of the order in which pending changes reached the device. Sectors that a change leaves
+/// as they were count for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// A first part of the changes, each wholly.
+    Changes,
+    /// A first part of the changes, and the first sectors of the next one: a moment of writing in order.
+    Sectors,
+    /// None of these: a sector is there and an earlier one of the same change is not. Of changes behind one that is not
+    /// wholly there, nothing is.
+    OutOfOrder,
+    /// None of these: something of a change is there, and something of one before it is not.
+    AcrossChanges,
+}
+
 /// Where a state was cut; its `Display` says it in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
@@ -82,11 +102,12 @@ pub struct Cut {
     /// Changes that were requested and not durable.
     pub pending: usize,
     pub landing: Landing,
+    pub order: Order,
 }
 
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cut { state, flushes, event, pending, landing } = self;
+        let Cut { state, flushes, event, pending, landing, .. } = self;
         write!(f, "state {state}: cut before event {event}, after {flushes} flushes; of {pending} pending ")?;
         match landing {
             Landing::Nothing => f.write_str("none landed"),
@@ -149,6 +170,15 @@ struct Epoch {
     made: usize,
     seen: HashSet<Vec<Fate>>,
     random: Random,
+    /// Made when it is first needed.
+    moments: Option<Moments>,
+}
+
+/// Fingerprints of what writing the pending changes in their order leaves: after each change, and after each sector.
+#[derive(Default)]
+struct Moments {
+    changes: HashSet<u64>,
+    sectors: HashSet<u64>,
 }
 
 /// The states, one after the other. See the module's head.
@@ -237,6 +267,7 @@ impl CrashStates {
             made: 0,
             seen: HashSet::new(),
             random: Random::new(seed),
+            moments: None,
         });
     }
 
@@ -290,24 +321,62 @@ impl CrashStates {
         epoch.seen.insert(fates.clone());
         epoch.made += 1;
         self.others += 1;
-        let landing = if epoch.made == 1 { Landing::Everything } else { describe(&fates) };
+        let landing = describe(&fates);
         Some((fates, landing))
     }
 
-    fn make(&self, fates: &[Fate], landing: Landing) -> Result<CrashState> {
+    fn moments(&self) -> Result<Moments> {
+        let device = self.image.fork();
+        let mut print = self.print;
+        let mut moments = Moments::default();
+        moments.changes.insert(print.0);
+        for p in &self.pending {
+            sector_by_sector(&device, &p.change, &mut print, &mut |print| {
+                moments.sectors.insert(print);
+            })?;
+            moments.changes.insert(print.0);
+        }
+        Ok(moments)
+    }
+
+    /// What the bytes of a state with this fingerprint say.
+    fn order(&mut self, print: u64, parts: &[Part]) -> Result<Order> {
+        if self.current.as_ref().is_some_and(|e| e.moments.is_none()) {
+            let moments = self.moments()?;
+            if let Some(epoch) = &mut self.current {
+                epoch.moments = Some(moments);
+            }
+        }
+        let moments = self.current.as_ref().and_then(|e| e.moments.as_ref());
+        let begun_early = parts.iter().skip_while(|p| !p.missing).skip(1).any(|p| p.there);
+        Ok(match moments {
+            Some(m) if m.changes.contains(&print) => Order::Changes,
+            Some(m) if m.sectors.contains(&print) => Order::Sectors,
+            _ if begun_early => Order::AcrossChanges,
+            _ => Order::OutOfOrder,
+        })
+    }
+
+    fn make(&mut self, fates: &[Fate], landing: Landing) -> Result<CrashState> {
         let device = self.image.fork();
         let mut print = self.print;
         let mut pending = Vec::with_capacity(fates.len());
+        let mut parts = Vec::with_capacity(fates.len());
         for (p, fate) in self.pending.iter().zip(fates) {
-            apply(&device, &p.change, *fate, &mut print)?;
+            parts.push(apply(&device, &p.change, *fate, &mut print)?);
             pending.push(Landed { offset: p.change.offset, len: p.change.len(), fate: *fate });
         }
+        let order = match landing {
+            Landing::Nothing => Order::Changes,
+            _ => self.order(print.0, &parts)?,
+        };
         let cut = Cut {
             state: (self.plain + self.others).saturating_sub(1),
             flushes: self.epoch,
             event: self.next,
             pending: self.pending.len(),
             landing,
+            order,
         };
         Ok(CrashState { device, acknowledged: self.marks.clone(), cut, pending, fingerprint: print.0 })
     }
@@ -346,152 +415,6 @@ fn ends_epoch(event: &Event) -> bool {
 /// Whether the change had returned when the flush began.
 fn returned_before(change: &Change, began: u64) -> bool {
     matches!(change.outcome, Outcome::Done(t) | Outcome::Failed(t) if t < began)
-}
-
-/// Sectors of the device that a change touches.
-fn sectors(change: &Change) -> u64 {
-    if change.is_empty() {
-        return 0;
-    }
-    (change.offset + change.len()).div_ceil(SECTOR) - change.offset / SECTOR
-}
-
-/// Draws one of: a prefix, a subset, all but one, one alone; and tears some of it, or not.
-fn draw(pending: &[Pending], random: &mut Random) -> Vec<Fate> {
-    let n = pending.len();
-    let one = usize::try_from(random.below(n as u64)).unwrap_or(0);
-    let shape = random.below(8);
-    let mut fates: Vec<Fate> = (0..n)
-        .map(|i| {
-            let landed = match shape {
-                0 | 1 => i <= one,
-                2 => i != one,
-                3 => i == one,
-                _ => random.coin(),
-            };
-            if landed { Fate::Landed } else { Fate::Lost }
-        })
-        .collect();
-    if random.coin() {
-        for _ in 0..=random.below(3) {
-            // The change at which a prefix ends is the one most likely under way.
-            let victim = match shape {
-                0..=3 if random.coin() => one,
-                _ => usize::try_from(random.below(n as u64)).unwrap_or(0),
-            };
-            if pending.get(victim).is_some_and(|p| sectors(&p.change) > 1)
-                && let Some(fate) = fates.get_mut(victim)
-            {
-                *fate = Fate::Torn(random.next());
-            }
-        }
-    }
-    fates
-}
-
-fn describe(fates: &[Fate]) -> Landing {
-    let landed = fates.iter().filter(|f| **f != Fate::Lost).count();
-    let torn = fates.iter().filter(|f| matches!(f, Fate::Torn(_))).count();
-    if torn > 0 {
-        Landing::Torn { landed, torn }
-    } else if fates.iter().take(landed).all(|f| *f == Fate::Landed) {
-        Landing::Prefix(landed)
-    } else {
-        Landing::Subset(landed)
-    }
-}
-
-/// Brings a change, or some of its sectors, onto `device`.
-fn apply(device: &MemoryDevice, change: &Change, fate: Fate, print: &mut Fingerprint) -> Result<()> {
-    let seed = match fate {
-        Fate::Lost => return Ok(()),
-        Fate::Landed => return write(device, change, 0, change.len(), print),
-        Fate::Torn(seed) => seed,
-    };
-    let mut random = Random::new(seed);
-    let count = sectors(change);
-    // Half of the tears leave the first sectors, the others any.
-    let first = random.coin().then(|| random.below(count + 1));
-    for sector in 0..count {
-        let there = match first {
-            Some(first) => sector < first,
-            None => random.coin(),
-        };
-        if there {
-            let start = (change.offset / SECTOR + sector) * SECTOR;
-            let from = start.saturating_sub(change.offset);
-            let to = (start + SECTOR - change.offset).min(change.len());
-            write(device, change, from, to, print)?;
-        }
-    }
-    Ok(())
-}
-
-/// Brings the bytes `from..to` of a change onto `device`.
-fn write(device: &MemoryDevice, change: &Change, from: u64, to: u64, print: &mut Fingerprint) -> Result<()> {
-    let (start, end) = (change.offset + from, change.offset + to);
-    print.toggle(device, start, end)?;
-    match &change.content {
-        Content::Bytes(bytes) => {
-            let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-            device.write_at(start, &[bytes.get(range).unwrap_or_default()])?;
-        }
-        Content::Discarded(_) => device.discard(start, to - from)?,
-    }
-    print.toggle(device, start, end)
-}
-
-/// Names the bytes of a device: the exclusive or over a hash of each sector that is not zero.
-#[derive(Debug, Clone, Copy)]
-struct Fingerprint(u64);
-
-impl Fingerprint {
-    fn of(device: &MemoryDevice) -> Self {
-        let mut print = 0;
-        device.for_each_chunk(|at, bytes| print ^= hash(at / SECTOR, bytes));
-        Fingerprint(print)
-    }
-
-    /// Takes the sectors of a range out, or puts them in.
-    fn toggle(&mut self, device: &MemoryDevice, start: u64, end: u64) -> Result<()> {
-        let (mut at, end) =
-            (start / SECTOR * SECTOR, end.div_ceil(SECTOR).saturating_mul(SECTOR).min(device.len()));
-        let mut buf = [0; 16 * SECTOR as usize];
-        while at < end {
-            let n = usize::try_from(end - at).unwrap_or(usize::MAX).min(buf.len());
-            let part = buf.get_mut(..n).unwrap_or_default();
-            device.read_at(at, part)?;
-            self.0 ^= hash(at / SECTOR, part);
-            at += n as u64;
-        }
-        Ok(())
-    }
-}
-
-/// Of sectors from number `first` on.
-fn hash(first: u64, bytes: &[u8]) -> u64 {
-    let fold = |a: u64, b: u64| {
-        let wide = u128::from(a) * u128::from(b);
-        #[allow(clippy::cast_possible_truncation)] // both halves are used
-        let folded = (wide as u64) ^ ((wide >> 64) as u64);
-        folded
-    };
-    let mut all = 0;
-    for (number, sector) in (first..).zip(bytes.chunks(SECTOR as usize)) {
-        if sector.iter().all(|b| *b == 0) {
-            continue;
-        }
-        let mut h = number ^ 0x9e37_79b9_7f4a_7c15;
-        for word in sector.chunks(8) {
-            let mut w = [0; 8];
-            w.iter_mut().zip(word).for_each(|(to, from)| *to = *from);
-            h = fold(h ^ u64::from_le_bytes(w) ^ 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db)
-                .rotate_left(29)
-                ^ h;
-        }
-        all ^= Random::new(h).next();
-    }
-    all
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Tests of the crash states.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::*;
-use crate::{Fault, Recorder, Times};
+use crate::recorder::Content;
+use crate::{Device, Fault, Recorder, Times};
 
 const SIZE: u64 = 64 * SECTOR;
 
@@ -81,8 +82,40 @@ fn writes_are_torn_by_sectors() {
         .map(|s| (4..10).map(|n| sector(&s.device, n)).collect::<Vec<_>>())
         .collect();
     assert!(seen.contains(&vec![7, 7, 7, 0, 0, 0]), "a prefix");
-    assert!(seen.iter().any(|s| s[0] == 0 && s[5] == 7), "not a prefix");
+    assert!(seen.contains(&vec![0, 0, 0, 7, 7, 7]), "all but a prefix");
+    assert!(seen.contains(&vec![7, 7, 0, 7, 7, 7]), "all but one");
+    assert!(seen.contains(&vec![0, 0, 7, 0, 0, 0]), "one alone");
+    assert!(seen.contains(&vec![7, 7, 7, 7, 0, 0]) && seen.contains(&vec![0, 0, 0, 0, 7, 7]), "whole pages");
     assert!(seen.len() > 30, "{}", seen.len());
+}
+
+/// Against all that writing in order can leave, by bytes and not by how a state was drawn.
+#[test]
+fn the_order_is_told_by_the_bytes() {
+    let (base, d) = recorder();
+    d.flush().unwrap();
+    write(&d, 4, 3, 7);
+    // Sectors that stay as they are.
+    write(&d, 7, 2, 0);
+    write(&d, 0, 2, 8);
+    let options = CrashOptions { max_states: 4000, per_flush: 2000, ..CrashOptions::default() };
+    let mut counts = BTreeMap::new();
+    for s in states(&base, &d, options).iter().filter(|s| s.cut.flushes == 1) {
+        let bytes = [4, 5, 6, 0, 1].map(|n| sector(&s.device, n) != 0);
+        let [a, b, c, x, y] = bytes;
+        let expected = match bytes {
+            [false, false, false, false, false] | [true, true, true, false, false] => Order::Changes,
+            [true, true, true, true, true] => Order::Changes,
+            [true, false, false, false, false] | [true, true, false, false, false] => Order::Sectors,
+            [true, true, true, true, false] => Order::Sectors,
+            _ if (x || y) && !(a && b && c) => Order::AcrossChanges,
+            _ => Order::OutOfOrder,
+        };
+        assert_eq!(s.cut.order, expected, "{bytes:?}, {}", s.cut);
+        counts.entry(bytes).or_insert(expected);
+    }
+    assert_eq!(counts.len(), 32, "all there are");
+    assert_eq!(counts.values().filter(|o| **o == Order::OutOfOrder).count(), 5);
 }
 
 #[test]
@@ -207,7 +240,7 @@ fn equal_bytes_have_equal_fingerprints_and_others_have_not() {
     d.flush().unwrap();
     // Takes back what it did: the bytes of a state before.
     write(&d, 3, 1, 9);
-    let mut known = std::collections::BTreeMap::new();
+    let mut known = BTreeMap::new();
     let all = states(&base, &d, CrashOptions { per_flush: 200, ..CrashOptions::default() });
     for s in &all {
         let mut bytes = vec![0; SIZE as usize];

@@ -34,7 +34,7 @@ pub mod usage;
 use std::sync::Arc;
 
 pub use counter::{Counter, Counts, Tally};
-pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Fate, Landed, Landing};
+pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Fate, Landed, Landing, Order};
 pub use error::{Error, Operation, Result};
 pub use fault::{Fault, Times};
 pub use file::FileDevice;

@@ -4,7 +4,7 @@
 //! data or attributes. A sequence in which an operation cannot be done is left out.
 
 use silt_model::caps::Capabilities;
-use silt_model::model::Model;
+use silt_model::model::{Kind, Model};
 use silt_model::op::{FileRef, Op};
 use silt_model::path::TreePath;
 use silt_model::rng::mix;
@@ -60,12 +60,15 @@ fallocate :A/y extend 0 9000
 chmod A/x 4711
 utimens f 1234567.000000005
 chown B 7 8
-map-write f 100 9000 19";
+map-write f 100 9000 19
+write :f 0 150000 20";
 
 /// How an operation is made durable; the numbers are those of [`calls`].
-const CALLS: usize = 6;
+const CALLS: usize = 8;
+/// Of these: those that promise something.
+const DURABLE: usize = 6;
 
-fn calls(which: usize, op: &Op) -> Vec<Step> {
+fn calls(which: usize, op: &Op, model: &Model) -> Vec<Step> {
     let file = |path: &str| FileRef::Path(TreePath::new(path.as_bytes()));
     let touched = |op: &Op| match op {
         Op::Write { file, .. } | Op::Truncate { file, .. } | Op::Fallocate { file, .. } => Some(file.clone()),
@@ -85,9 +88,31 @@ fn calls(which: usize, op: &Op) -> Vec<Step> {
             Step::Op(Op::Write { file: file("h"), offset: 41_000, len: 3000, seed: 77 }),
             Step::Op(Op::Fdatasync { file: file("h") }),
         ],
-        4 => vec![Step::WriteBack],
+        4 => together(model),
+        5 => vec![Step::Op(Op::Snapshot)],
+        6 => vec![Step::WriteBack],
         _ => vec![],
     }
+}
+
+/// Data alone of several files: a log each, and one flush for all.
+fn together(model: &Model) -> Vec<Step> {
+    let size = |path: &TreePath| match &model.node(model.lookup(path).ok()?).kind {
+        Kind::File(data) => Some(data.size()).filter(|size| *size > 0),
+        _ => None,
+    };
+    let mut steps = vec![Step::Op(Op::Sync)];
+    let mut paths = Vec::new();
+    for (seed, name) in (80..).zip(["h", "f", "A/x", "B/x", "A/y", "C/x"]) {
+        let path = TreePath::new(name.as_bytes());
+        if let Some(size) = size(&path) {
+            let file = FileRef::Path(path.clone());
+            steps.push(Step::Op(Op::Write { file, offset: 0, len: size.min(9000), seed }));
+            paths.push(path);
+        }
+    }
+    steps.push(Step::DataSyncs(paths));
+    steps
 }
 
 /// Which sequences.
@@ -152,6 +177,13 @@ impl Ace {
         let block_size = u32::try_from(block_size).unwrap_or(4096);
         let name = format!("ace{}-{number}", self.sequences.length);
         let mut workload = Workload { setup: self.setup.clone(), ..Workload::new(name, seed, block_size) };
+        // Some without flushes, some grow on the way.
+        let rest = seed / 3 % 16;
+        workload.barrier = rest != 0;
+        let grows = matches!(rest, 1 | 2);
+        if grows {
+            workload.device_size = 2 * workload.size;
+        }
         for i in 0..self.sequences.length {
             let op = self.ops.get(take(self.ops.len()))?;
             model.apply(op).ok()?;
@@ -162,10 +194,13 @@ impl Ace {
                 false => usize::try_from((seed >> (8 * i)) % CALLS as u64).unwrap_or(0),
             };
             // Ends in something durable.
-            if last && call >= 4 {
-                call -= 4;
+            if last && call >= DURABLE {
+                call -= DURABLE;
             }
-            for step in calls(call, op) {
+            if grows && last {
+                workload.steps.push(Step::Grow);
+            }
+            for step in calls(call, op, &model) {
                 if let Step::Op(op) = &step {
                     model.apply(op).ok()?;
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use silt_device::{CrashOptions, CrashStates, Device, Landing, MemoryDevice, Recorder};
+use silt_device::{CrashOptions, CrashStates, Cut, Device, MemoryDevice, Recorder};
 use silt_model::rng::Rng;
 
 use crate::oracle::{self, Look};
@@ -11,7 +11,7 @@ use crate::workload::Workload;
 use crate::{During, Failure, Result, driver};
 
 /// Makes a volume where there was nothing, or another one, and judges what cuts leave of it.
-pub fn examine(seed: u64, see: &mut dyn FnMut(u64, Landing) -> bool) -> Result<()> {
+pub fn examine(seed: u64, see: &mut dyn FnMut(u64, &Cut) -> bool) -> Result<()> {
     let mut rng = Rng::new(seed);
     let block_size = if rng.percent(50) { 1024 } else { 4096 };
     let workload = Workload::new("mkfs", seed, block_size);
@@ -33,7 +33,7 @@ pub fn examine(seed: u64, see: &mut dyn FnMut(u64, Landing) -> bool) -> Result<(
     let options = CrashOptions { seed, max_states: 100, per_flush: 40 };
     for state in CrashStates::new(&old, disk.record().events(), options) {
         let state = state.during("making a crash state")?;
-        see(state.fingerprint, state.cut.landing);
+        see(state.fingerprint, &state.cut);
         let device: Arc<dyn Device> = oracle::disk(&state.device);
         let place = format!("mkfs (discard: {discard}), {}", state.cut);
         let made = state.acknowledged.contains(&1);

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use silt_device::{CrashOptions, CrashState, CrashStates, Device, Landing, MemoryDevice, Recorder};
+use silt_device::{
+    CrashOptions, CrashState, CrashStates, Cut, Device, Landing, MemoryDevice, Order, Recorder,
+};
 use silt_model::manifest::Columns;
 use silt_model::rng::mix;
 
@@ -58,10 +60,12 @@ pub struct Tally {
     pub flushed: u64,
     /// Of these: everything or a first part of what was not flushed, wholly.
     pub in_order: u64,
-    /// Of these: a subset that no order of writing gives, wholly.
-    pub reordered: u64,
-    /// Of these: some of it in part.
+    /// Of these: besides, the first sectors of the next request.
     pub torn: u64,
+    /// Of these: bytes that writing in order leaves at no time: a sector is there and an earlier one is not.
+    pub reordered: u64,
+    /// Of the reordered: something of a request is there, and something of one before it is not.
+    pub across: u64,
     /// Of these: the recovery of another state was cut.
     pub twice: u64,
     /// Disks that came up before.
@@ -174,12 +178,12 @@ impl Campaign {
         let special = special(number);
         let made = self.workload(number).filter(|_| special.is_none());
         let seed = mix(self.plan.seed ^ number);
-        let mut new = |fingerprint, landing| self.is_new(fingerprint, landing, false);
+        let mut new = |fingerprint, cut: &Cut| self.is_new(fingerprint, cut, false);
         let result = match &made {
             _ if special == Some(MKFS) => guarded(|| bare::examine(seed, &mut new)),
             _ if special == Some(REPAIR) => guarded(|| mending::examine(seed, &mut new).map(|_| ())),
             Some(workload) => {
-                let mut see = |fingerprint, landing, twice| self.is_new(fingerprint, landing, twice);
+                let mut see = |fingerprint, cut: &Cut, twice| self.is_new(fingerprint, cut, twice);
                 guarded(|| examine(workload, cuts_of(workload), &mut see))
             }
             None => return,
@@ -195,7 +199,7 @@ impl Campaign {
     }
 
     /// Counts a state; whether its bytes are new.
-    fn is_new(&self, fingerprint: u64, landing: Landing, twice: bool) -> bool {
+    fn is_new(&self, fingerprint: u64, cut: &Cut, twice: bool) -> bool {
         let new = self.known.lock().insert(fingerprint);
         let mut t = self.tally.lock();
         if !new {
@@ -204,12 +208,13 @@ impl Campaign {
         }
         t.states += 1;
         t.twice += u64::from(twice);
-        match landing {
-            Landing::Nothing => t.flushed += 1,
-            Landing::Everything | Landing::Prefix(_) => t.in_order += 1,
-            Landing::Subset(_) => t.reordered += 1,
-            Landing::Torn { .. } => t.torn += 1,
+        match (cut.landing, cut.order) {
+            (Landing::Nothing, _) => t.flushed += 1,
+            (_, Order::Changes) => t.in_order += 1,
+            (_, Order::Sectors) => t.torn += 1,
+            (_, Order::OutOfOrder | Order::AcrossChanges) => t.reordered += 1,
         }
+        t.across += u64::from(cut.order == Order::AcrossChanges);
         true
     }
 }
@@ -238,7 +243,7 @@ pub fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Where a workload is cut in a campaign.
 pub fn cuts_of(workload: &Workload) -> CrashOptions {
     let (max_states, per_flush) = match workload {
-        w if w.name.starts_with("ace") => (60, 12),
+        w if w.name.starts_with("ace") => (60, if w.barrier { 12 } else { 40 }),
         // Nothing but super blocks divides it, and more is pending.
         w if !w.barrier => (300, 40),
         _ => (200, 8),
@@ -247,7 +252,7 @@ pub fn cuts_of(workload: &Workload) -> CrashOptions {
 }
 
 /// What is told of each state: fingerprint, how it was cut, whether for the second time. Answers whether it is new.
-pub type See<'a> = dyn FnMut(u64, Landing, bool) -> bool + 'a;
+pub type See<'a> = dyn FnMut(u64, &Cut, bool) -> bool + 'a;
 
 /// Plays a workload and judges what cuts leave of it; the first that is wrong is told.
 pub fn examine(workload: &Workload, options: CrashOptions, see: &mut See<'_>) -> Result<()> {
@@ -255,7 +260,7 @@ pub fn examine(workload: &Workload, options: CrashOptions, see: &mut See<'_>) ->
     let mut known: HashMap<u64, Arc<Seen>> = HashMap::new();
     for state in CrashStates::new(&history.base, history.events.clone(), options) {
         let state = state.during("making a crash state")?;
-        see(state.fingerprint, state.cut.landing, false);
+        see(state.fingerprint, &state.cut, false);
         let seen = match known.get(&state.fingerprint) {
             Some(seen) => seen.clone(),
             None => {
@@ -299,7 +304,7 @@ fn cut_again(workload: &Workload, state: &CrashState, first: &Seen, see: &mut Se
     let options = CrashOptions { seed: state.fingerprint, max_states: 12, per_flush: 3 };
     for again in CrashStates::new(&state.device, disk.record().events(), options) {
         let again = again.during("making a crash state")?;
-        if !see(again.fingerprint, again.cut.landing, true) {
+        if !see(again.fingerprint, &again.cut, true) {
             continue;
         }
         let place = format!("recovery cut off, {}", again.cut);
@@ -322,14 +327,16 @@ pub struct Sample {
     /// Bytes of a block.
     pub block_size: u32,
     pub seen: Arc<Seen>,
-    pub landing: Landing,
+    pub order: Order,
+    /// The cut fell into a change of settings ([`Look::settings`]).
+    pub settings: bool,
     /// Where data far out in files may be, as (offset, length) in bytes.
     pub deep: Vec<(u64, u64)>,
 }
 
 impl Campaign {
     /// So many states of many workloads, more of long ones than a campaign has of them; torn ones, ones with synced data
-    /// to be put in place and ones with snapshots above all. Those of whom nothing is promised are left out.
+    /// to be put in place and ones with snapshots above all. Those of whom nothing is promised, and full ones, are left out.
     pub fn sample(&self, count: usize) -> Result<Vec<Sample>> {
         let mut samples: Vec<Sample> = Vec::new();
         let mut numbers = (self.plan.from..).filter(|n| matches!(n % 20, 0 | 5 | 12 | 16..));
@@ -342,12 +349,17 @@ impl Campaign {
             for state in choose(&workload, &states) {
                 let seen = oracle::look(oracle::disk(&state.device), how(&workload, state))?;
                 judge(&workload, &history, state, &seen)?;
+                // Other judges may not read it without writing.
+                if seen.full {
+                    continue;
+                }
                 samples.push(Sample {
                     what: format!("{}, {}", workload.name, state.cut),
                     device: state.device.fork(),
                     block_size: workload.block_size,
                     seen: Arc::new(seen),
-                    landing: state.cut.landing,
+                    order: state.cut.order,
+                    settings: how(&workload, state).settings,
                     deep: history.deep.clone(),
                 });
             }
@@ -361,7 +373,7 @@ impl Campaign {
 fn choose<'a>(workload: &Workload, states: &'a [CrashState]) -> Vec<&'a CrashState> {
     let at = usize::try_from(mix(workload.seed) % states.len().max(1) as u64).unwrap_or(0);
     let from = || states.iter().cycle().skip(at).take(states.len());
-    let torn = from().find(|s| matches!(s.cut.landing, Landing::Torn { .. } | Landing::Subset(_)));
+    let torn = from().find(|s| s.cut.order != Order::Changes);
     let synced = from()
         .take(40)
         .find(|s| silt_verify::check(&s.device, &silt_verify::Options::default()).stats.pending_blocks > 0);

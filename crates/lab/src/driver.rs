@@ -213,9 +213,22 @@ impl Player {
 
     /// Applies an operation that makes nothing durable.
     fn apply(&mut self, op: &Op) -> Result<Outcome> {
+        if let Op::Many { each, dir, prefix, first, count } = op {
+            // One at a time: what was done before there was no space stays.
+            for n in *first..first.saturating_add(*count) {
+                for single in each.ops(dir, prefix, n).into_iter().flatten() {
+                    let outcome = self.apply(&single)?;
+                    if outcome.is_err() {
+                        return Ok(outcome);
+                    }
+                }
+            }
+            return Ok(Ok(Reply::Done));
+        }
         let got = self.target.apply(op);
-        // The model's disk is never full.
-        if got == Err(Errno::ENOSPC) {
+        // The model's disk is never full. Where not even the reserve is left, nothing is written any more.
+        let ended = got == Err(Errno::EROFS) && self.target.fs.volume().failure().is_some();
+        if got == Err(Errno::ENOSPC) || ended && self.target.fs.volume().free_blocks() == 0 {
             return Ok(got);
         }
         let expected = self.model.apply(op);
@@ -292,6 +305,11 @@ impl Player {
                 self.disk.inner().fail_flushes(Times::Next(*n));
                 (Promise::Nothing, true)
             }
+            Step::Clean => {
+                self.clean(now)?;
+                self.written(number);
+                (Promise::Nothing, true)
+            }
             Step::Full(full) => {
                 self.disk.inner().set_full(*full);
                 (Promise::Nothing, true)
@@ -299,6 +317,12 @@ impl Player {
         };
         let cno = self.known;
         Ok(Done { state: self.state.clone(), cno, promise, answered })
+    }
+
+    /// Has segments freed, as the daemon does by itself. Silt has no cleaner yet: nothing is done.
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps)] // till there is one
+    fn clean(&mut self, _now: u64) -> Result<()> {
+        Ok(())
     }
 
     fn operation(&mut self, number: usize, op: &Op) -> Result<(Promise, bool)> {
@@ -371,6 +395,10 @@ impl Player {
         wants.sort_by_key(|(ino, _)| *ino);
         synced.sort_by_key(|(ino, _)| *ino);
         synced.dedup_by_key(|(ino, _)| *ino);
+        if wants.is_empty() {
+            // Nobody asked: nothing is promised of what earlier callers were refused.
+            return (Promise::Nothing, true);
+        }
         let wants: Vec<Want> = wants.into_iter().map(|(_, want)| want).collect();
         let answered = self.sync(number, &wants).is_ok();
         (Promise::Data(synced.into_iter().map(|(_, s)| s).collect()), answered)
@@ -393,12 +421,18 @@ impl Player {
             .filter(|e| e.mode & 0o170_000 == 0o100_000)
             .filter_map(|e| Some((e.path.clone(), e.size.filter(|size| *size > 0)?)))
             .collect();
-        for (seed, (path, size)) in (900..).zip(files.iter().cycle().take(5 * files.len())) {
+        // So much that segments that nobody knows yet hold some of it.
+        let segment = self.target.fs.volume().geometry().blocks_per_segment;
+        let count = (5 * files.len()).max(2 * usize::try_from(segment).unwrap_or(0));
+        for (seed, (path, size)) in (900..).zip(files.iter().cycle().take(count)) {
             let file = FileRef::Path(path.clone());
             // Beyond the end it would be a checkpoint.
-            self.apply(&Op::Write { file: file.clone(), offset: 0, len: 6000.min(*size), seed })?
-                .during("writing")
-                .map(|_| ())?;
+            let write = Op::Write { file: file.clone(), offset: 0, len: 6000.min(*size), seed };
+            match self.apply(&write)? {
+                // An immutable file, or one that can only grow.
+                Err(Errno::EPERM) => continue,
+                outcome => outcome.during("writing").map(|_| ())?,
+            }
             self.data_sync(0, &[file]);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use silt_device::{CrashOptions, CrashStates, Device, Landing, MemoryDevice, Recorder};
+use silt_device::{CrashOptions, CrashStates, Cut, Device, MemoryDevice, Recorder};
 use silt_format::super_block::PRIMARY_OFFSET;
 use silt_model::rng::Rng;
 use silt_repair::{Options, errors};
@@ -17,7 +17,7 @@ const TRIES: u32 = 24;
 
 /// Damages a volume, repairs it, and judges what cuts of the repair leave of it. A damage that repair cannot mend
 /// wholly is no matter here; whether there was another one is told.
-pub fn examine(seed: u64, see: &mut dyn FnMut(u64, Landing) -> bool) -> Result<bool> {
+pub fn examine(seed: u64, see: &mut dyn FnMut(u64, &Cut) -> bool) -> Result<bool> {
     let mut rng = Rng::new(seed);
     let history = driver::play(&random(Kind::Past, seed))?;
     let whole = CrashOptions { seed, max_states: usize::MAX, per_flush: 2 };
@@ -40,7 +40,7 @@ pub fn examine(seed: u64, see: &mut dyn FnMut(u64, Landing) -> bool) -> Result<b
         let cuts = CrashOptions { seed, max_states: 60, per_flush: 12 };
         for cut in CrashStates::new(&damaged, disk.record().events(), cuts) {
             let cut = cut.during("making a crash state")?;
-            if !see(cut.fingerprint, cut.cut.landing) {
+            if !see(cut.fingerprint, &cut.cut) {
                 continue;
             }
             let place = format!("{what}, its repair cut off, {}", cut.cut);

@@ -21,6 +21,7 @@ use silt_model::manifest::{Columns, Entry, Manifest, diff};
 use silt_model::op::{FileRef, Op};
 use silt_model::path::TreePath;
 use silt_model::target::Target;
+use silt_verify::Depth;
 
 use crate::history::{Done, History, Progress, Promise, State, Synced};
 use crate::workload::BEGIN;
@@ -46,6 +47,8 @@ pub struct Seen {
     pub snapshots: BTreeSet<u64>,
     /// Trees of the snapshots and of some plain checkpoints.
     pub past: BTreeMap<u64, Manifest>,
+    /// No segment is left to write to: it can only be read.
+    pub full: bool,
 }
 
 /// How to look.
@@ -70,7 +73,12 @@ const SETTINGS: [&str; 2] = ["super-block-agreement", "sufile-clean-count"];
 
 /// Checks a device; `settings` as in [`Look`].
 pub fn sound(device: &dyn Device, when: &str, settings: bool) -> Result<()> {
-    let report = silt_verify::check(device, &silt_verify::Options::default());
+    sound_in(Depth::Full, device, when, settings)
+}
+
+fn sound_in(depth: Depth, device: &dyn Device, when: &str, settings: bool) -> Result<()> {
+    let report =
+        silt_verify::check(device, &silt_verify::Options { depth, ..silt_verify::Options::default() });
     let errors: Vec<_> = report.errors().filter(|f| !(settings && SETTINGS.contains(&f.id))).collect();
     if errors.is_empty() {
         return Ok(());
@@ -83,11 +91,10 @@ pub fn sound(device: &dyn Device, when: &str, settings: bool) -> Result<()> {
 pub fn look(device: Arc<dyn Device>, how: Look) -> Result<Seen> {
     if how.before {
         sound(&*device, "as it was left", how.settings)?;
+        // What fsck -p looks at before the volume is mounted.
+        sound_in(Depth::Mount, &*device, "as fsck -p looks at it", how.settings)?;
     }
-    let options = OpenOptions { now: AFTER, cache_bytes: 8 << 20, ..OpenOptions::default() };
-    let (mut volume, _) = Volume::open(device.clone(), &options).during("it does not mount")?;
-    let cno = volume.last_log().cno;
-    volume.take_over(AFTER).during("it cannot be taken over")?;
+    let (volume, cno, writable) = mount(&device, how)?;
     let fs = Fs::new(volume, &silt_fs::Options::default());
     let mut target = FsTarget::over(fs, device.clone(), silt_fs::Options::default(), AFTER);
     let live = target.tree(Tree::Live, Columns::ALL).during("reading the tree")?;
@@ -112,10 +119,37 @@ pub fn look(device: Arc<dyn Device>, how: Look) -> Result<Seen> {
         target.fs.volume_mut().close_view(Cno(number));
         past.insert(number, tree);
     }
-    if how.write {
+    if how.write && writable {
         write_on(&mut target, &device, &live, how)?;
     }
-    Ok(Seen { cno, live, snapshots, past })
+    Ok(Seen { cno, live, snapshots, past, full: !writable })
+}
+
+/// Opens as the daemon does: for writing, or, where not even the reserve has room for that, for reading. Tells the newest
+/// checkpoint that was found, and whether the volume can be written.
+fn mount(device: &Arc<dyn Device>, how: Look) -> Result<(Volume, u64, bool)> {
+    let options = OpenOptions { now: AFTER, cache_bytes: 8 << 20, ..OpenOptions::default() };
+    let opened = Volume::open(device.clone(), &options).and_then(|(mut volume, _)| {
+        let cno = volume.last_log().cno;
+        volume.take_over(AFTER)?;
+        Ok((volume, cno, true))
+    });
+    match opened {
+        Err(silt_engine::Error::NoSpace) => {}
+        opened => return opened.during("it does not mount"),
+    }
+    let options = OpenOptions { read_only: true, ..options };
+    let (volume, _) = Volume::open(device.clone(), &options).during("it does not mount for reading")?;
+    let g = volume.geometry();
+    let (free, reserve) = (volume.free_blocks() / u64::from(g.blocks_per_segment), g.reserved_segments());
+    if free >= reserve {
+        return Err(Failure(format!("it does not mount: no space, and {free} segments are clean")));
+    }
+    if how.after {
+        sound(&**device, "after a mount that found no space", how.settings)?;
+    }
+    let cno = volume.last_log().cno;
+    Ok((volume, cno, false))
 }
 
 /// The next user writes a file; it and all that was there are found by the one after.
@@ -179,7 +213,8 @@ pub fn same(expected: &Manifest, got: &Manifest, columns: Columns) -> Result<()>
     Err(Failure(text))
 }
 
-/// The tree with the files' data in it as they were synced.
+/// The tree with the files' data in it as they were synced. A size that changed is promised as well, which only a
+/// checkpoint can hold: what was synced without one is missed here.
 fn with_synced<'a>(
     tree: &Manifest,
     objects: &BTreeMap<TreePath, usize>,
@@ -188,10 +223,8 @@ fn with_synced<'a>(
     let last: BTreeMap<usize, &Synced> = synced.map(|s| (s.object, s)).collect();
     let mut out = tree.clone();
     for e in tree.entries() {
-        if let Some(s) = objects.get(&e.path).and_then(|id| last.get(id))
-            && e.size == s.size
-        {
-            out.insert(Entry { body: s.body.clone(), ..e.clone() });
+        if let Some(s) = objects.get(&e.path).and_then(|id| last.get(id)) {
+            out.insert(Entry { body: s.body.clone(), size: s.size, ..e.clone() });
         }
     }
     out
@@ -202,9 +235,11 @@ fn synced_behind(history: &History, cno: u64, progress: Progress) -> (Vec<&Synce
     let (mut all, mut must) = (Vec::new(), 0);
     for (step, done) in history.done.iter().enumerate().take(progress.begun + 1) {
         let Promise::Data(files) = &done.promise else { continue };
-        // What is behind a later checkpoint is in that one.
+        // Behind a later checkpoint it is in that one. A checkpoint that could not be written before comes first, in
+        // the same step: it lies behind that, then. And what was to be synced data may have become a checkpoint, which
+        // holds it already.
         let before = step.checked_sub(1).and_then(|i| history.done.get(i)).map_or(0, |d| d.cno);
-        if before != cno {
+        if !(before..=done.cno).contains(&cno) {
             continue;
         }
         all.extend(files);

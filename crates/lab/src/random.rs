@@ -3,7 +3,7 @@
 use silt_model::caps::Capabilities;
 use silt_model::generator::{Flavour, Generator, Profile};
 use silt_model::model::Model;
-use silt_model::op::{FileRef, Op, SLOTS};
+use silt_model::op::{FileRef, Op, RenameHow, SLOTS};
 use silt_model::path::TreePath;
 use silt_model::rng::{Rng, mix};
 
@@ -28,25 +28,30 @@ pub enum Kind {
     Mounting,
     /// Data-sync logs above all, of several files at once, and of files without names.
     Data,
+    /// A small volume, written over again and again, with checkpoints deleted, snapshots, and the cleaner.
+    Churn,
 }
 
 /// All of them.
-pub const KINDS: [Kind; 8] = [
-    Kind::Plain,
+pub const KINDS: [Kind; 9] = [
+    Kind::Mounting,
     Kind::Past,
     Kind::Data,
-    Kind::Mounting,
+    Kind::Churn,
     Kind::Failing,
     Kind::Small,
     Kind::Settings,
     Kind::NoBarrier,
+    Kind::Plain,
 ];
 
 /// The workload of this kind that belongs to `seed`.
 pub fn random(kind: Kind, seed: u64) -> Workload {
     let seed = mix(seed ^ 0x6c61_6200);
     let mut rng = Rng::new(seed);
-    let block_size = if rng.percent(35) { 1024 } else { 4096 };
+    // Smaller ones have no synced data to be put in place.
+    let small = if kind == Kind::Mounting { 10 } else { 35 };
+    let block_size = if rng.percent(small) { 1024 } else { 4096 };
     let name = format!("{kind:?}-{seed:016x}").to_lowercase();
     let mut w = Workload { strict: rng.percent(10), ..Workload::new(name, seed, block_size) };
     let mut steps = 40 + rng.below(60);
@@ -56,7 +61,8 @@ pub fn random(kind: Kind, seed: u64) -> Workload {
         Kind::Small => (w.size, w.segment) = (2 << 20, 16),
         Kind::NoBarrier => (w.barrier, steps) = (false, 30),
         Kind::Settings => w.size = 4 << 20,
-        Kind::Mounting => (w.with_mount, w.unclean, steps) = (true, rng.percent(70), 6),
+        Kind::Mounting => (w.with_mount, w.unclean, steps) = (true, rng.percent(80), 6),
+        Kind::Churn => return churn(&mut rng, w),
         _ => {}
     }
     w.device_size = if kind == Kind::Settings { 8 << 20 } else { w.size };
@@ -75,6 +81,15 @@ pub fn random(kind: Kind, seed: u64) -> Workload {
         (profile.write_budget, profile.live_max) = (8 << 20, 8 << 20);
     }
     let mut generator = Generator::new(seed, profile);
+    if kind == Kind::Mounting {
+        // Whatever else there is: a file whose synced data lies in many segments.
+        let (path, seed) = (TreePath::new(b"synced"), 5);
+        let file = FileRef::Path(path.clone());
+        w.setup = vec![Op::Create { path, mode: 0o644 }, Op::Write { file, offset: 0, len: 9000, seed }];
+        for op in &w.setup {
+            let _ = model.apply(op);
+        }
+    }
     // Something to work on.
     while w.setup.len() < 25 {
         let op = generator.next(&model);
@@ -155,6 +170,71 @@ fn extra(
         Kind::Settings if rng.percent(6) => steps.push(Step::Grow),
         _ => {}
     }
+}
+
+/// Files of a churned volume, and bytes of each at most.
+const CHURNED: u64 = 6;
+const CHURNED_BYTES: u64 = 40_000;
+
+/// A volume of few segments in which a few files are made, written over, cut and removed, until most of what
+/// its segments hold is dead: so that the cleaner has to move what lives between. Some of the past is kept.
+fn churn(rng: &mut Rng, mut w: Workload) -> Workload {
+    w.segment = 16;
+    // Not below 1 MiB.
+    w.size = (if w.block_size == 1024 { 64 } else { 20 + rng.below(13) }) * 16 * u64::from(w.block_size);
+    w.device_size = w.size;
+    let mut model = Model::new(Capabilities::silt(usize::try_from(w.block_size).unwrap_or(4096)));
+    let most = (w.size / 30).min(CHURNED_BYTES);
+    let path = |n: u64| TreePath::new(format!("f{n}").as_bytes());
+    let file = |n: u64| FileRef::Path(path(n));
+    for n in 0..CHURNED {
+        let write = Op::Write { file: file(n), offset: 0, len: most / 2, seed: rng.below(1000) };
+        w.setup.extend([Op::Create { path: path(n), mode: 0o644 }, write]);
+    }
+    w.setup.iter().for_each(|op| drop(model.apply(op)));
+    let mut round = 0;
+    while w.steps.len() < 120 {
+        let n = rng.below(CHURNED);
+        let mut ops = Vec::new();
+        match rng.below(10) {
+            0..4 => {
+                let offset = rng.below(most);
+                let len = 1 + rng.below(most - offset);
+                ops.push(Op::Write { file: file(n), offset, len, seed: rng.below(1000) });
+            }
+            4 => ops.push(Op::Truncate { file: file(n), size: rng.below(most) }),
+            5 => ops.extend([Op::Unlink { path: path(n) }, Op::Create { path: path(n), mode: 0o644 }]),
+            6 => ops.push(Op::Rename { from: path(n), to: path((n + 1) % CHURNED), how: RenameHow::Plain }),
+            7 => ops.push(Op::Create { path: path(n), mode: 0o600 }),
+            8 if rng.percent(40) => ops.push(Op::Snapshot),
+            8 => {
+                let known: Vec<u32> = model.snapshots().keys().copied().collect();
+                ops.extend(rng.pick(&known).map(|id| Op::RemoveSnapshot { id: *id }));
+            }
+            _ => ops.extend([file(n)].map(|file| match rng.percent(50) {
+                true => Op::Fdatasync { file },
+                false => Op::Fsync { file },
+            })),
+        }
+        for op in ops {
+            if model.apply(&op).is_ok() {
+                w.steps.push(Step::Op(op));
+            }
+        }
+        round += 1;
+        if round % 3 == 0 {
+            w.steps.push(if rng.percent(80) { Step::Op(Op::Sync) } else { Step::WriteBack });
+        }
+        if round % 10 == 0 {
+            // Blocks of checkpoints that are there are not dead.
+            if rng.percent(70) {
+                w.steps.push(Step::DeleteCheckpoints);
+            }
+            w.steps.push(Step::Clean);
+        }
+    }
+    w.steps.push(Step::Op(Op::Sync));
+    w
 }
 
 /// Overwrites inside of a few files, all of them synced at once.

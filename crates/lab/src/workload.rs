@@ -35,6 +35,8 @@ pub enum Step {
     FailFlushes(u32),
     /// What lies below the device is full, or has room again.
     Full(bool),
+    /// The cleaner runs.
+    Clean,
 }
 
 impl fmt::Display for Step {
@@ -53,6 +55,7 @@ impl fmt::Display for Step {
             Step::Label(n) => write!(f, "the label becomes volume-{n}"),
             Step::FailWrites(n) => write!(f, "(the next {n} writes to the device fail)"),
             Step::FailFlushes(n) => write!(f, "(the next {n} flushes of the device fail)"),
+            Step::Clean => f.write_str("the cleaner runs"),
             Step::Full(true) => f.write_str("(below the device there is no space any more)"),
             Step::Full(false) => f.write_str("(below the device there is space again)"),
         }

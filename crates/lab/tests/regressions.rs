@@ -1,17 +1,24 @@
 //! What the campaign found once, as short as it was made.
 #![allow(clippy::unwrap_used)]
 
-use silt_device::CrashOptions;
+use silt_device::{CrashOptions, CrashStates};
 use silt_lab::campaign::examine;
+use silt_lab::history::Progress;
+use silt_lab::random::{Kind, random};
 use silt_lab::workload::{Step, Workload, ops};
+use silt_lab::{driver, oracle};
 
 /// As many cuts as there are.
 fn survives(mut workload: Workload, setup: &str, steps: &str) {
     workload.setup = ops(setup).unwrap();
     workload.steps = ops(steps).unwrap().into_iter().map(Step::Op).collect();
+    survives_cuts(&workload);
+}
+
+fn survives_cuts(workload: &Workload) {
     let options = CrashOptions { seed: 1, max_states: 2000, per_flush: 100 };
     let mut states = 0;
-    let result = examine(&workload, options, &mut |_, _, _| {
+    let result = examine(workload, options, &mut |_, _, _| {
         states += 1;
         true
     });
@@ -44,6 +51,118 @@ fn without_barriers_no_checkpoint_stands_on_missing_data() {
     }
 }
 
+/// An fsync that finds no space leaves a checkpoint to be written; when there is space an fdatasync writes that first, and
+/// its data behind it.
+fn synced_behind_a_late_checkpoint() -> Workload {
+    let op = |text: &str| Step::Op(ops(text).unwrap().remove(0));
+    let mut workload = Workload::new("late checkpoint", 1, 4096);
+    workload.setup = ops("create a 644\nwrite :a 0 9000 1\ncreate b 644").unwrap();
+    workload.steps = vec![
+        Step::Full(true),
+        op("truncate :a 5000"),
+        op("fsync :a"),
+        op("chown b 7 8"),
+        Step::Full(false),
+        op("write :a 0 4096 2"),
+        op("fdatasync :a"),
+    ];
+    workload
+}
+
+#[test]
+fn data_is_synced_behind_a_checkpoint_that_was_late() {
+    survives_cuts(&synced_behind_a_late_checkpoint());
+}
+
+/// The judge asks for that data once its caller was answered.
+#[test]
+fn data_behind_a_late_checkpoint_is_asked_for() {
+    let workload = synced_behind_a_late_checkpoint();
+    let history = driver::play(&workload).unwrap();
+    let whole = CrashOptions { seed: 1, max_states: usize::MAX, per_flush: 1 };
+    let last = CrashStates::new(&history.base, history.events.clone(), whole).last().unwrap().unwrap();
+    let progress = Progress::of(&last.acknowledged);
+    assert_eq!(progress.answered, workload.steps.len());
+    assert!(history.done.last().unwrap().answered && !history.done[3].answered);
+    let mut seen = oracle::look(oracle::disk(&last.device), oracle::ALL).unwrap();
+    oracle::judge(&history, progress, &seen, true).unwrap();
+    // The checkpoint alone.
+    seen.live = history.checkpoints[&seen.cno].state.tree.clone();
+    let lost = oracle::judge(&history, progress, &seen, true).unwrap_err();
+    assert!(lost.0.contains("with 1 files' synced data"), "{lost}");
+}
+
+/// fdatasync promises the size, too: a log of data alone behind the checkpoint before is not enough where it changed.
+#[test]
+fn a_size_that_was_synced_is_asked_for() {
+    let mut workload = Workload::new("size", 1, 4096);
+    workload.setup = ops("create a 644\nwrite :a 0 9000 1").unwrap();
+    workload.steps = ops("append a 3000 2\nfdatasync :a").unwrap().into_iter().map(Step::Op).collect();
+    let mut history = driver::play(&workload).unwrap();
+    let before = history.done[0].cno;
+    assert!(history.done[2].answered && history.done[2].cno > before);
+    let seen = oracle::look(oracle::disk(&history.base), oracle::ALL).unwrap();
+    assert_eq!(seen.cno, before);
+    // As if no checkpoint had been made.
+    history.done[2].cno = before;
+    let lost = oracle::judge(&history, Progress { begun: 2, answered: 2 }, &seen, true).unwrap_err();
+    assert!(lost.0.contains("with 1 files' synced data"), "{lost}");
+}
+
+/// Many files are made until there is no space: those that were made are there.
+#[test]
+fn what_was_done_before_there_was_no_space_stays() {
+    let mut workload = Workload::new("many", 1, 4096);
+    (workload.size, workload.device_size) = (2 << 20, 2 << 20);
+    survives(workload, "mkdir A 755", "many A =b 0 400 fill 8000 1\nsync\nfsync :A");
+}
+
+/// Files that cannot be written are there when a volume is left with synced data.
+#[test]
+fn a_volume_with_immutable_files_is_left_unclean() {
+    let mut workload = Workload { unclean: true, with_mount: true, ..Workload::new("immutable", 1, 4096) };
+    workload.setup =
+        ops("create a 644\nwrite :a 0 9000 1\nset-flags a 0x10\ncreate b 644\nwrite :b 0 9000 2").unwrap();
+    workload.steps = vec![Step::Op(ops("sync").unwrap().remove(0))];
+    survives_cuts(&workload);
+}
+
+/// Who asks for no file's data is no caller to whom what failed before could be promised.
+#[test]
+fn nothing_is_promised_to_nobody() {
+    let op = |text: &str| Step::Op(ops(text).unwrap().remove(0));
+    let mut workload = Workload::new("nobody", 1, 4096);
+    workload.setup = ops("create a 644\nwrite :a 0 9000 1").unwrap();
+    workload.steps = vec![
+        Step::Full(true),
+        op("write :a 0 4096 2"),
+        op("fdatasync :a"),
+        Step::DataSyncs(Vec::new()),
+        op("write :a 0 4096 3"),
+        Step::Full(false),
+        op("sync"),
+    ];
+    survives_cuts(&workload);
+}
+
+/// Where not even the reserve is left nothing can be recovered onto the volume: it is read as it is then, and nothing that
+/// was promised is missing.
+#[test]
+fn a_volume_without_a_clean_segment_can_be_read() {
+    let mut full = 0;
+    for seed in 0..4 {
+        let mut workload = random(Kind::Churn, seed);
+        workload.steps.retain(|step| *step != Step::Clean);
+        let history = driver::play(&workload).unwrap();
+        let whole = CrashOptions { seed, max_states: usize::MAX, per_flush: 1 };
+        let last = CrashStates::new(&history.base, history.events.clone(), whole).last().unwrap().unwrap();
+        let seen = oracle::look(oracle::disk(&last.device), oracle::ALL).unwrap();
+        oracle::judge(&history, Progress::of(&last.acknowledged), &seen, true).unwrap();
+        full += u32::from(seen.full);
+    }
+    assert!(full >= 2, "{full}");
+}
+
 /// An old volume's super blocks go before anything they point at.
 #[test]
 fn mkfs_over_a_volume_leaves_none_or_a_good_one() {
@@ -62,7 +181,7 @@ fn mkfs_over_a_volume_leaves_none_or_a_good_one() {
 #[test]
 fn a_workload_gives_the_same_record_each_time() {
     for kind in silt_lab::random::KINDS {
-        let workload = silt_lab::random::random(kind, 5);
+        let workload = random(kind, 5);
         let record = || silt_lab::driver::play(&workload).unwrap().events;
         assert!(record() == record(), "{}", workload.name);
     }

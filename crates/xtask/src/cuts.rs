@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use silt_device::Landing;
+use silt_device::Order;
 use silt_lab::campaign::{Campaign, Plan, Sample};
+use silt_lab::oracle::{self, Look};
 use silt_model::manifest::{Columns, diff};
 
 use crate::guest::Options;
@@ -38,7 +40,7 @@ pub fn sample(rig: &Rig, count: usize, seed: u64, guests: usize) -> Result<()> {
     for ((sample, report), turn) in samples.iter().zip(&reports).zip(&turns) {
         recovered += usize::from(report.salvaged > 0);
         let mut complaints = report.complaints.clone();
-        if let Err(e) = judge(&turn.image) {
+        if let Err(e) = judge_after(sample, &turn.image) {
             complaints.push(format!("after the kernel: {e:#}"));
         }
         match &report.trees {
@@ -51,8 +53,7 @@ pub fn sample(rig: &Rig, count: usize, seed: u64, guests: usize) -> Result<()> {
             complaints.iter().for_each(|c| println!("  {c}"));
         }
     }
-    let torn =
-        samples.iter().filter(|s| matches!(s.landing, Landing::Torn { .. } | Landing::Subset(_))).count();
+    let torn = samples.iter().filter(|s| s.order != Order::Changes).count();
     let past: usize = samples.iter().map(|s| s.seen.snapshots.len()).sum();
     println!(
         "{} disks after a power cut, {torn} of them torn or out of order, {past} snapshots on them; the kernel put \
@@ -63,6 +64,18 @@ pub fn sample(rig: &Rig, count: usize, seed: u64, guests: usize) -> Result<()> {
         bail!("{} disks were looked at", reports.len());
     }
     if wrong == 0 { Ok(()) } else { bail!("the kernel disagrees about {wrong} disks") }
+}
+
+/// What the kernel left must be sound. It does not put right what a cut change of settings left, and may not hide it from
+/// the next mount by Silt, which does.
+fn judge_after(sample: &Sample, image: &Path) -> Result<()> {
+    if !sample.settings {
+        return judge(image);
+    }
+    let device =
+        silt_device::open(image, silt_device::Access::ReadWrite, &silt_device::OpenOptions::default())?;
+    let how = Look { before: false, ..oracle::ALL };
+    oracle::look(Arc::new(device), how).map(|_| ()).map_err(|e| anyhow!("{e}"))
 }
 
 fn turn(sample: &Sample, image: &Path) -> Result<KernelTurn> {

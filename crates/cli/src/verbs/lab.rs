@@ -59,8 +59,9 @@ struct Shown<'a> {
     states: u64,
     flushed: u64,
     in_order: u64,
-    reordered: u64,
     torn: u64,
+    reordered: u64,
+    across_requests: u64,
     recovery_cut: u64,
     repeated: u64,
     failures: &'a [Told],
@@ -144,8 +145,9 @@ fn show(args: &Torture, t: Tally, told: &[Told]) -> Result<()> {
             states: t.states,
             flushed: t.flushed,
             in_order: t.in_order,
-            reordered: t.reordered,
             torn: t.torn,
+            reordered: t.reordered,
+            across_requests: t.across,
             recovery_cut: t.twice,
             repeated: t.repeated,
             failures: told,
@@ -163,16 +165,21 @@ fn show(args: &Torture, t: Tally, told: &[Told]) -> Result<()> {
         out.line(format!("  again: {}", failure.again))?;
     }
     out.line(format!(
-        "{} workloads, {} different disks: {} as flushed, {} with a first part of the rest, {} with some of it, {} torn; \
-         {} of them cuts of a recovery; {}",
+        "{} workloads, {} different disks: {} as flushed, {} with a first part of the rest, {} cut within a \
+         request, {} out of order ({} across requests); {} of them cuts of a recovery; {}",
         t.workloads,
         t.states,
         t.flushed,
         t.in_order,
-        t.reordered,
         t.torn,
+        t.reordered,
+        t.across,
         t.twice,
-        if told.is_empty() { "nothing that was promised is lost".to_owned() } else { format!("{} failed", told.len()) },
+        if told.is_empty() {
+            "nothing that was promised is lost".to_owned()
+        } else {
+            format!("{} failed", told.len())
+        },
     ))?;
     out.finish()
 }
