@@ -3,12 +3,18 @@
 //! What is written, in which order and with which flushes is decided by the code that runs behind a mount; only the
 //! waiting is left out, and the clock is the caller's.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use parking_lot::{Mutex, MutexGuard};
+use silt_cleaner::{Access, Cleaned, Mover};
+use silt_engine::clean::Cleaning;
+use silt_engine::{Error, Result, Volume};
 use silt_fs::Fs;
 
+use crate::cleaning::Job;
 use crate::config::MountOptions;
 use crate::core::{Core, Waiter, Want};
 use crate::writer::{Clock, Writer};
@@ -17,6 +23,36 @@ use crate::writer::{Clock, Writer};
 pub struct Stepped {
     core: Arc<Core>,
     writer: Writer,
+}
+
+/// The volume and its log writer in the same thread.
+struct Inline<'a> {
+    core: &'a Core,
+    writer: RefCell<&'a mut Writer>,
+}
+
+impl Inline<'_> {
+    fn ask<T>(&self, job: impl FnOnce(Sender<Result<T>>) -> Job) -> Result<T> {
+        let (tx, rx) = crossbeam_channel::bounded(1);
+        self.writer.borrow_mut().serve_job(job(tx));
+        rx.try_recv().unwrap_or_else(|_| Err(Error::Failed("the log writer gave no answer".into())))
+    }
+}
+
+impl Access for Inline<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
+        Ok(f(self.core.fs.lock().volume_mut()))
+    }
+}
+
+impl Mover for Inline<'_> {
+    fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
+        self.ask(|tx| Job::Clean(Box::new(cleaning), tx))
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.ask(Job::Settle)
+    }
 }
 
 impl Stepped {
@@ -33,7 +69,7 @@ impl Stepped {
     }
 
     /// What the log writer does for callers who ask at the same time; their answers in the same order, an errno each.
-    pub fn sync(&mut self, wants: &[Want]) -> Vec<Result<(), i32>> {
+    pub fn sync(&mut self, wants: &[Want]) -> Vec<std::result::Result<(), i32>> {
         let answers = Arc::new(Mutex::new(vec![Err(libc::EIO); wants.len()]));
         let waiters = wants
             .iter()
@@ -51,6 +87,12 @@ impl Stepped {
         self.writer.serve(waiters, false);
         let answers = answers.lock();
         answers.clone()
+    }
+
+    /// One pass of the cleaner, its checkpoints made by the log writer.
+    pub fn clean(&mut self, options: &silt_cleaner::Options) -> silt_engine::Result<silt_cleaner::Outcome> {
+        let inline = Inline { core: &self.core, writer: RefCell::new(&mut self.writer) };
+        silt_cleaner::pass(&inline, options, |_| true)
     }
 
     /// What it does by the clock: a checkpoint of all that waits.

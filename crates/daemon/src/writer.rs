@@ -126,6 +126,12 @@ impl Writer {
         self.round(Task { waiters, all, job: None, stop: false });
     }
 
+    /// What the cleaner wants, on this thread.
+    pub fn serve_job(&mut self, job: Job) {
+        let all = matches!(job, Job::Settle(_));
+        self.round(Task { waiters: Vec::new(), all, job: Some(job), stop: false });
+    }
+
     /// Works until told to stop; what waits then is written first.
     pub fn run(mut self) {
         loop {

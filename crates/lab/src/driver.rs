@@ -319,10 +319,24 @@ impl Player {
         Ok(Done { state: self.state.clone(), cno, promise, answered })
     }
 
-    /// Has segments freed, as the daemon does by itself. Silt has no cleaner yet: nothing is done.
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps)] // till there is one
-    fn clean(&mut self, _now: u64) -> Result<()> {
-        Ok(())
+    /// Has segments emptied, as the daemon does by itself: snapshots and the newest state alone are kept.
+    fn clean(&mut self, now: u64) -> Result<()> {
+        let volume = self.target.fs.volume();
+        if volume.is_constructing() || volume.failure().is_some() {
+            return Ok(());
+        }
+        let mut options = silt_cleaner::Options { now, ..Default::default() };
+        // Several steps of some segments each.
+        options.limits.segments = 4;
+        self.swap();
+        let cleaned = self.writer.clean(&options);
+        self.swap();
+        use silt_engine::Error;
+        match cleaned {
+            // A log that could not be written is tried again by whoever comes next.
+            Ok(_) | Err(Error::NoSpace | Error::Stale | Error::Failed(_)) => Ok(()),
+            Err(e) => Err(Failure(e.to_string())),
+        }
     }
 
     fn operation(&mut self, number: usize, op: &Op) -> Result<(Promise, bool)> {
