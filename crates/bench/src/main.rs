@@ -7,6 +7,7 @@
 //! ```
 
 mod cell;
+mod checkers;
 mod disk;
 mod growth;
 mod machine;
@@ -73,6 +74,8 @@ enum Role {
     },
     /// Measures how Silt's cost grows with files, sizes and checkpoints
     Growth(growth::Options),
+    /// Compares the checkers of silt, ext4 and xfs on the same tree
+    Check(checkers::Options),
 }
 
 #[derive(Args)]
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Some(Role::Cell { job }) => cell::work(&job),
         Some(Role::Write { path, bytes }) => workload::write_file(&path, bytes),
         Some(Role::Growth(options)) => growth::run(&options),
+        Some(Role::Check(options)) => checkers::measure(&options),
         Some(Role::Report { file, plot }) => again(&file, plot.as_deref()),
     };
     match done {
@@ -219,7 +223,7 @@ fn compare(options: &Options) -> Result<()> {
     }
     let workloads = chosen(&options.only)?;
     let usual: Vec<System> =
-        System::value_variants().iter().copied().filter(|system| *system != System::SiltUring).collect();
+        System::value_variants().iter().copied().filter(|system| system.is_usual()).collect();
     let systems = match options.systems.as_slice() {
         [] => usual.as_slice(),
         some => some,

@@ -17,10 +17,15 @@ pub struct Interruptible<W> {
 impl<W: Watch> Interruptible<W> {
     /// From here on the signals are kept from ending the program, once.
     pub fn new(watch: W) -> Self {
+        Self::with_code(watch, exit::INTERRUPTED)
+    }
+
+    /// The same; the second signal ends it with this exit code.
+    pub fn with_code(watch: W, code: u8) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
             // Where a handler cannot be set the signal does what it always does.
-            let code = i32::from(exit::INTERRUPTED);
+            let code = i32::from(code);
             let _ = signal_hook::flag::register_conditional_shutdown(signal, code, stop.clone());
             let _ = signal_hook::flag::register(signal, stop.clone());
         }

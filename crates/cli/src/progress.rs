@@ -39,6 +39,11 @@ impl Stages {
         let hidden = quiet || !std::io::stderr().is_terminal();
         Stages(if hidden { ProgressBar::hidden() } else { ProgressBar::no_length() })
     }
+
+    /// Takes the bar away: what is said next has the line to itself.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
 }
 
 impl Watch for Stages {
@@ -50,9 +55,10 @@ impl Watch for Stages {
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.0.set_style(style.progress_chars("=> "));
         }
-        self.0.reset();
-        self.0.set_length(total);
+        // First: each of these draws.
         self.0.set_message(what);
+        self.0.set_length(total);
+        self.0.reset();
     }
     fn done(&self, units: u64) {
         self.0.inc(units);
@@ -61,6 +67,6 @@ impl Watch for Stages {
 
 impl Drop for Stages {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.clear();
     }
 }

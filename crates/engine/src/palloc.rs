@@ -41,6 +41,20 @@ fn word(b: &[u8]) -> u64 {
     b.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
+/// Zero bits of a bitmap. Most of one is all taken or all free, and that is told 64 bytes at a time, where counting them
+/// takes a few times as long on a processor of the plain kind.
+fn zeroes(bitmap: &[u8]) -> u64 {
+    let of_part = |part: &[u8]| {
+        let words = || part.chunks_exact(8).map(word);
+        match words().fold((0, u64::MAX), |(any, all), w| (any | w, all & w)) {
+            (0, _) => part.len() as u64 * 8,
+            (_, u64::MAX) => 0,
+            _ => words().map(|w| u64::from(w.count_zeros())).sum(),
+        }
+    };
+    bitmap.chunks(64).map(of_part).sum()
+}
+
 /// First zero bit in `from..to` of a bitmap.
 fn zero_bit(bitmap: &[u8], from: usize, to: usize) -> Option<usize> {
     let mut bit = from;
@@ -65,7 +79,7 @@ const DAMAGED_MOST: u64 = 4096;
 
 impl Palloc {
     /// Whether the two blocks that say which entries of a group are taken agree, and the bitmap (none: all are
-    /// free). Reads 8 bytes at a time: about as long as copying the block.
+    /// free). Takes a few times as long as copying the block: each number of a new file costs it once.
     fn sound_group<R: Resolve>(
         &self,
         file: &MetaFile,
@@ -77,10 +91,7 @@ impl Palloc {
         let all = self.layout.entries_per_group();
         let said = file.block(store, r, block)?.map_or(all, |b| u64::from(le32(&b, byte)));
         let bitmap = file.block(store, r, self.layout.bitmap_block(group))?;
-        let zeroes = match &bitmap {
-            Some(b) => b.chunks_exact(8).map(|w| u64::from(word(w).count_zeros())).sum(),
-            None => all,
-        };
+        let zeroes = bitmap.as_ref().map_or(all, |b| zeroes(b));
         Ok((said == zeroes, bitmap))
     }
 
@@ -329,6 +340,19 @@ mod tests {
         assert_eq!(zero_bit(&b, 37 * 8 + 5, 512), Some(37 * 8 + 5));
         assert_eq!(zero_bit(&b, 37 * 8 + 6, 512), None);
         assert_eq!(zero_bit(&b, 0, 37 * 8 + 5), None);
+    }
+
+    #[test]
+    fn zero_bits_are_counted() {
+        let mut b = vec![0u8; 1024];
+        assert_eq!(zeroes(&b), 8192);
+        b[..700].fill(0xff);
+        assert_eq!(zeroes(&b), 8192 - 5600);
+        b[700] = 0b101;
+        b[64] = 0x7f;
+        b[1023] = 0x80;
+        let naive: u64 = b.iter().map(|byte| u64::from(byte.count_zeros())).sum();
+        assert_eq!((zeroes(&b), naive), (naive, 8192 - 5600 - 2 + 1 - 1));
     }
 
     /// Numbers of a group whose blocks disagree are neither handed out nor given back.

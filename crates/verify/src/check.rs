@@ -65,6 +65,8 @@ pub struct Options {
     /// Check the state as of this log, whatever is behind it: somebody who does not clean segments goes on writing.
     /// None: as a mount would find it, and nobody writes.
     pub at: Option<LogPosition>,
+    /// Walk each tree as if no other one had been looked at. It finds the same and takes longer: for tests of the check.
+    pub each_tree_whole: bool,
 }
 
 impl Default for Options {
@@ -76,6 +78,7 @@ impl Default for Options {
             cache_bytes: 64 << 20,
             depth: Depth::Full,
             at: None,
+            each_tree_whole: false,
         }
     }
 }
@@ -193,7 +196,7 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
             return;
         }
         c.watch.stage("walking the files", latest.inodes_count.get());
-        let inodes = tree_check::check(c, &mut scope, &latest, None);
+        let inodes = tree_check::check(c, &mut scope, &latest, None, &mut None);
         let inodes = inodes.unwrap_or_default();
         if c.stop() {
             return;
@@ -356,6 +359,7 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
 /// Trees of snapshots, and of the other checkpoints if asked for. `latest` is where the latest one's ifile lies.
 fn check_past(c: &Context<'_>, cps: &Checkpoints, latest: Option<&BTreeMap<u64, u64>>) {
     let mut before = None;
+    let mut known = None;
     let wanted = |slot: &checkpoints::Slot| slot.snapshot || c.options.all_checkpoints;
     let total = cps.all.iter().filter(|(cno, slot)| **cno != c.cno && wanted(slot)).count();
     c.watch.stage("walking older moments", total as u64);
@@ -374,6 +378,6 @@ fn check_past(c: &Context<'_>, cps: &Checkpoints, latest: Option<&BTreeMap<u64, 
             continue;
         }
         let mut scope = Scope { cno: *cno, current: false, mapped: SparseBits::default() };
-        tree_check::check(c, &mut scope, &entry, latest);
+        tree_check::check(c, &mut scope, &entry, latest, &mut known);
     }
 }

@@ -1,8 +1,10 @@
 //! Directories: how entries tile blocks, what they name, and how directories hang together
 //! (spec section 9).
 //!
-//! Memory: 8 bytes a name of one directory at a time, and 28 bytes a directory.
+//! Memory: 8 bytes a name of one directory at a time, and 28 bytes a directory; where trees are compared, those names
+//! twice.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
@@ -18,16 +20,22 @@ use crate::report::Place;
 use crate::tree_check::{Names, Tree};
 
 /// One entry in use.
-struct Entry<'a> {
+pub(crate) struct Entry<'a> {
     offset: usize,
     rec_len: usize,
-    ino: u64,
-    kind: u8,
+    pub ino: u64,
+    pub kind: u8,
     name: &'a [u8],
 }
 
+impl Entry<'_> {
+    fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.name)
+    }
+}
+
 /// Splits a block into entries; the error says why the rest cannot be told.
-fn split(block: &[u8]) -> (Vec<Entry<'_>>, Option<String>) {
+pub(crate) fn split(block: &[u8]) -> (Vec<Entry<'_>>, Option<String>) {
     let mut out = Vec::new();
     let mut at = 0;
     while at < block.len() {
@@ -85,8 +93,8 @@ impl Digests {
 
 /// How directories hang together: where each is named, and what its ".." says; 0: nothing known.
 #[derive(Default)]
-struct Ways {
-    /// Ascending, as `parent` and `dotdot` are.
+pub(crate) struct Ways {
+    /// Ascending; `parent` and `dotdot` are in the same order.
     directories: Vec<u64>,
     parent: Vec<u64>,
     dotdot: Vec<u64>,
@@ -109,49 +117,104 @@ impl Ways {
         Some(before).filter(|b| *b != 0)
     }
 
-    fn says(&mut self, directory: u64, dotdot: u64) {
+    /// Remembers what a directory's ".." says.
+    pub fn says(&mut self, directory: u64, dotdot: u64) {
         if let Some(i) = self.index(directory) {
             self.dotdot[i] = dotdot;
         }
     }
 }
 
+impl Ways {
+    /// A directory has no name in `by` any more.
+    pub fn forget(&mut self, directory: u64, by: u64) {
+        if let Some(i) = self.index(directory).filter(|i| self.parent[*i] == by) {
+            self.parent[i] = 0;
+        }
+    }
+
+    /// Replaces some directories (ascending) by others; of those that are among both, what is known stays. Whether that
+    /// changed anything.
+    pub fn change(&mut self, before: &[u64], after: &[u64]) -> bool {
+        if before == after {
+            return false;
+        }
+        let old = std::mem::take(self);
+        let mut all = old.directories.clone();
+        all.retain(|d| before.binary_search(d).is_err());
+        all.extend(after);
+        all.sort();
+        all.dedup();
+        *self = Ways::new(all);
+        for (i, directory) in self.directories.iter().enumerate() {
+            if let Some(was) = old.index(*directory) {
+                (self.parent[i], self.dotdot[i]) = (old.parent[was], old.dotdot[was]);
+            }
+        }
+        true
+    }
+}
+
+/// Whether a name may occur twice in a directory of which all blocks are given; none where one cannot be read.
+pub(crate) fn names_twice(c: &Context<'_>, directory: &[Names]) -> Option<bool> {
+    let mut digests = Digests::default();
+    for at in directory {
+        let bytes = c.r.block(BlockNr(at.block)).ok()?;
+        named(&split(&bytes).0, at.offset).for_each(|e| digests.add(e.name));
+    }
+    Some(!digests.twice().is_empty())
+}
+
 /// Checks every directory of a tree and counts the names of every inode.
-pub(crate) fn check(c: &Context<'_>, cno: u64, tree: &mut Tree) {
-    let blocks = std::mem::take(&mut tree.names);
+pub(crate) fn check(c: &Context<'_>, cno: u64, tree: &mut Tree) -> Ways {
+    let names = std::mem::take(&mut tree.names);
     let mut ways = Ways::new(std::mem::take(&mut tree.directories));
     let mut digests = Digests::default();
-    for directory in blocks.chunk_by(|a, b| a.directory == b.directory) {
+    for directory in names.chunk_by(|a, b| a.directory == b.directory) {
         if c.stop() {
-            return;
+            return ways;
         }
-        for at in directory {
-            let place = place(at, cno);
-            let bytes = match c.r.block(BlockNr(at.block)) {
-                Ok(b) => b,
-                Err(e) => {
-                    c.out.add(&inv::DEVICE_READ, place, e);
-                    continue;
-                }
-            };
-            let (entries, broken) = split(&bytes);
-            if let Some(what) = broken {
-                c.out.add(&inv::DIR_TILING, place, what);
-            }
-            if at.offset == 0 {
-                check_dots(c, at.directory, &entries, place, &mut ways);
-            }
-            for e in named(&entries, at.offset) {
-                check_entry(c, tree, at.directory, e, place, &mut ways);
-                digests.add(e.name);
-            }
-        }
+        check_blocks(c, cno, tree, directory, &mut ways, |e| digests.add(e.name));
         let twice = digests.twice();
         if !twice.is_empty() {
             find_twice(c, cno, directory, &digests.seed, &twice);
         }
     }
     check_ancestry(c, cno, &ways);
+    tree.names = names;
+    ways
+}
+
+/// Checks blocks of directories and counts whom they name; calls `each` for each entry.
+pub(crate) fn check_blocks(
+    c: &Context<'_>,
+    cno: u64,
+    tree: &mut Tree,
+    blocks: &[Names],
+    ways: &mut Ways,
+    mut each: impl FnMut(&Entry<'_>),
+) {
+    for at in blocks {
+        let place = place(at, cno);
+        let bytes = match c.r.block(BlockNr(at.block)) {
+            Ok(b) => b,
+            Err(e) => {
+                c.out.add(&inv::DEVICE_READ, place, e);
+                continue;
+            }
+        };
+        let (entries, broken) = split(&bytes);
+        if let Some(what) = broken {
+            c.out.add(&inv::DIR_TILING, place, what);
+        }
+        if at.offset == 0 {
+            check_dots(c, at.directory, &entries, place, ways);
+        }
+        for e in named(&entries, at.offset) {
+            check_entry(c, tree, at.directory, e, place, ways);
+            each(e);
+        }
+    }
 }
 
 fn place(at: &Names, cno: u64) -> Place {
@@ -159,7 +222,7 @@ fn place(at: &Names, cno: u64) -> Place {
 }
 
 /// Entries in use of a block, without the leading "." and "..".
-fn named<'e, 'a>(entries: &'e [Entry<'a>], offset: u64) -> impl Iterator<Item = &'e Entry<'a>> {
+pub(crate) fn named<'e, 'a>(entries: &'e [Entry<'a>], offset: u64) -> impl Iterator<Item = &'e Entry<'a>> {
     entries
         .iter()
         .enumerate()
@@ -203,29 +266,28 @@ fn check_entry(
     place: Place,
     ways: &mut Ways,
 ) {
-    let name = String::from_utf8_lossy(e.name);
     if e.name.is_empty() || e.name.iter().any(|b| *b == 0 || *b == b'/') {
-        c.out.add(&inv::DIR_NAME, place, format!("the name {name:?} at byte {}", e.offset));
+        c.out.add(&inv::DIR_NAME, place, format!("the name {:?} at byte {}", e.text(), e.offset));
     }
     if matches!(e.name, b"." | b"..") {
-        c.out.add(&inv::DIR_DOTS, place, format!("{name:?} at byte {}", e.offset));
+        c.out.add(&inv::DIR_DOTS, place, format!("{:?} at byte {}", e.text(), e.offset));
         return;
     }
     if e.ino < c.r.g.first_ino.min(11) && e.ino != Ino::ROOT.0 && e.ino != 10 {
-        c.out.add(&inv::DIR_RESERVED, place, format!("{name:?} names inode {}", e.ino));
+        c.out.add(&inv::DIR_RESERVED, place, format!("{:?} names inode {}", e.text(), e.ino));
         return;
     }
     let known = tree.inodes.get(e.ino);
     if !tree.allocated.contains(e.ino) || known.links == 0 || known.mode == 0 {
         let why = if tree.allocated.contains(e.ino) { "has no links" } else { "is not allocated" };
-        c.out.add(&inv::DIR_DANGLING, place, format!("{name:?} names inode {}, which {why}", e.ino));
+        c.out.add(&inv::DIR_DANGLING, place, format!("{:?} names inode {}, which {why}", e.text(), e.ino));
         if !tree.allocated.contains(e.ino) {
             return;
         }
     }
     let kind = u32::from(known.mode) & 0o170_000;
     if e.kind != file_type::from_mode(kind) {
-        let message = format!("{name:?} has type {}, inode {} mode {:o}", e.kind, e.ino, known.mode);
+        let message = format!("{:?} has type {}, inode {} mode {:o}", e.text(), e.kind, e.ino, known.mode);
         c.out.add(&inv::DIR_TYPE, place, message);
     }
     let target = tree.inodes.slot(e.ino);
@@ -234,14 +296,14 @@ fn check_entry(
         let own = tree.inodes.slot(directory);
         own.subdirectories = own.subdirectories.saturating_add(1);
         if let Some(first) = ways.named(e.ino, directory) {
-            let message = format!("{name:?} names directory {}, which {first} names too", e.ino);
+            let message = format!("{:?} names directory {}, which {first} names too", e.text(), e.ino);
             c.out.add(&inv::DIR_PARENTS, place, message);
         }
     }
 }
 
 /// ".." against the directory that names one, and the way up to the root.
-fn check_ancestry(c: &Context<'_>, cno: u64, ways: &Ways) {
+pub(crate) fn check_ancestry(c: &Context<'_>, cno: u64, ways: &Ways) {
     let root = Ino::ROOT.0;
     // Directories whose way is known to end, at the root or at one without a name; and that of the way at hand.
     const ENDS: u32 = u32::MAX;

@@ -25,6 +25,7 @@ mod logs;
 mod map;
 pub mod meanings;
 mod palloc;
+mod past;
 #[cfg(test)]
 mod planted;
 mod reader;

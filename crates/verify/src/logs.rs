@@ -1,7 +1,8 @@
 //! Every log of every segment in use (spec section 3): headers, checksums, records, and how
 //! logs follow one another. Tells the DAT's check what each block is.
 //!
-//! One thread reads the next segment while this one is checked.
+//! Two threads read the next two segments while this one is checked: a disk that is asked for one thing at a time idles
+//! between.
 //!
 //! Memory: three segments of at most 16 MiB (longer ones are read by 1 MiB), the summary of one log, 56 bytes a segment
 //! and 40 bytes a checkpoint.
@@ -90,35 +91,47 @@ pub(crate) fn check(c: &mut Context<'_>) -> Made {
     );
     let device = c.r.device;
     std::thread::scope(|scope| {
-        let (to, from) = mpsc::sync_channel(1);
-        let (give_back, used) = mpsc::channel();
-        let jobs = segments.clone();
-        let reader = std::thread::Builder::new().name("ahead".into());
-        // Without the thread every block is read when it is wanted.
-        let _ = reader.spawn_scoped(scope, move || read_ahead(device, &g, &jobs, &used, &to));
+        // A segment is handed over when it is wanted, and a buffer given back for it: there are never more than three.
+        let ahead: Vec<_> = (0..AHEAD_THREADS)
+            .map(|n| {
+                let (to, from) = mpsc::sync_channel(0);
+                let (give_back, used) = mpsc::channel();
+                let jobs: Vec<_> = segments.iter().copied().skip(n).step_by(AHEAD_THREADS).collect();
+                let reader = std::thread::Builder::new().name("ahead".into());
+                // Without the thread every block is read when it is wanted.
+                let _ = reader.spawn_scoped(scope, move || read_ahead(device, &g, &jobs, &used, &to));
+                (from, give_back)
+            })
+            .collect();
+        let mut turn = ahead.iter().cycle();
         for ((seq, segment), (start, nblocks)) in order.into_iter().zip(segments) {
             if c.stop() {
                 break;
             }
-            let used = c.r.set_window(start, from.recv().unwrap_or_default());
-            // Nobody wants it where the thread has ended.
-            let _ = give_back.send(used);
+            if let Some((from, give_back)) = turn.next() {
+                let used = c.r.set_window(start, from.recv().unwrap_or_default());
+                // Nobody wants it where the thread has ended.
+                let _ = give_back.send(used);
+            }
             check_segment(c, segment, seq, &mut chain, &mut made);
             c.watch.done(nblocks.saturating_mul(bs));
         }
-        // Ends the thread, too, where it waits to hand something over.
-        drop(from);
+        // Ends the threads, too, where they wait to hand something over.
+        drop(ahead);
     });
     c.r.set_window(0, Vec::new());
     made
 }
 
-/// Longest run of blocks that is read ahead, in bytes; three of them may be in memory.
+/// Threads that read ahead.
+const AHEAD_THREADS: usize = 2;
+
+/// Longest run of blocks that is read ahead, in bytes; one for each thread and one more may be in memory.
 const AHEAD: u64 = 16 << 20;
 
-/// Reads the used parts of segments, one after another, while the part before is being checked. What is too long or
-/// cannot be read is handed over empty, in buffers that come
-/// back from `used`: whoever wants a block of it reads that alone, and finds which one it is.
+/// Reads the used parts of segments, one after another, while others are being checked. What is too long or cannot be
+/// read is handed over empty: whoever wants a block of it reads that alone, and finds which one it is. For each but the
+/// first, a buffer comes from `used`.
 fn read_ahead(
     device: &dyn Device,
     g: &Geometry,
@@ -126,19 +139,18 @@ fn read_ahead(
     used: &mpsc::Receiver<Vec<u8>>,
     to: &mpsc::SyncSender<Vec<u8>>,
 ) {
+    let mut bytes = Vec::new();
     for (start, nblocks) in parts {
         let size = nblocks.saturating_mul(u64::from(g.block_size));
-        let mut bytes = used.try_recv().unwrap_or_default();
-        bytes.clear();
-        if size <= AHEAD {
-            bytes.resize(usize::try_from(size).unwrap_or(0), 0);
-            if device.read_at(g.byte_of(BlockNr(*start)), &mut bytes).is_err() {
-                bytes.clear();
-            }
+        // What was in it is overwritten.
+        bytes.resize(if size <= AHEAD { usize::try_from(size).unwrap_or(0) } else { 0 }, 0);
+        if device.read_at(g.byte_of(BlockNr(*start)), &mut bytes).is_err() {
+            bytes.clear();
         }
         if to.send(bytes).is_err() {
             return;
         }
+        bytes = used.recv().unwrap_or_default();
     }
 }
 

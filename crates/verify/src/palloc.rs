@@ -38,11 +38,10 @@ pub(crate) fn check(
         let Some(bytes) = read(*offset, *block) else { continue };
         let first = group * layout.entries_per_group();
         let mut ones = 0u64;
-        for (i, byte) in bytes.iter().enumerate().filter(|(_, b)| **b != 0) {
-            ones += u64::from(byte.count_ones());
-            for bit in (0..8u64).filter(|bit| byte & (1 << bit) != 0) {
-                allocated.insert(first + i as u64 * 8 + bit);
-            }
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            let word = word.first_chunk().map_or(0, |w| u64::from_le_bytes(*w));
+            ones += u64::from(word.count_ones());
+            allocated.insert_word(first + i as u64 * 64, word);
         }
         used.insert(group, ones);
         let desc = layout.desc(group).0;

@@ -2,9 +2,9 @@
 //!
 //! Locks: one over the cache and one over the window, not held while the device is read, and never both.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use silt_device::Device;
 use silt_format::{BlockNr, Geometry};

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -141,6 +142,8 @@ pub struct Stats {
     pub snapshots: u64,
     /// Checkpoints whose whole tree was walked.
     pub trees_walked: u64,
+    /// Of them those of which only what differs from another one was looked at.
+    pub trees_compared: u64,
     /// Segments in use.
     pub segments: u64,
     pub logs: u64,
@@ -195,11 +198,27 @@ impl Report {
 /// Logs that [`Report::unverified`] holds.
 const UNVERIFIED_LIMIT: usize = 1 << 16;
 
-/// Collects findings while the check runs. Lock: one, held only to push.
+/// Notes that are put aside; more count as an error.
+const ASIDE_LIMIT: usize = 10_000;
+
+/// What was found while something was tried.
+#[derive(Default)]
+struct Aside {
+    notes: Vec<(&'static Invariant, Place, String)>,
+    error: bool,
+}
+
+/// Collects findings while the check runs. Locks are held only to push.
 pub(crate) struct Sink {
     strict: bool,
     per_invariant: usize,
     inner: Mutex<Report>,
+    /// What is found while something is only tried; none: nothing is.
+    aside: Mutex<Option<Aside>>,
+    /// Findings so far, those put aside included.
+    added: AtomicU64,
+    /// Errors so far, without those put aside.
+    errors: AtomicU64,
     /// Which part of which file virtual blocks are, of which findings do not know it.
     owners: Mutex<BTreeMap<u64, Place>>,
 }
@@ -210,19 +229,60 @@ impl Sink {
             strict,
             per_invariant: per_invariant.max(1),
             inner: Mutex::default(),
+            aside: Mutex::default(),
+            added: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
             owners: Mutex::default(),
         }
     }
 
     /// Adds a finding.
     pub fn add(&self, invariant: &'static Invariant, place: Place, message: impl Into<String>) {
+        let severity = if self.strict && invariant.strict { Severity::Error } else { invariant.severity };
+        self.added.fetch_add(1, Ordering::Relaxed);
+        if let Some(aside) = &mut *self.aside.lock() {
+            aside.error |= severity == Severity::Error || aside.notes.len() >= ASIDE_LIMIT;
+            if !aside.error {
+                aside.notes.push((invariant, place, message.into()));
+            }
+            return;
+        }
+        if severity == Severity::Error {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        }
         let mut report = self.inner.lock();
         let count = report.counts.entry(invariant.id).or_insert(0);
         *count += 1;
         if *count <= self.per_invariant as u64 {
-            let severity = if self.strict && invariant.strict { Severity::Error } else { invariant.severity };
             report.findings.push(Finding { id: invariant.id, severity, place, message: message.into() });
         }
+    }
+
+    /// How often something was found so far.
+    pub fn added(&self) -> u64 {
+        self.added.load(Ordering::Relaxed)
+    }
+
+    /// Whether an error was found so far.
+    pub fn has_errors(&self) -> bool {
+        self.errors.load(Ordering::Relaxed) > 0
+    }
+
+    /// Tries something. Where it comes to nothing, or an error is found on the way, nothing of it is told.
+    pub fn attempt<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
+        *self.aside.lock() = Some(Aside::default());
+        let result = f();
+        let aside = self.aside.lock().take().unwrap_or_default();
+        let result = result.filter(|_| !aside.error)?;
+        for (invariant, place, message) in aside.notes {
+            self.add(invariant, place, message);
+        }
+        Some(result)
+    }
+
+    /// Whether what is being tried has come to an error, which is not told.
+    pub fn is_failing(&self) -> bool {
+        self.aside.lock().as_ref().is_some_and(|aside| aside.error)
     }
 
     /// Virtual blocks of findings that name no file.

@@ -6,8 +6,7 @@
 //!
 //! Memory: at most [`LIMIT`] parts of some 60 bytes, one a map node and one a block of the ifile.
 
-use std::collections::HashMap;
-
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 /// Parts that are remembered; more are walked again.
@@ -57,10 +56,12 @@ impl Part {
     }
 }
 
-/// The parts, by the disk block they begin with. Lock: one, held only to look up and to store.
+/// The parts, by the disk block they begin with. Locks are held only to look up and to store.
 #[derive(Default)]
 pub(crate) struct Shared {
     parts: Mutex<HashMap<u64, Part>>,
+    /// What is found while something is tried that may come to nothing.
+    held: Mutex<Option<Vec<(u64, Part)>>>,
 }
 
 impl Shared {
@@ -69,8 +70,25 @@ impl Shared {
         self.parts.lock().get(&block).copied().filter(|part| part.holds_in(cno))
     }
 
+    /// Tries something: parts are remembered only where it comes to something.
+    pub fn attempt<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
+        *self.held.lock() = Some(Vec::new());
+        let result = f();
+        let held = self.held.lock().take().unwrap_or_default();
+        if result.is_some() {
+            held.into_iter().for_each(|(block, part)| self.put(block, part));
+        }
+        result
+    }
+
     /// Remembers a part.
     pub fn put(&self, block: u64, part: Part) {
+        if let Some(held) = &mut *self.held.lock() {
+            if held.len() < LIMIT {
+                held.push((block, part));
+            }
+            return;
+        }
         let mut parts = self.parts.lock();
         if part.to != 0 && parts.len() < LIMIT {
             parts.insert(block, part);
@@ -93,6 +111,14 @@ mod tests {
         shared.put(77, part);
         assert_eq!([4, 5, 8, 9].map(|cno| shared.get(77, cno).is_some()), [false, true, true, false]);
         assert_eq!(shared.get(77, 5).map(|p| (p.data, p.greatest)), Some((2, Some(7))));
+        let put = |good: bool| {
+            shared.put(79, part);
+            good.then_some(())
+        };
+        assert_eq!(shared.attempt(|| put(false)), None);
+        assert_eq!(shared.get(79, 5), None);
+        assert_eq!(shared.attempt(|| put(true)), Some(()));
+        assert!(shared.get(79, 5).is_some());
         part.spoil();
         shared.put(78, part);
         assert_eq!(shared.get(78, 5), None);

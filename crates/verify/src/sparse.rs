@@ -1,6 +1,6 @@
 //! Sets and arrays over 64-bit numbers of which few are used: memory grows with the used ones.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 const BITS: u64 = 1024;
 const WORDS: usize = 16;
@@ -28,6 +28,28 @@ impl SparseBits {
         new
     }
 
+    /// Adds the numbers `first + n`, of which there are 64, for which bit `n` is set. `first` is a multiple of 64.
+    pub fn insert_word(&mut self, first: u64, bits: u64) {
+        if bits == 0 {
+            return;
+        }
+        let (chunk, word, _) = split(first);
+        let words = self.chunks.entry(chunk).or_insert_with(|| Box::new([0; WORDS]));
+        self.len += u64::from((bits & !words[word]).count_ones());
+        words[word] |= bits;
+    }
+
+    /// The numbers that are in one of two sets and not in the other, in no order.
+    pub fn differing<'s>(&'s self, other: &'s SparseBits) -> impl Iterator<Item = u64> + 's {
+        const NONE: [u64; WORDS] = [0; WORDS];
+        let of = |set: &'s SparseBits, k: u64| set.chunks.get(&k).map_or(&NONE, |w| w);
+        let more = other.chunks.keys().filter(|k| !self.chunks.contains_key(*k));
+        self.chunks.keys().chain(more).flat_map(move |k| {
+            let (a, b) = (of(self, *k), of(other, *k));
+            a.iter().zip(b).enumerate().flat_map(move |(i, (a, b))| ones(*k, i, a ^ b))
+        })
+    }
+
     pub fn contains(&self, i: u64) -> bool {
         let (chunk, word, bit) = split(i);
         self.chunks.get(&chunk).is_some_and(|w| w[word] & bit != 0)
@@ -43,14 +65,21 @@ impl SparseBits {
         keys.sort_unstable();
         keys.into_iter().flat_map(move |k| {
             let words = self.chunks.get(&k).map_or([0; WORDS], |w| **w);
-            (0..BITS)
-                .filter(move |i| {
-                    let (_, word, bit) = split(*i);
-                    words[word] & bit != 0
-                })
-                .map(move |i| k * BITS + i)
+            words.into_iter().enumerate().flat_map(move |(i, word)| ones(k, i, word))
         })
     }
+}
+
+/// The numbers that the bits of a word of a chunk stand for, ascending.
+fn ones(chunk: u64, word: usize, mut bits: u64) -> impl Iterator<Item = u64> {
+    let first = chunk * BITS + word as u64 * 64;
+    std::iter::from_fn(move || {
+        let bit = u64::from(bits.trailing_zeros());
+        (bits != 0).then(|| {
+            bits &= bits - 1;
+            first + bit
+        })
+    })
 }
 
 /// An array of `T`, default where nothing was stored.
@@ -96,6 +125,24 @@ mod tests {
         assert_eq!(s.iter().collect::<Vec<_>>(), members);
         assert_eq!(s.len(), 8);
         assert!(s.contains(64) && !s.contains(65));
+    }
+
+    #[test]
+    fn words_are_numbers() {
+        let mut s = SparseBits::default();
+        s.insert(65);
+        s.insert_word(64, 0b1011);
+        s.insert_word(1 << 20, 1 << 63);
+        s.insert_word(128, 0);
+        assert_eq!((s.iter().collect::<Vec<_>>(), s.len()), (vec![64, 65, 67, (1 << 20) + 63], 4));
+        let mut t = SparseBits::default();
+        assert!([65, 68, 5000].map(|i| t.insert(i)).iter().all(|new| *new));
+        for (a, b) in [(&s, &t), (&t, &s)] {
+            let mut d: Vec<u64> = a.differing(b).collect();
+            d.sort_unstable();
+            assert_eq!(d, [64, 67, 68, 5000, (1 << 20) + 63]);
+        }
+        assert_eq!(s.differing(&s).count(), 0);
     }
 
     #[test]

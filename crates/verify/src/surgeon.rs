@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use silt_device::{Device, MemoryDevice};
 use silt_format::checkpoint::{self, CpEntry};
-use silt_format::dat::DatEntry;
+use silt_format::dat::{DatEntry, LIVE};
 use silt_format::inode::RawInode;
 use silt_format::palloc::Layout;
 use silt_format::summary::{self, BlockInfo, Builder, Header};
@@ -320,6 +320,16 @@ impl Surgeon {
             .filter(|v| dat.is_allocated(&r, *v).unwrap_or(false))
             .find(|v| matches!(dat.entry(&r, *v), Ok(Some(e)) if wanted(*v, &e)))
             .unwrap()
+    }
+
+    /// The disk blocks that past checkpoints alone have, of files and of the table of inodes.
+    pub fn past_blocks(&self) -> Vec<u64> {
+        let (r, _) = self.open();
+        let dat = self.dat();
+        let entries = (1..100_000).filter(|v| dat.is_allocated(&r, *v).unwrap_or(false));
+        let entries = entries.filter_map(|v| dat.entry(&r, v).ok().flatten());
+        let past = entries.filter(|e| e.end.get() != LIVE && e.start != e.end && e.blocknr.get() != 0);
+        past.map(|e| e.blocknr.get()).collect()
     }
 
     /// A free number whose entry block is there.

@@ -17,6 +17,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+pub use bed::drop_caches;
+
 use crate::machine::Machine;
 use crate::system::Tools;
 use crate::{packages, process, report, settings};

@@ -25,6 +25,10 @@ pub enum System {
     #[value(name = "silt-uring")]
     #[serde(rename = "silt-uring")]
     SiltUring,
+    /// The same with `-o verify`; only if asked for
+    #[value(name = "silt-verify")]
+    #[serde(rename = "silt-verify")]
+    SiltVerify,
     /// The kernel's
     Ext4,
     /// The kernel's
@@ -71,11 +75,17 @@ impl Tools {
 }
 
 impl System {
+    /// Whether it takes part where nobody asks for it.
+    pub fn is_usual(self) -> bool {
+        !matches!(self, System::SiltUring | System::SiltVerify)
+    }
+
     /// As it is typed.
     pub fn name(self) -> &'static str {
         match self {
             System::Silt => "silt",
             System::SiltUring => "silt-uring",
+            System::SiltVerify => "silt-verify",
             System::Ext4 => "ext4",
             System::Xfs => "xfs",
             System::Btrfs => "btrfs",
@@ -93,7 +103,7 @@ impl System {
     /// The command that makes one on a device, if any; with `keep` it discards nothing.
     pub fn make(self, tools: &Tools, device: &Path, keep: bool) -> Option<Command> {
         let (program, arguments): (&Path, &[&str]) = match self {
-            System::Silt | System::SiltUring => (&tools.silt, &["mkfs", "-q", "-f"]),
+            System::Silt | System::SiltUring | System::SiltVerify => (&tools.silt, &["mkfs", "-q", "-f"]),
             // Tables written now and not by the kernel during the first minutes.
             System::Ext4 | System::Fuse2fs => {
                 ("mkfs.ext4".as_ref(), &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
@@ -110,7 +120,7 @@ impl System {
             System::Ext4 | System::Fuse2fs => {
                 command.args(["-E", "nodiscard"]);
             }
-            System::Silt | System::SiltUring | System::Xfs | System::Btrfs => {
+            System::Silt | System::SiltUring | System::SiltVerify | System::Xfs | System::Btrfs => {
                 command.arg("-K");
             }
             System::Ntfs3g | System::Memfs => {}
@@ -124,6 +134,7 @@ impl System {
         let (program, arguments): (&Path, &[&str]) = match self {
             System::Silt => (&tools.silt, &["mount", "-f"]),
             System::SiltUring => (&tools.silt, &["mount", "-f", "-o", "io_uring"]),
+            System::SiltVerify => (&tools.silt, &["mount", "-f", "-o", "verify"]),
             // The only one that discards by default.
             System::Btrfs if keep => ("mount".as_ref(), &["-o", "noatime,nodiscard", "-t", "btrfs"]),
             System::Ext4 | System::Xfs | System::Btrfs => {
@@ -205,7 +216,7 @@ impl<'a> Mounted<'a> {
             return Ok(());
         }
         let mut command = match self.system {
-            System::Silt | System::SiltUring => {
+            System::Silt | System::SiltUring | System::SiltVerify => {
                 let mut command = Command::new(&self.tools.silt);
                 command.arg("umount");
                 command
@@ -253,7 +264,7 @@ pub fn sync(system: System, root: &Path, device: Option<&Path>) -> Result<()> {
             File::open(device)?.sync_all()?;
         }
         // Where the kernel does not pass syncfs on.
-        (System::Silt | System::SiltUring, _) => dir.sync_all()?,
+        (System::Silt | System::SiltUring | System::SiltVerify, _) => dir.sync_all()?,
         _ => {}
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Large files: in a row, here and there, in small pieces, through memory.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Result, bail};
@@ -44,6 +44,26 @@ fn existing(place: &Place, len: u64) -> Result<()> {
 struct Whole {
     exists: bool,
     read: bool,
+    /// Read once before, whose pages the kernel forgot.
+    again: bool,
+}
+
+/// Reads a file to its end.
+fn read_whole(file: &mut File, mut meter: Option<&mut Meter>) -> Result<()> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            len => meter.iter_mut().for_each(|meter| meter.add(len as u64)),
+        }
+    }
+}
+
+/// Reads a file to its end and has the kernel forget its pages: what was found out of it on the way is known.
+fn read_before(file: &mut File) -> Result<()> {
+    read_whole(file, None)?;
+    rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(file.seek(SeekFrom::Start(0)).map(drop)?)
 }
 
 impl Whole {
@@ -61,14 +81,11 @@ impl Work for Whole {
         let path = place.path("file");
         if self.read {
             let mut file = File::open(path)?;
-            let mut buffer = vec![0; PIECE];
-            meter.start()?;
-            loop {
-                match file.read(&mut buffer)? {
-                    0 => break,
-                    len => meter.add(len as u64),
-                }
+            if self.again {
+                read_before(&mut file)?;
             }
+            meter.start()?;
+            read_whole(&mut file, Some(meter))?;
         } else {
             meter.start()?;
             let mut file = File::options().write(true).create(true).truncate(false).open(path)?;
@@ -104,6 +121,33 @@ impl Work for Random {
             meter.operation(|| Ok(file.write_all_at(&content, at)?))?;
         }
         file.sync_all()?;
+        meter.stop()
+    }
+}
+
+/// 4 KiB read here and there.
+struct RandomRead {
+    again: bool,
+}
+
+impl Work for RandomRead {
+    fn prepare(&self, place: &Place) -> Result<()> {
+        existing(place, Random::len(place))
+    }
+
+    fn run(&self, place: &Place, meter: &mut Meter) -> Result<()> {
+        let mut file = File::open(place.path("file"))?;
+        if self.again {
+            read_before(&mut file)?;
+        }
+        let mut rng = StdRng::seed_from_u64(place.seed);
+        let blocks = Random::len(place) / 4096;
+        let mut content = [0; 4096];
+        meter.start()?;
+        for _ in 0..place.size(20_000, 4_000) {
+            let at = rng.random_range(0..blocks) * 4096;
+            meter.operation(|| Ok(file.read_exact_at(&mut content, at)?))?;
+        }
         meter.stop()
     }
 }
@@ -175,18 +219,41 @@ pub fn all() -> Vec<Workload> {
         new(
             "stream-write",
             "write a new file of 1 GiB (quick: 256 MiB) by 1 MiB, and fsync",
-            Whole { exists: false, read: false },
+            Whole { exists: false, read: false, again: false },
         ),
         new(
             "stream-overwrite",
             "write over a file of 1 GiB (quick: 256 MiB) by 1 MiB, and fsync",
-            Whole { exists: true, read: false },
+            Whole { exists: true, read: false, again: false },
         ),
         new(
             "stream-read",
             "read a file of 1 GiB (quick: 256 MiB) by 1 MiB after a mount",
-            Whole { exists: true, read: true },
+            Whole { exists: true, read: true, again: false },
         )
+        .cold(),
+        new(
+            "stream-read-again",
+            "read a file of 1 GiB (quick: 256 MiB) by 1 MiB that was read before, its pages forgotten",
+            Whole { exists: true, read: true, again: true },
+        )
+        .cold(),
+        Workload::new(
+            "random-read",
+            Family::Stream,
+            "20,000 (quick: 4,000) reads of 4 KiB anywhere in 512 MiB (quick: 128 MiB) after a mount",
+            RandomRead { again: false },
+        )
+        .operation("read")
+        .cold(),
+        Workload::new(
+            "random-read-again",
+            Family::Stream,
+            "20,000 (quick: 4,000) reads of 4 KiB anywhere in 512 MiB (quick: 128 MiB) that was read before, its pages \
+             forgotten",
+            RandomRead { again: true },
+        )
+        .operation("read")
         .cold(),
         Workload::new(
             "random-write",

@@ -167,7 +167,7 @@ fn say(line: &str) -> Result<()> {
 /// Checks a volume; the exit code.
 fn look(asked: &Asked, path: &Path) -> Result<u8> {
     let completion = Completion::new(asked.progress.filter(|fd| *fd != 0), path);
-    let watch = Interruptible::new((Stages::new(asked.progress != Some(0)), completion));
+    let watch = Interruptible::with_code((Stages::new(asked.progress != Some(0)), completion), CANCELLED);
     let device = open(path)?;
     if silt_verify::is_no_volume(&device) {
         return Err(check::no_volume(path).into());
@@ -192,7 +192,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     let mut out = Output::new();
     check::text(&mut out, &report, &impacts, asked.verbose)?;
     if stopped {
-        out.line(format!("{name}: ended before it was done"))?;
+        out.line(check::ended(&name.to_string(), errors))?;
         out.finish()?;
         return Ok(CANCELLED);
     }

@@ -120,7 +120,7 @@ fn nothing(volume: &Path) -> Failure {
     ControlError::new(Kind::Corrupt, text).into()
 }
 
-fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &dyn Watch) -> Result<()> {
+fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Stages) -> Result<()> {
     let cno = match resolve(args, rescue)? {
         Some(cno) => cno,
         None => rescue.newest_readable(watch).ok_or_else(|| nothing(&args.volume))?,
@@ -137,6 +137,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &dyn Watch) -> Resul
             CopyError::Destination { path, source } => ControlError::io(path.display(), &source),
         }
     })?;
+    watch.clear();
     let moment = rescue.moments().into_iter().find(|m| m.cno == cno);
     let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally);
     if let Some(path) = &args.report {
@@ -158,7 +159,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &dyn Watch) -> Resul
     }
 }
 
-fn tell(args: &Args, rescue: &Rescue<'_>, watch: &dyn Watch) -> Result<()> {
+fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Stages) -> Result<()> {
     let mut answer = rescue.rate(args.all, watch);
     let named = resolve(args, rescue)?;
     if let Some(cno) = named {
@@ -170,6 +171,7 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &dyn Watch) -> Result<()> {
             return Err(of_verify(silt_verify::Error::NoCheckpoint(cno)).about(args.volume.display()).into());
         }
     }
+    watch.clear();
     let mut out = Output::new();
     if args.json {
         out.json(&report::Survey::new(rescue, &answer))?;

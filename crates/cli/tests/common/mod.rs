@@ -1,6 +1,8 @@
 //! Running the command on volumes of its own.
 #![allow(dead_code)] // every test file uses its part
 
+pub mod disk;
+
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

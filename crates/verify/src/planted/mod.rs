@@ -10,6 +10,7 @@ mod inodes;
 mod logs;
 mod maps;
 mod mutation;
+mod past;
 mod recovery;
 mod super_blocks;
 mod usage;

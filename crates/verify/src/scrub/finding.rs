@@ -7,6 +7,10 @@ pub(crate) const SPOTS: usize = 50;
 /// Suspects kept for one log; more are counted.
 pub(crate) const SUSPECTS: usize = 50;
 
+/// A flipped bit that other damage looks like more often than once in so many times is not told where a torn write is
+/// more likely.
+const CREDIBLE: u64 = 1024;
+
 /// What is wrong with a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -124,6 +128,15 @@ impl Finding {
     /// Whether anything is damaged on the medium.
     pub fn is_damage(&self) -> bool {
         self.kind != Kind::Transient
+    }
+
+    /// Whether it is nothing that a write leaves which a power cut ended.
+    pub(crate) fn is_no_torn_write(&self) -> bool {
+        match self.kind {
+            Kind::Unreadable => true,
+            Kind::FlippedBit => self.one_in.is_none_or(|n| n >= CREDIBLE),
+            _ => false,
+        }
     }
 
     /// In words: a line about the log, and one each for places and suspects, which begin with blanks.

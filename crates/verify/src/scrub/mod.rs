@@ -1,7 +1,8 @@
 //! Verifies the checksum of every log that somebody needs, and tells what is hit where one does not match.
 //!
 //! ```text
-//! View: tables of the newest checkpoint -> needed blocks, used part of each segment
+//! super blocks: read, compared with their checksums
+//! View: tables of the newest checkpoint, logs behind it -> needed blocks, used part of each segment
 //!    segment by segment, log by log along their heads:
 //!       nothing needed -> left out        needed -> read whole, compare the checksum
 //!          matches -> on                  does not -> again -> diagnose
@@ -20,15 +21,20 @@ mod owners;
 mod rate;
 mod sense;
 mod state;
+mod supers;
 mod syndrome;
+mod tail;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_ends;
 mod view;
 mod whole;
 
 pub use finding::{Finding, Flip, Kind, Owner, Part, Spot};
 pub use rate::Rate;
 pub use state::{Counts, FINDINGS, Position, State};
+pub use supers::SuperFinding;
 
 use std::cell::OnceCell;
 
@@ -107,6 +113,10 @@ pub fn scrub(
         return Err(Error::Damaged("the pass that was begun is of another volume".into()));
     }
     state.begin(&view, options.live_only);
+    state.super_blocks = supers::look(device, options.changing);
+    if !options.changing {
+        state.problems.extend(view.chain.lost());
+    }
     let segments: Vec<(u64, u64)> = view.used.iter().map(|(s, n)| (*s, *n)).collect();
     let mut pass = Pass { device, options, conduct, view, tree: OnceCell::new(), state, before: 0 };
     let bits = pass.view.r.g.block_bits;
@@ -222,6 +232,10 @@ impl<'a> Pass<'a, '_> {
             self.view.r.forget();
             let (finding, found_end) = self.around_all().log(*at)?;
             let finding = finding.unwrap_or_else(|| self.around().transient(*at, found_end));
+            if self.view.may_be_torn(at.pos) && !finding.is_no_torn_write() {
+                at.pos = found_end;
+                return Ok(());
+            }
             self.state.add(finding);
             end = Some(found_end);
         }

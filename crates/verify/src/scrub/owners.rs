@@ -27,6 +27,11 @@ pub(crate) fn of_record(view: &View<'_>, ino: u64, record: Record, block: u64) -
             return view.dat.nodes.contains_key(&block).then(|| owner(Part::Map, 0, 0, None));
         }
     };
+    if view.is_behind(block) {
+        // Synced data, which the table of block addresses does not know yet.
+        let since = view.cno.saturating_add(1);
+        return matches!(record, Record::Data { .. }).then(|| owner(part, first, since, None));
+    }
     let entry = view.dat.entry(&view.r, vblock).ok().flatten()?;
     let is = entry.blocknr.get() == block
         && view.is_kept(&entry)

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::scrub::finding::{Finding, Owner};
+use crate::scrub::supers::SuperFinding;
 use crate::scrub::view::View;
 
 /// Findings kept; more are counted.
@@ -51,6 +52,9 @@ pub struct State {
     pub counts: Counts,
     pub findings: Vec<Finding>,
     pub findings_left_out: u64,
+    /// Copies of the super block that do not verify.
+    #[serde(default)]
+    pub super_blocks: Vec<SuperFinding>,
     /// What of the volume's tables could not be read, in sentences.
     pub problems: Vec<String>,
     /// Where this process began.
@@ -69,10 +73,10 @@ impl State {
         self.version == VERSION
     }
 
-    /// Logs that are damaged, and whatever else is.
+    /// Logs and super blocks that are damaged, and whatever else is.
     pub fn damaged(&self) -> u64 {
         let logs = self.findings.iter().filter(|f| f.is_damage()).count() as u64;
-        logs + self.findings_left_out + self.problems.len() as u64
+        logs + self.findings_left_out + (self.super_blocks.len() + self.problems.len()) as u64
     }
 
     pub(crate) fn begin(&mut self, view: &View<'_>, live_only: bool) {

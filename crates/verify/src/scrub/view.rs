@@ -23,6 +23,7 @@ use crate::files;
 use crate::reader::Reader;
 use crate::scrub::needed::Needed;
 use crate::scrub::syndrome::{self, Place};
+use crate::scrub::tail::{self, Chain};
 use crate::scrub::{Unpaced, whole};
 use crate::search::{self, Log};
 use crate::tree::Tree;
@@ -46,6 +47,10 @@ pub(crate) struct View<'a> {
     cursors: Vec<(u64, u64)>,
     /// Checkpoints that keep blocks, ascending.
     checkpoints: Vec<u64>,
+    /// Logs behind the newest checkpoint, where the volume was not cleanly unmounted.
+    pub chain: Chain,
+    /// Those that a mount needs, or would if they were whole: (first block, block behind).
+    tail: Vec<(u64, u64)>,
     /// What of the tables could not be read, in sentences.
     pub problems: Vec<String>,
 }
@@ -59,6 +64,8 @@ struct Found<'a> {
     cno: u64,
     /// The logs that the copies of the super block name, as (sequence number, block).
     cursors: Vec<(u64, u64)>,
+    /// Logs behind it do not count.
+    clean: bool,
     problem: Option<String>,
 }
 
@@ -85,15 +92,16 @@ fn find(device: &dyn Device) -> Result<Found<'_>, Error> {
         };
         let found = strict(sb).or_else(|| {
             let (log, root) = lenient(&r, sb)?;
-            // Behind it another super root may follow; a strict search from there finds the newest.
-            let mut behind = sb.clone();
-            behind.last_pseg = log.end().into();
-            behind.last_cno = sb.last_cno.get().saturating_add(1).into();
-            let newer = if clean { None } else { strict(&behind) };
+            // Behind it another super root may follow.
+            let newer = if clean { None } else { tail::follow(&r, &log).newest() };
+            let newer = newer.and_then(|(newest, n)| {
+                let root = SuperRoot::parse(&g, &r.block(BlockNr(newest.end() - 1)).ok()?).ok()?;
+                Some((newest, root, sb.last_cno.get().saturating_add(n)))
+            });
             Some(newer.unwrap_or((log, root, sb.last_cno.get())))
         });
         if let Some((latest, root, cno)) = found {
-            return Ok(Found { r, uuid, latest, root, cno, cursors, problem });
+            return Ok(Found { r, uuid, latest, root, cno, cursors, clean, problem });
         }
         problem = Some(format!("the newest checkpoint ({}) has no super root that can be read", sb.last_cno));
     }
@@ -148,7 +156,8 @@ fn root_of(r: &Reader<'_>, log: &Log) -> Option<SuperRoot> {
 impl<'a> View<'a> {
     /// Reads the tables. `live_only` leaves out what only plain checkpoints need. Errors: no volume, no super root.
     pub fn load(device: &'a dyn Device, live_only: bool) -> Result<Self, Error> {
-        let Found { r, uuid, latest, root, cno, cursors, problem } = find(device)?;
+        let Found { r, uuid, latest, root, cno, cursors, clean, problem } = find(device)?;
+        let chain = if clean { Chain::default() } else { tail::follow(&r, &latest) };
         let mut problems: Vec<String> = problem.into_iter().collect();
         let known = problems.len();
         let dat = Dat::load(&r, &root.dat, |invariant, place, what| {
@@ -166,6 +175,8 @@ impl<'a> View<'a> {
             used: BTreeMap::new(),
             cursors,
             checkpoints: Vec::new(),
+            chain,
+            tail: Vec::new(),
             problems,
             r,
         };
@@ -173,6 +184,7 @@ impl<'a> View<'a> {
         let every = !view.read_checkpoints(live_only);
         view.read_usage();
         let whole = view.read_needed(every);
+        view.read_tail();
         if unknown || !whole {
             view.needed.set_all();
         }
@@ -248,6 +260,28 @@ impl<'a> View<'a> {
             let behind = header.map_or(pos + 1, |h| pos + u64::from(h.nblocks.get()));
             self.uses(behind.min(end) - 1);
         }
+    }
+
+    /// Logs behind the newest checkpoint are needed, too.
+    fn read_tail(&mut self) {
+        self.tail = self.chain.synced().iter().map(|log| (log.pos.0, log.end())).collect();
+        self.tail.extend(self.chain.broken.iter().map(|b| (b.pos, b.end)));
+        self.tail.sort_unstable();
+        for (pos, end) in self.tail.clone() {
+            (pos..end).for_each(|block| self.needed.insert(block));
+            self.uses(end - 1);
+        }
+    }
+
+    /// Whether a block lies in a log behind the newest checkpoint that counts.
+    pub fn is_behind(&self, block: u64) -> bool {
+        let next = self.tail.partition_point(|(pos, _)| *pos <= block);
+        next.checked_sub(1).and_then(|i| self.tail.get(i)).is_some_and(|(_, end)| block < *end)
+    }
+
+    /// Whether a log that does not verify may be what a power cut left of a write.
+    pub fn may_be_torn(&self, pos: u64) -> bool {
+        self.chain.broken.iter().any(|b| b.pos == pos && !b.certain)
     }
 
     /// A block lies in the used part of its segment.
@@ -332,7 +366,8 @@ impl<'a> View<'a> {
     pub fn is_on_the_way(&self, seq: u64, block: u64) -> bool {
         let newest = (self.latest.header.seq.get(), self.latest.pos.0);
         let first = self.cursors.iter().copied().max().unwrap_or(newest);
-        self.cursors.iter().any(|(_, pos)| *pos == block) || (first..=newest).contains(&(seq, block))
+        let named = self.cursors.iter().any(|(_, pos)| *pos == block);
+        named || self.tail.iter().any(|(pos, _)| *pos == block) || (first..=newest).contains(&(seq, block))
     }
 }
 

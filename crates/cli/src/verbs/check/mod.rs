@@ -118,6 +118,9 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Serialize)]
 struct Summary<'a> {
     sound: bool,
+    /// It was ended before it was done: more may be wrong.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ended_early: bool,
     errors: u64,
     last_checkpoint: u64,
     cleanly_unmounted: bool,
@@ -161,8 +164,10 @@ pub fn run(args: &Args) -> Result<()> {
         let mut out = Output::new();
         text(&mut out, &report, &impacts, args.verbose)?;
         let name = args.volume.display().to_string();
-        let end = if stopped { ", ended before it was done" } else { "" };
-        out.line(format!("{}{end}", summary(&name, &report, errors, source.at.is_some())))?;
+        out.line(match stopped {
+            true => ended(&name, errors),
+            false => summary(&name, &report, errors, source.at.is_some()),
+        })?;
         out.finish()?;
     }
     match (stopped, errors) {
@@ -246,6 +251,7 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool) -> Resu
     let mut out = Output::new();
     out.json(&Summary {
         sound: errors == 0 && !report.stopped,
+        ended_early: report.stopped,
         errors,
         last_checkpoint: s.last_cno,
         cleanly_unmounted: s.clean,
@@ -290,6 +296,16 @@ pub fn text(out: &mut Output, report: &Report, impacts: &[Impact], verbose: bool
         }
     }
     Ok(())
+}
+
+/// That it was ended early, in a line: nothing of it is a verdict.
+pub fn ended(name: &str, errors: u64) -> String {
+    let found = match errors {
+        0 => "no error".to_owned(),
+        1 => "1 error".to_owned(),
+        n => format!("{n} errors"),
+    };
+    format!("{name}: ended before it was done; {found} until then")
 }
 
 /// What was looked at, and how it is, in a line.

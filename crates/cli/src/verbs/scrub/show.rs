@@ -55,6 +55,7 @@ pub fn pass(args: &Args, pass: &State) -> Result<()> {
 }
 
 fn findings(out: &mut Output, pass: &State) -> Result<()> {
+    pass.super_blocks.iter().try_for_each(|finding| out.line(finding.line()))?;
     for finding in &pass.findings {
         finding.lines(pass.block_size).iter().try_for_each(|line| out.line(line))?;
     }

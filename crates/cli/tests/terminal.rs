@@ -1,0 +1,189 @@
+//! What long work shows on a terminal, and that Ctrl-C ends it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+use common::disk::Disk;
+use common::{Bench, Run, SILT, can_mount, find, is_root};
+
+use std::os::unix::fs::symlink;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn can_serve() -> bool {
+    can_mount() && is_root()
+}
+
+fn start(mut command: Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn interrupt(child: &Child) {
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+}
+
+/// Runs a command while a read of its volume is held up, interrupts it there, and lets the read go on.
+fn interrupted(disk: &Disk, command: Command) -> Run {
+    disk.hold();
+    let mut child = start(command);
+    disk.wait_for_a_read();
+    interrupt(&child);
+    // It waits for its read, and the signal has come.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(disk.is_holding() && child.try_wait().unwrap().is_none(), "it is at work");
+    disk.release();
+    Run::of(&child.wait_with_output().unwrap())
+}
+
+fn silt(b: &Bench, args: &[&str]) -> Command {
+    let mut command = b.command(SILT);
+    command.args(args);
+    command
+}
+
+#[test]
+fn a_check_is_ended_by_ctrl_c() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let before = std::fs::read(&g).unwrap();
+    let disk = Disk::new(&b, &g);
+    let v = disk.path();
+    let run = interrupted(&disk, silt(&b, &["check", &v]));
+    assert_eq!((run.code, run.err.as_str()), (130, ""), "{}", run.out);
+    assert_eq!(run.out, format!("{v}: ended before it was done; no error until then\n"));
+    let run = interrupted(&disk, silt(&b, &["check", "--json", &v]));
+    let told: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(run.code, 130);
+    assert_eq!((told["sound"].as_bool(), told["ended_early"].as_bool()), (Some(false), Some(true)), "{told}");
+    // Left alone it comes to its end.
+    let told = b.json(&["check", "--json", &v]);
+    assert!(told["sound"] == true && told.get("ended_early").is_none(), "{told}");
+    drop(disk);
+    assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
+}
+
+#[test]
+fn fsck_is_ended_by_ctrl_c() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let before = std::fs::read(&g).unwrap();
+    let disk = Disk::new(&b, &g);
+    symlink(SILT, b.path("fsck.nilfs2")).unwrap();
+    for options in [&["-f"][..], &["-n"], &["-fy"]] {
+        let mut command = b.command(b.path("fsck.nilfs2"));
+        command.args(options).arg(disk.path());
+        let run = interrupted(&disk, command);
+        assert_eq!((run.code, run.err.as_str()), (32, ""), "{options:?}: {}", run.out);
+        assert_eq!(run.out, format!("{}: ended before it was done; no error until then\n", disk.path()));
+    }
+    drop(disk);
+    assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
+}
+
+/// What a command writes to a terminal.
+fn on_a_terminal(b: &Bench, disk: &Disk, args: &[&str]) -> (i32, String) {
+    let line: Vec<String> =
+        std::iter::once(SILT).chain(args.iter().copied()).map(|a| format!("'{a}'")).collect();
+    let mut command = b.command("script");
+    command.args(["--quiet", "--return", "--command", &line.join(" "), "typed"]);
+    // It lasts: a bar need not be drawn for what is over at once.
+    disk.hold();
+    let child = start(command);
+    disk.wait_for_a_read();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    disk.release();
+    let code = Run::of(&child.wait_with_output().unwrap()).code;
+    (code, String::from_utf8_lossy(&std::fs::read(b.path("typed")).unwrap()).into_owned())
+}
+
+/// The screen's last word is not the bar's: it is taken away before anything is said.
+#[track_caller]
+fn assert_cleared(typed: &str, said: &str) {
+    let at = typed.find(said).unwrap_or_else(|| panic!("{said:?} is not in {typed:?}"));
+    let line = typed[..at].rsplit('\n').next().unwrap();
+    let left = line.rsplit("\x1b[2K").next().unwrap().trim_matches(['\r', ' ']);
+    assert!(!left.contains(" left") && !left.contains("copying"), "{left:?} is left in {typed:?}");
+}
+
+#[test]
+fn progress_is_shown_on_a_terminal_and_nowhere_else() {
+    if !can_serve() || !find("script") {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let disk = Disk::new(&b, &g);
+    let v = disk.path();
+    let to = b.name("copy");
+    let cases: [(&[&str], &[&str], &str); 5] = [
+        (&["check", &v], &["reading logs [", "%, ", " left"], "disk.img: sound"),
+        (&["fsck-helper", "-f", "-C0", &v], &["reading logs ["], "disk.img: sound"),
+        (&["scrub", "--restart", &v], &["scrubbing [", " of ", " left"], "disk.img: sound"),
+        (&["rescue", &v], &["reading all segments ["], "segments of"),
+        (&["rescue", &v, "--to", &to], &["reading all segments ["], "Everything came back"),
+    ];
+    for (args, wanted, said) in cases {
+        let (code, typed) = on_a_terminal(&b, &disk, args);
+        assert_eq!(code, 0, "{args:?}: {typed}");
+        assert!(wanted.iter().all(|w| typed.contains(w)), "{args:?}: {typed:?}");
+        // Nothing is drawn that says nothing.
+        assert!(!typed.contains("\x1b[2K [") && !typed.contains("\n ["), "{args:?}: {typed:?}");
+        if said != "segments of" {
+            assert_cleared(&typed, said);
+        }
+        let _ = std::fs::remove_dir_all(&to);
+        disk.hold();
+        let child = start(silt(&b, args));
+        disk.wait_for_a_read();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        disk.release();
+        let run = Run::of(&child.wait_with_output().unwrap());
+        assert_eq!((run.code, run.err.as_str()), (0, ""), "{args:?}: {}", run.out);
+        assert!(!run.out.contains('\r') && !run.out.contains('\x1b'), "{args:?}: {:?}", run.out);
+    }
+}
+
+/// fsck(8) reads lines as the work goes on, not at its end.
+#[test]
+fn completion_lines_come_while_it_works() {
+    use std::io::{BufRead, BufReader};
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let disk = Disk::new(&b, &g);
+    let v = disk.path();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        b.path("lines"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    disk.slow(std::time::Duration::from_millis(100));
+    let script = format!("exec {SILT} fsck-helper -f -C5 {v} 5>{}", b.name("lines"));
+    let mut command = b.command("sh");
+    command.args(["-c", &script]);
+    let mut child = start(command);
+    let mut lines = BufReader::new(std::fs::File::open(b.path("lines")).unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "it is at work");
+    let all: Vec<String> = std::iter::once(first).chain(lines.map(Result::unwrap)).collect();
+    let run = Run::of(&child.wait_with_output().unwrap());
+    assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+    for line in &all {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        assert!(words.len() == 4 && words[3] == v, "{line}");
+        let [pass, at, of] = [0, 1, 2].map(|i| words[i].parse::<u64>().unwrap());
+        assert!(pass >= 1 && at <= of, "{line}");
+    }
+    assert!(all.len() > 10, "{all:?}");
+}

@@ -1,0 +1,177 @@
+//! What lies outside the newest checkpoint and what it leads to: the super blocks, and synced data behind it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use silt_device::{Fault, Times};
+use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
+use silt_format::super_block::secondary_offset;
+
+use super::*;
+use crate::surgeon::Surgeon;
+
+const WHOLE: u16 = LOGBGN | SYNDT | LOGEND;
+
+fn pass(device: &dyn Device) -> State {
+    let mut state = State::new();
+    scrub(device, &Options::default(), &mut state, &Unpaced).unwrap();
+    assert!(state.bytes_behind == state.bytes_in_use);
+    state
+}
+
+fn turn(device: &dyn Device, at: u64, mask: u8) {
+    let mut byte = [0];
+    device.read_at(at, &mut byte).unwrap();
+    device.write_at(at, &[&[byte[0] ^ mask]]).unwrap();
+}
+
+#[test]
+fn a_damaged_super_block_is_told() {
+    let s = Surgeon::golden("basic-4k");
+    assert_eq!(pass(&s.device).damaged(), 0);
+    let second = secondary_offset(s.device.len());
+    for (primary, at) in [(true, 1024), (false, second)] {
+        let one = |change: &dyn Fn(&dyn Device)| {
+            let device = s.device.fork();
+            change(&device);
+            let state = pass(&device);
+            let [found] = state.super_blocks.as_slice() else { panic!("{:?}", state.super_blocks) };
+            assert_eq!((found.primary, state.damaged()), (primary, 1));
+            assert!(state.findings.is_empty(), "{:?}", state.findings);
+            found.clone()
+        };
+        // A field, the magic number, the checksum itself.
+        for byte in [60, 6, 17] {
+            let found = one(&|d| turn(d, at + byte, 4));
+            assert_eq!((found.kind, found.byte, found.bytes), (Kind::FlippedBit, at + byte, 1), "{found:?}");
+            assert_eq!(found.flip.map(|f| (f.bit, f.found ^ f.right)), Some((2, 4)));
+        }
+        let found = one(&|d| {
+            turn(d, at + 60, 4);
+            turn(d, at + 90, 9);
+        });
+        assert_eq!((found.kind, found.byte, found.flip), (Kind::Checksum, at, None));
+        assert_eq!(one(&|d| d.write_at(at, &[&[0; 1024]]).unwrap()).kind, Kind::Header);
+        // What the checksum does not cover counts for nobody.
+        let device = s.device.fork();
+        turn(&device, at + 1000, 1);
+        assert_eq!(pass(&device).damaged(), 0);
+        let device = Fault::new(s.device.fork());
+        device.fail_reads(at + 512..at + 1024, Times::Always);
+        let state = pass(&device);
+        let [found] = state.super_blocks.as_slice() else { panic!("{:?}", state.super_blocks) };
+        assert_eq!((found.primary, found.kind), (primary, Kind::Unreadable));
+        assert_eq!((found.byte, found.bytes), (at + 512, 512));
+        assert!(found.line().contains("512 bytes cannot be read"), "{}", found.line());
+    }
+}
+
+/// Three groups of synced data behind the newest checkpoint: their first blocks, and the inode.
+fn synced() -> (Surgeon, Vec<u64>, u64) {
+    let mut s = Surgeon::golden("cut-4k");
+    let ino = s.ino("a0");
+    let mut at = s.latest().end();
+    let mut starts = Vec::new();
+    for offset in 0..3 {
+        starts.push(at);
+        at = s.append_log(at, WHOLE, &[(ino, offset, vec![b'1' + offset as u8; 4096])]);
+    }
+    (s, starts, ino)
+}
+
+#[test]
+fn synced_data_behind_the_newest_checkpoint_is_verified() {
+    let (s, starts, ino) = synced();
+    let sound = pass(&s.device);
+    assert_eq!(sound.damaged(), 0, "{sound:#?}");
+    let without = pass(&Surgeon::golden("cut-4k").device);
+    assert_eq!(sound.counts.logs, without.counts.logs + 3);
+    // One bit of any of them.
+    for (n, start) in starts.iter().enumerate() {
+        for byte in [4096 + 77, 16, 100] {
+            if (n, byte) == (2, 16) {
+                // With another sequence number nothing tells that this was the last log.
+                continue;
+            }
+            let device = s.device.fork();
+            turn(&device, (start << 12) + byte, 0x10);
+            let state = pass(&device);
+            let [finding] = state.findings.as_slice() else { panic!("{n}, {byte}: {:#?}", state.findings) };
+            assert_eq!((finding.kind, finding.log, finding.blocks), (Kind::FlippedBit, *start, 2), "{n}");
+            let spot = &finding.spots[0];
+            assert_eq!((spot.block, u64::from(spot.byte)), (start + byte / 4096, byte % 4096));
+            if byte >= 4096 {
+                let owner = spot.owner.as_ref().unwrap();
+                assert_eq!((owner.inode, owner.path.as_deref(), owner.until), (ino, Some("/a0"), None));
+                assert_eq!((spot.file_byte, spot.unused), (Some(n as u64 * 4096 + 77), false));
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_is_told_from_what_a_power_cut_leaves() {
+    let (s, starts, ino) = synced();
+    for (n, start) in starts.iter().enumerate() {
+        let last = n == 2;
+        // Data, and the head.
+        for byte in [4096, 0] {
+            let device = s.device.fork();
+            device.write_at((start << 12) + byte, &[&[0xEE; 64]]).unwrap();
+            let state = pass(&device);
+            if last {
+                assert_eq!(state.damaged(), 0, "{byte}: {state:#?}");
+                continue;
+            }
+            let [finding] = state.findings.as_slice() else { panic!("{n}, {byte}: {state:#?}") };
+            assert_eq!((finding.log, finding.blocks), (*start, 2), "{n}, {byte}");
+            if byte > 0 {
+                assert_eq!(finding.kind, Kind::Checksum);
+                assert_eq!(finding.suspects.iter().map(|o| o.inode).collect::<Vec<_>>(), [ino]);
+            } else {
+                assert_eq!((finding.kind, finding.unknown), (Kind::Header, 2));
+            }
+            let [problem] = state.problems.as_slice() else { panic!("{:?}", state.problems) };
+            let follow = if n == 0 { "2 whole logs follow" } else { "1 whole log follows" };
+            let said =
+                format!("a mount comes no further than block {start}, behind which {follow}; silt rescue");
+            assert!(problem.starts_with(&said), "{problem}");
+        }
+        let device = Fault::new(s.device.fork());
+        device.fail_reads(((start + 1) << 12) + 512..((start + 1) << 12) + 1024, Times::Always);
+        let state = pass(&device);
+        let [finding] = state.findings.as_slice() else { panic!("{n}: {state:#?}") };
+        let spot = &finding.spots[0];
+        assert_eq!((finding.kind, spot.block, spot.byte), (Kind::Unreadable, start + 1, 512));
+        assert_eq!(spot.owner.as_ref().map(|o| (o.inode, o.first)), Some((ino, n as u64)));
+    }
+}
+
+/// A group of two logs of which the first is torn is what a power cut leaves, and so is one without its last log.
+#[test]
+fn torn_groups_are_no_damage() {
+    for damaged in [false, true] {
+        let mut s = Surgeon::golden("cut-4k");
+        let ino = s.ino("a0");
+        let first = s.latest().end();
+        let second = s.append_log(first, LOGBGN | SYNDT, &[(ino, 0, vec![1; 4096])]);
+        let third = s.append_log(second, LOGEND | SYNDT, &[(ino, 1, vec![2; 4096])]);
+        s.device.write_at((first + 1) << 12, &[&[0xEE; 64]]).unwrap();
+        if damaged {
+            // Whoever wrote this had written the others before.
+            s.append_log(third, WHOLE, &[(ino, 2, vec![3; 4096])]);
+        }
+        let state = pass(&s.device);
+        assert_eq!(state.findings.len(), usize::from(damaged), "{state:#?}");
+    }
+}
+
+/// A block behind the newest log that cannot be read: a mount looks there.
+#[test]
+fn the_block_behind_the_newest_log_is_looked_at() {
+    let s = Surgeon::golden("cut-4k");
+    let end = s.latest().end();
+    let device = Fault::new(s.device);
+    device.fail_reads(end << 12..(end << 12) + 512, Times::Always);
+    let state = pass(&device);
+    let [finding] = state.findings.as_slice() else { panic!("{state:#?}") };
+    assert_eq!((finding.kind, finding.log), (Kind::Unreadable, end));
+}
