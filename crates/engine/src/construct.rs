@@ -59,7 +59,7 @@ pub(crate) enum Stage {
 pub struct Construction {
     pub(crate) kind: Kind,
     pub(crate) create: u64,
-    files: VecDeque<u64>,
+    pub(crate) files: VecDeque<u64>,
     pub(crate) all: Vec<u64>,
     pub(crate) stage: Stage,
     /// Pointers cut off the map of the file at work.
@@ -257,7 +257,7 @@ impl Volume {
     }
 
     /// Works on one file; what is wrong with it stays with it.
-    fn advance_file(&mut self, k: &mut Construction, nr: u64, left: usize) -> Result<usize> {
+    pub(crate) fn advance_file(&mut self, k: &mut Construction, nr: u64, left: usize) -> Result<usize> {
         let Some(mut inode) = self.inodes.remove(&nr) else {
             k.files.pop_front();
             return Ok(left);
@@ -465,7 +465,7 @@ impl Volume {
         info: BlockInfo,
         content: Content,
     ) -> Result<()> {
-        let fi_cno = self.cno;
+        let fi_cno = self.dat.past.map_or(self.cno, |(from, _)| from);
         for _ in 0..2 {
             let mut log = match k.open.take() {
                 Some(log) => log,
