@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, clean, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize, rmcp,
-    scrub, status, sync, tune, umount,
+    chcp, check, clean, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize,
+    rmcp, scrub, status, sync, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.

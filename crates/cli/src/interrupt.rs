@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use silt_verify::Watch;
+use silt_verify::{Unwatched, Watch};
 
 use crate::exit;
 
@@ -30,6 +30,13 @@ impl<W: Watch> Interruptible<W> {
             let _ = signal_hook::flag::register(signal, stop.clone());
         }
         Interruptible { watch, stop }
+    }
+}
+
+impl<W> Interruptible<W> {
+    /// The same without the watcher.
+    pub fn quiet(self) -> Interruptible<Unwatched> {
+        Interruptible { watch: Unwatched, stop: self.stop }
     }
 }
 

@@ -169,3 +169,39 @@ fn completion_goes_to_a_descriptor() {
         assert!(lines.lines().count() > 10 && last.0 >= 4, "{lines}");
     }
 }
+
+/// Without a super block `-y` repairs what the logs tell, unless another file system is there.
+#[test]
+fn both_super_blocks_are_repaired_with_y_alone() {
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let tree = |b: &Bench| b.checkpoints(&g);
+    let before = tree(&b);
+    let len = std::fs::metadata(&g).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&g).unwrap();
+    file.write_all_at(&[0; 1024], 1024).unwrap();
+    file.write_all_at(&[0; 1024], (len / 4096 - 1) * 4096).unwrap();
+    let lost = std::fs::read(&g).unwrap();
+    for option in ["-n", "-a", "-f"] {
+        let run = fsck(&b, &[option, &g]);
+        assert_eq!(run.code, 8, "{option}: {}{}", run.out, run.err);
+        assert!(run.err.contains("both its super blocks are lost"), "{}", run.err);
+    }
+    file.write_all_at(b"XFSB", 0).unwrap();
+    assert_eq!(fsck(&b, &["-y", &g]).code, 8);
+    file.write_all_at(&[0; 4], 0).unwrap();
+    assert!(std::fs::read(&g).unwrap() == lost, "nothing was written");
+    let run = fsck(&b, &["-y", &g]);
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    assert!(
+        run.out.contains("both super blocks are lost") && run.out.contains("everything is mended"),
+        "{}",
+        run.out
+    );
+    assert_eq!(fsck(&b, &["-f", &g]).code, 0);
+    let after = tree(&b);
+    assert!(before.iter().all(|c| after.contains(c)), "{before:?} {after:?}");
+    let undo = run.out.split("--take-back ").nth(1).unwrap().lines().next().unwrap();
+    b.ok(&["repair", &g, "--take-back", undo]);
+    assert!(std::fs::read(&g).unwrap() == lost, "all is as it was");
+}

@@ -6,7 +6,7 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
-const VERBS: [&str; 19] = [
+const VERBS: [&str; 20] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
     "resize", "clean", "check", "scrub", "rescue", "repair", "lab", "install",
 ];

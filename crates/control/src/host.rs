@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use silt_cleaner::Outcome;
+use silt_cleaner::{Mover as _, Outcome, Whole};
 use silt_device::Device;
 use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
@@ -95,10 +95,18 @@ pub trait Host {
     }
 
     /// Makes a cleaning a checkpoint, durable on return.
-    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned>;
+    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
+        let (now, mut cleaning, mut made) = (self.now(), Some(cleaning), None);
+        self.with_volume(&mut |volume| made = cleaning.take().map(|c| Whole::new(volume, now).make(c)));
+        made.unwrap_or_else(closing)
+    }
 
     /// Makes what waits a checkpoint and has both super blocks point at it, durable on return.
-    fn settle(&self) -> silt_engine::Result<()>;
+    fn settle(&self) -> silt_engine::Result<()> {
+        let (now, mut settled) = (self.now(), None);
+        self.with_volume(&mut |volume| settled = Some(Whole::new(volume, now).settle()));
+        settled.unwrap_or_else(closing)
+    }
 
     /// Hears what was cleaned for somebody.
     fn cleaned(&self, _outcome: &Outcome) {}
@@ -112,6 +120,10 @@ pub trait Host {
     fn now(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
     }
+}
+
+fn closing<T>() -> silt_engine::Result<T> {
+    Err(silt_engine::Error::Failed("the volume is being closed".into()))
 }
 
 fn not_mounted() -> ControlError {

@@ -40,7 +40,7 @@ pub use moment::Moment;
 pub use remote::{PATIENCE, RemoteVolume};
 pub use request::{CheckpointQuery, Clean, Least, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
 pub use response::{
-    Checkpoint, CleanProgress, CleanReport, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized, Response, Segment, SetAside,
-    Settings, Status,
+    Checkpoint, CleanProgress, CleanReport, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized,
+    Response, Segment, SetAside, Settings, Status,
 };
 pub use serve::serve;

@@ -6,9 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use silt_cleaner::{Mover as _, Whole};
 use silt_device::{Access, Device, FileDevice};
-use silt_engine::clean::{Cleaned, Cleaning};
 use silt_engine::{OpenOptions, OpenReport, Volume};
 use silt_format::super_block::KNOWN_RO_FEATURES;
 
@@ -171,16 +169,6 @@ impl Host for Opened<'_> {
 
     fn mounted(&self) -> Option<MountInfo> {
         None
-    }
-
-    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
-        let mut volume = self.volume.lock().unwrap_or_else(PoisonError::into_inner);
-        Whole::new(&mut volume, now()).make(cleaning)
-    }
-
-    fn settle(&self) -> silt_engine::Result<()> {
-        let mut volume = self.volume.lock().unwrap_or_else(PoisonError::into_inner);
-        Whole::new(&mut volume, now()).settle()
     }
 
     fn notes(&self) -> Vec<String> {

@@ -60,6 +60,8 @@ pub struct Space {
 struct State {
     /// Somebody waits for space.
     wanted: bool,
+    /// Few segments are clean.
+    short: bool,
     /// Nothing more could be gained when it was last tried; until when that is believed.
     nothing_until: Option<Instant>,
     stop: bool,
@@ -97,6 +99,17 @@ impl Space {
             self.wake.notify_all();
         }
         true
+    }
+
+    /// A checkpoint was made: where little is clean now, the cleaner looks at once.
+    pub fn look(&self, volume: &Volume) {
+        if self.enabled.load(Ordering::Relaxed) && volume.available_segments() < low(volume) {
+            let mut state = self.state.lock();
+            if !state.short {
+                state.short = true;
+                self.wake.notify_all();
+            }
+        }
     }
 
     /// Ends the cleaner after the step under way; who waits is told that there is no space.
@@ -168,12 +181,15 @@ pub fn run(core: &Arc<Core>) {
     loop {
         let wanted = {
             let mut state = space.state.lock();
-            if !state.wanted && !state.stop {
-                space.wake.wait_for(&mut state, LOOK);
+            let rests = state.nothing_until.is_some_and(|until| Instant::now() < until);
+            if !state.wanted && !state.stop && (rests || !state.short) {
+                let patience = if rests { REST } else { LOOK };
+                space.wake.wait_for(&mut state, patience);
             }
             if state.stop {
                 break;
             }
+            state.short = false;
             state.wanted
         };
         let (available, low, _) = marks(core);
@@ -195,12 +211,16 @@ pub fn run(core: &Arc<Core>) {
     space.enabled.store(false, Ordering::Relaxed);
 }
 
+/// With fewer segments than these that can be written, others are emptied.
+fn low(volume: &Volume) -> u64 {
+    volume.geometry().reserved_segments() + 2 + volume.geometry().nsegments / 10
+}
+
 /// Segments that can be written, how few call for cleaning, and how many end it.
 fn marks(core: &Core) -> (u64, u64, u64) {
     let fs = core.fs.lock();
     let (volume, g) = (fs.volume(), fs.volume().geometry());
-    let reserved = g.reserved_segments();
-    (volume.available_segments(), reserved + 2 + g.nsegments / 10, reserved + 3 + g.nsegments / 5)
+    (volume.available_segments(), low(volume), g.reserved_segments() + 3 + g.nsegments / 5)
 }
 
 /// Cleans, giving up as little of the past as will do; whether there is space then.
@@ -262,8 +282,14 @@ fn clean(core: &Arc<Core>) -> bool {
 
 impl Writer {
     /// Does what the cleaner wants. `before`: what became of the round that it was part of.
-    pub(crate) fn serve_cleaner(&mut self, job: Job, before: std::result::Result<(), i32>) -> std::result::Result<(), i32> {
-        let failed = |e: i32| Error::Failed(format!("the log cannot be written: {}", std::io::Error::from_raw_os_error(e)));
+    pub(crate) fn serve_cleaner(
+        &mut self,
+        job: Job,
+        before: std::result::Result<(), i32>,
+    ) -> std::result::Result<(), i32> {
+        let failed = |e: i32| {
+            Error::Failed(format!("the log cannot be written: {}", std::io::Error::from_raw_os_error(e)))
+        };
         match job {
             Job::Settle(answer) => {
                 let settled = match before {

@@ -385,9 +385,10 @@ impl Filesystem for Mount {
             fs.read_plan(self.tree, ino(node), read.offset, read.size as usize).map(|plan| (plan, guard))
         };
         match plan {
-            Ok((plan, guard)) => self
-                .readers
-                .read(Wanted { tree: self.tree, ino: ino(node), offset: read.offset, plan, _guard: guard }, reply),
+            Ok((plan, guard)) => self.readers.read(
+                Wanted { tree: self.tree, ino: ino(node), offset: read.offset, plan, _guard: guard },
+                reply,
+            ),
             Err(FsError::Io { ino: of, what }) => {
                 let bytes = Some(read.offset..read.offset.saturating_add(u64::from(read.size)));
                 self.core.met_damage(Met { bytes, ..Met::of(self.tree, Ino(of), what) });

@@ -237,6 +237,7 @@ impl Writer {
             errno(&e)
         })?;
         self.release_freed()?;
+        self.core.space.look(self.core.fs.lock().volume());
         self.update_super_block();
         if self.core.damage.swap(false, Ordering::Relaxed) {
             self.tell_damage();

@@ -63,7 +63,7 @@ pub struct Construction {
     pub(crate) moves: VecDeque<Item>,
     /// Made to free segments: `nongc_ctime` stays (spec 12.7).
     pub(crate) cleaning: bool,
-    files: VecDeque<u64>,
+    pub(crate) files: VecDeque<u64>,
     pub(crate) all: Vec<u64>,
     pub(crate) stage: Stage,
     /// Pointers cut off the map of the file at work.
@@ -110,28 +110,26 @@ impl Volume {
     }
 
     /// Freezes everything that waits and begins a checkpoint; `false` if nothing does. `now` in
-    /// seconds.
+    /// seconds. [`Error::NoSpace`], with nothing changed, where the clean segments may not hold it.
     pub fn begin_checkpoint(&mut self, now: u64) -> Result<bool> {
         self.ready_to_begin()?;
         if !self.has_changes() {
             return Ok(false);
         }
+        self.check_room_for_checkpoint()?;
         let begun = self.begun()?;
-        let files = self.freeze_all();
-        self.meta_dirty = false;
-        self.start(Kind::Checkpoint, files, begun, now);
+        self.begin_moving(VecDeque::new(), begun, now);
         Ok(true)
     }
 
     /// Begins a checkpoint of everything that waits, with blocks in front that go elsewhere.
-    pub(crate) fn begin_moving(&mut self, moves: VecDeque<Item>, now: u64) -> Result<()> {
-        self.meta_dirty = true;
-        self.begin_checkpoint(now)?;
+    pub(crate) fn begin_moving(&mut self, moves: VecDeque<Item>, begun: Begun, now: u64) {
+        let files = self.freeze_all();
+        self.meta_dirty = false;
+        self.start(Kind::Checkpoint, files, begun, now);
         if let Some(k) = &mut self.construction {
             k.moves = moves;
-            k.cleaning = true;
         }
-        Ok(())
     }
 
     /// Freezes every inode that waits, and returns their numbers: directories and symlinks first, since who walks a
@@ -289,7 +287,7 @@ impl Volume {
     }
 
     /// Works on one file; what is wrong with it stays with it.
-    fn advance_file(&mut self, k: &mut Construction, nr: u64, left: usize) -> Result<usize> {
+    pub(crate) fn advance_file(&mut self, k: &mut Construction, nr: u64, left: usize) -> Result<usize> {
         let Some(mut inode) = self.inodes.remove(&nr) else {
             k.files.pop_front();
             return Ok(left);
@@ -490,9 +488,16 @@ impl Volume {
     }
 
     /// Adds a new block of a file to the open log.
-    fn add_new(&mut self, k: &mut Construction, ino: Ino, info: BlockInfo, block: Block) -> Result<()> {
+    pub(crate) fn add_new(
+        &mut self,
+        k: &mut Construction,
+        ino: Ino,
+        info: BlockInfo,
+        block: Block,
+    ) -> Result<()> {
         let content = Content::Ready(block);
-        self.add(k, Item { ino, fi_cno: self.cno, info, content, moved: false })
+        let fi_cno = self.dat.past.map_or(self.cno, |(from, _)| from);
+        self.add(k, Item { ino, fi_cno, info, content, moved: false })
     }
 
     /// Adds a block to the open log, closing it first if it is full.

@@ -41,6 +41,9 @@ pub struct Dat {
     pub now: Cno,
     /// Lifetimes that cannot be do not matter: they are being mended.
     pub lenient: bool,
+    /// The tree under construction is that of these past checkpoints, from the first to before the second: what is
+    /// written lives in them alone, and nothing ends (mending).
+    pub(crate) past: Option<(Cno, Cno)>,
     next_temporary: u64,
 }
 
@@ -68,6 +71,7 @@ impl Dat {
             damaged: Vec::new(),
             now,
             lenient: false,
+            past: None,
             next_temporary: TEMPORARY,
         }
     }
@@ -217,6 +221,7 @@ impl Dat {
     /// newest version counts (spec 7.4).
     pub fn end(&mut self, store: &mut Store, v: VBlockNr, c: Cno, dead: bool) -> Result<()> {
         let mut never_written = false;
+        let past = self.past.is_some() && !dead;
         self.entry(store, v)?;
         self.entry_mut(store, v, |e| {
             if e.blocknr.get() == 0 {
@@ -231,6 +236,9 @@ impl Dat {
                 never_written = true;
                 *e = DatEntry { blocknr: 0.into(), start: 1.into(), end: 1.into(), rsv: e.rsv };
             } else {
+                if past {
+                    return Ok(());
+                }
                 if e.start.get() > c.0 || e.end.get() != LIVE {
                     return Err(Error::corrupt(
                         format!("virtual block {v}"),
@@ -261,10 +269,14 @@ impl Dat {
     /// Gives `v` its place in a log: with the first one its life begins, at checkpoint `start` (spec 7.5); without
     /// it is moved (spec 7.6).
     pub fn assign(&mut self, store: &Store, v: VBlockNr, at: BlockNr, start: Option<Cno>) -> Result<()> {
+        let past = self.past;
         self.entry_mut(store, v, |e| {
             e.blocknr = at.0.into();
             if let Some(c) = start {
                 e.start = c.0.into();
+                if let Some((from, to)) = past {
+                    (e.start, e.end) = (from.0.into(), to.0.into());
+                }
             }
             Ok(())
         })
@@ -301,21 +313,14 @@ impl Dat {
 
     /// Maps a block of the file to where it lies already.
     pub fn adopt(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<()> {
-        let MetaFile { map, .. } = &mut self.file;
-        let mut nodes = DatNodes {
-            store,
-            nodes: &mut map.nodes,
-            blocks: &mut map.blocks,
-            next: &mut self.next_temporary,
-        };
-        if bmap::set(&mut map.root, &mut nodes, offset, at.0)?.is_none() {
-            map.blocks += u64::from(store.geometry.block_size / 512);
+        if self.set_place(store, offset, at)?.is_none() {
+            self.file.map.blocks += u64::from(store.geometry.block_size / 512);
         }
         Ok(())
     }
 
-    /// Puts the place of a data block into its parent.
-    pub fn assign_data(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<()> {
+    /// Maps a block of the file; what was there before.
+    fn set_place(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<Option<u64>> {
         let MetaFile { map, .. } = &mut self.file;
         let mut nodes = DatNodes {
             store,
@@ -323,7 +328,12 @@ impl Dat {
             blocks: &mut map.blocks,
             next: &mut self.next_temporary,
         };
-        bmap::set(&mut map.root, &mut nodes, offset, at.0).map(|_| ())
+        bmap::set(&mut map.root, &mut nodes, offset, at.0)
+    }
+
+    /// Puts the place of a data block into its parent.
+    pub fn assign_data(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<()> {
+        self.set_place(store, offset, at).map(|_| ())
     }
 
     /// Puts the place of a changed node into its parent and knows the node by it from now on.

@@ -21,6 +21,7 @@ use crate::dat::Dat;
 use crate::ifile::IFile;
 use crate::inode::Inode;
 use crate::log::{Cursor, LogWrite, WriteOrder};
+use crate::mend::Aside;
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
 use crate::search::{self, Found};
@@ -173,6 +174,8 @@ pub struct Volume {
     pub(crate) log_blocks: u64,
     /// What checkpoints could not take, for [`Volume::take_damage`].
     pub(crate) damage: Vec<(Ino, String)>,
+    /// The current tree, while a past one that is mended is in its place.
+    pub(crate) aside: Option<Box<Aside>>,
 }
 
 /// What a volume is put together from.
@@ -299,6 +302,7 @@ impl Volume {
             bad_places: Vec::new(),
             generation: options.seed,
             damage: Vec::new(),
+            aside: None,
             log_blocks: options.max_log_blocks.max(8),
             store,
             dat,

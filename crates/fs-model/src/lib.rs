@@ -274,8 +274,8 @@ impl FsTarget {
             let now = u64::try_from(self.clock).unwrap();
             self.turns += 1;
             let cleans = self.clean_every > 0 && self.turns.is_multiple_of(self.clean_every);
-            let begun = (cleans && self.begin_cleaning(now))
-                || self.fs.volume_mut().begin_checkpoint(now).unwrap();
+            let begun =
+                (cleans && self.begin_cleaning(now)) || self.fs.volume_mut().begin_checkpoint(now).unwrap();
             if begun && self.clock % 4 == 0 {
                 self.frozen = Some(self.tree(Tree::Live, FROZEN).unwrap());
             }

@@ -12,6 +12,9 @@ pub enum Error {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] silt_device::Error),
+    /// Whoever watched asked to end before the plan was made.
+    #[error("ended before it was done; nothing was written")]
+    Stopped,
     /// In words.
     #[error("{0}")]
     Hopeless(String),

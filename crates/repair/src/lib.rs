@@ -15,6 +15,7 @@
 mod classes;
 mod dirs;
 mod error;
+mod past;
 mod supers;
 mod tables;
 mod tree;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
 use silt_engine::mend::{Mender, Wounds};
-use silt_verify::{Options as CheckOptions, Report, Severity, check};
+use silt_verify::{Options as CheckOptions, Report, Severity, Unwatched, Watch, check_watched};
 
 pub use classes::{CLASSES, Class};
 pub use error::{Error, Result};
@@ -46,6 +47,9 @@ pub struct Options {
     pub drop_snapshots: bool,
     /// Keep the state before files are mended as a snapshot; what is wrong in it stays a finding.
     pub keep: bool,
+    /// Put zeroes in the place of file data that the device cannot read, in every checkpoint that has it; else it stays
+    /// where it is, and so does its segment.
+    pub zero_unreadable: bool,
     /// Cut damaged files out instead of putting older versions in their place.
     pub cut: bool,
     /// Seconds since 1970.
@@ -76,6 +80,11 @@ pub struct Plan {
     pub after: Report,
     /// Why it went no further, where an error ended it.
     pub stopped: Option<String>,
+    /// Whether something was not done because no segment is free.
+    pub no_space: bool,
+    /// Of a volume that was not cleanly unmounted: the checkpoint that is taken for the newest, and a newer one whose
+    /// super root is whole behind a log that is broken. What only that has is left out, as by a mount.
+    pub unreached: Option<(u64, u64)>,
 }
 
 impl Plan {
@@ -106,29 +115,54 @@ pub fn errors(report: &Report) -> u64 {
     report.counts.iter().filter(|(id, _)| ids.contains(*id)).map(|(_, n)| n).sum()
 }
 
-/// Makes a plan for a volume that nobody uses. Nothing is written. Errors: it is no volume, or one that must not
-/// be written; what cannot be mended is no error but left in [`Plan::after`].
+/// Makes a plan for a volume that nobody uses. Nothing is written. Errors: it is no volume, or a damaged one that must
+/// not be written; what cannot be mended is no error but left in [`Plan::after`].
 pub fn plan(device: Arc<dyn Device>, options: &Options) -> Result<Plan> {
-    plan_watched(device, options, &mut |_| {})
+    plan_watched(device, options, &Unwatched)
 }
 
-/// As [`plan`]; `stage` is told what begins.
-pub fn plan_watched(
-    device: Arc<dyn Device>,
-    options: &Options,
-    stage: &mut dyn FnMut(&'static str),
-) -> Result<Plan> {
+/// Tells the stages of a plan, not those of each check.
+struct Quiet<'a>(&'a dyn Watch);
+
+impl Watch for Quiet<'_> {
+    fn stop(&self) -> bool {
+        self.0.stop()
+    }
+}
+
+/// As [`plan`]; `watch` is told what begins, and may end it ([`Error::Stopped`]).
+pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watch) -> Result<Plan> {
+    let stage = |what| {
+        if watch.stop() {
+            return Err(Error::Stopped);
+        }
+        watch.stage(what, 0);
+        Ok(())
+    };
     let overlay = Arc::new(Overlay::new(device));
     let mut state = State {
         options,
+        watch,
         overlay: overlay.clone(),
         tried: BTreeMap::new(),
         given_up: BTreeSet::new(),
+        past: past::Tries::default(),
+        kept: BTreeSet::new(),
         dropped: BTreeSet::new(),
+        guarded: false,
     };
-    stage("checking");
-    let before = state.check();
+    stage("checking")?;
+    let before = state.check()?;
+    if errors(&before) > 0
+        && let Some(e) = supers::unknown_features(&*overlay)
+    {
+        return Err(e.into());
+    }
+    let mut no_space = false;
     let mut now = before.clone();
+    let newest = (!before.stats.clean || !before.is_clean()).then(|| supers::newest(&*overlay)).flatten();
+    // The newest checkpoint once the super blocks are right.
+    let mut base = None;
     let mut rounds = Vec::new();
     let mut stopped = None;
     for _ in 0..ROUNDS {
@@ -137,10 +171,15 @@ pub fn plan_watched(
             Ok(None) => break,
             Err(e) => return Err(e),
         };
-        stage("mending");
+        if step.kind != Kind::Supers {
+            base.get_or_insert(now.stats.last_cno);
+        }
+        stage("mending")?;
         match state.mend(&step) {
             Ok(done) => rounds.push(Round { classes: step.classes, done }),
+            Err(Error::Stopped) => return Err(Error::Stopped),
             Err(e) => {
+                no_space |= matches!(e, Error::Engine(silt_engine::Error::NoSpace));
                 // The others are tried all the same.
                 stopped = Some(e.to_string());
                 if step.kind != Kind::Back && !state.given_up.insert(step.kind) {
@@ -151,17 +190,17 @@ pub fn plan_watched(
         }
         if overlay.memory() > MEMORY {
             stopped = Some("this is as much as is done at once: repair it again for the rest".into());
-            now = state.check();
+            now = state.check()?;
             break;
         }
-        stage("checking again");
-        let after = state.check();
+        stage("checking again")?;
+        let after = state.check()?;
         let changed = signature(&after) != signature(&now);
         now = after;
         if changed {
             // What could not be done before may be possible now.
             state.given_up.retain(|k| matches!(k, Kind::Back | Kind::Flag));
-        } else if !matches!(step.kind, Kind::Past | Kind::Tree) {
+        } else if !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);
         }
     }
@@ -170,7 +209,10 @@ pub fn plan_watched(
     if errors(&now) == 0 && !back {
         stopped = None;
     }
-    Ok(Plan { overlay, rounds, before, after: now, stopped })
+    no_space &= stopped.is_some();
+    let base = base.unwrap_or(now.stats.last_cno);
+    let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
+    Ok(Plan { overlay, rounds, before, after: now, stopped, no_space, unreached })
 }
 
 /// The newest checkpoint that was made no later than `at`, seconds since 1970, where the volume can be read.
@@ -191,6 +233,7 @@ enum Kind {
     Tables(Stage),
     Tree,
     Logs,
+    PastTrees,
     Past,
     Back,
     Flag,
@@ -199,6 +242,8 @@ enum Kind {
 /// Metadata, in the order in which one rests on the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
+    /// Of the current inode file, before all others.
+    Bits,
     Translation,
     Nodes,
     Checkpoints,
@@ -214,32 +259,41 @@ struct Step {
     classes: BTreeMap<&'static str, u64>,
     wounds: Wounds,
     tree: tree::Work,
+    past: Vec<past::Past>,
 }
 
 struct State<'a> {
     options: &'a Options,
+    watch: &'a dyn Watch,
     overlay: Arc<Overlay>,
     /// How often an inode was put back.
     tried: BTreeMap<u64, u32>,
     /// Kinds of round that change nothing any more.
     given_up: BTreeSet<Kind>,
+    /// What was tried with past trees.
+    past: past::Tries,
+    /// Checkpoints that are kept with their damage.
+    kept: BTreeSet<u64>,
     /// Checkpoints dropped so far.
     dropped: BTreeSet<u64>,
+    /// Whether the newest whole checkpoint was kept.
+    guarded: bool,
 }
 
 impl State<'_> {
-    fn check(&self) -> Report {
+    fn check(&self) -> Result<Report> {
         self.check_of(&*self.overlay)
     }
 
-    fn check_of(&self, device: &dyn Device) -> Report {
+    fn check_of(&self, device: &dyn Device) -> Result<Report> {
         let options = CheckOptions {
             all_checkpoints: true,
             findings_per_invariant: FINDINGS,
             cache_bytes: usize::try_from(self.options.cache_bytes).unwrap_or(64 << 20).max(1 << 20),
             ..CheckOptions::default()
         };
-        check(device, &options)
+        let report = check_watched(device, &options, &Quiet(self.watch));
+        if report.stopped { Err(Error::Stopped) } else { Ok(report) }
     }
 
     fn open_options(&self) -> OpenOptions {
@@ -251,6 +305,17 @@ impl State<'_> {
         }
     }
 
+    /// The newest checkpoint but the latest in which nothing is wrong.
+    fn newest_whole(&self, report: &Report) -> Option<u64> {
+        let wrong: BTreeSet<u64> = report.errors().filter_map(|f| f.place.cno).collect();
+        let all = silt_engine::mend::checkpoints(self.overlay.clone()).unwrap_or_default();
+        // A check looks at one of those that share a tree.
+        let last = report.stats.last_cno;
+        let bad: BTreeSet<_> =
+            all.iter().filter(|(c, _)| **c == last || wrong.contains(c)).map(|(_, tree)| *tree).collect();
+        all.iter().rev().find(|(c, tree)| **c < last && !bad.contains(*tree)).map(|(c, _)| *c)
+    }
+
     /// The next round, if there is anything to do.
     fn next(&mut self, report: &Report) -> Result<Option<Step>> {
         let found: Vec<_> = report.findings.iter().filter(|f| f.severity == Severity::Error).collect();
@@ -259,7 +324,7 @@ impl State<'_> {
             for f in findings {
                 *classes.entry(classes::of(f.id)).or_insert(0) += 1;
             }
-            Step { kind, classes, wounds, tree }
+            Step { kind, classes, wounds, tree, past: Vec::new() }
         };
         let none = tree::Work::default;
         let supers: Vec<_> =
@@ -275,6 +340,19 @@ impl State<'_> {
             let lost = |f: &silt_verify::Finding| f.id == "dat-live-unmapped";
             tables.retain(|f| !lost(f));
         }
+        // Bits of the inode file that are noise make files of what was deleted, and blocks seem to be theirs: those are
+        // looked at when the bits are right.
+        let of_ifile =
+            |f: &silt_verify::Finding| f.place.ino == Some(6) && f.place.cno == Some(report.stats.last_cno);
+        let counts: Vec<_> =
+            tables.iter().copied().filter(|f| f.id == "palloc-free-count" && of_ifile(f)).collect();
+        if !counts.is_empty()
+            && !found.iter().any(|f| f.place.ino == Some(3))
+            && !self.given_up.contains(&Kind::Tables(Stage::Bits))
+        {
+            let wounds = Wounds { ifile: true, ..Wounds::default() };
+            return Ok(Some(step(Kind::Tables(Stage::Bits), &counts, wounds, none())));
+        }
         // What builds on a table is looked at when the table is right: till then its findings may be that table's.
         for stage in Stage::ALL {
             let mine: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == stage).collect();
@@ -285,13 +363,36 @@ impl State<'_> {
         }
         let (work, files) = tree::work(&found, report, geometry.as_ref(), &mut self.tried, self.options.cut);
         if !files.is_empty() && !self.given_up.contains(&Kind::Tree) {
-            let wounds = tree::wounds(&work, self.options.keep);
+            let keep = self.options.keep && self.kept.is_empty();
+            if keep {
+                self.kept.insert(report.stats.last_cno);
+            }
+            // What is lost now may be whole in an older checkpoint: a cleaner must not take it.
+            let snapshot = if tree::may_lose(&work) && !std::mem::replace(&mut self.guarded, true) {
+                self.newest_whole(report)
+            } else {
+                None
+            };
+            let wounds = tree::wounds(&work, keep, snapshot);
             return Ok(Some(step(Kind::Tree, &files, wounds, work)));
         }
         if !logs.is_empty() && !self.given_up.contains(&Kind::Logs) {
-            return Ok(Some(step(Kind::Logs, &logs, Wounds { segments, ..Wounds::default() }, none())));
+            return Ok(Some(step(
+                Kind::Logs,
+                &logs,
+                Wounds { segments, zero_unreadable: self.options.zero_unreadable, ..Wounds::default() },
+                none(),
+            )));
         }
-        let (drop, past) = tables::past(&found, report, self.options.drop_snapshots, &self.overlay);
+        if !self.given_up.contains(&Kind::PastTrees) {
+            let (past, mine) =
+                past::works(&found, report, geometry.as_ref(), &mut self.past, &self.kept, self.options.cut);
+            if !past.is_empty() {
+                return Ok(Some(Step { past, ..step(Kind::PastTrees, &mine, Wounds::default(), none()) }));
+            }
+        }
+        let (drop, past) =
+            tables::past(&found, report, self.options.drop_snapshots, &self.kept, &self.overlay);
         let new = drop.iter().any(|c| !self.dropped.contains(c));
         self.dropped.extend(&drop);
         if new && !self.given_up.contains(&Kind::Past) {
@@ -328,7 +429,7 @@ impl State<'_> {
         for &torn in ways {
             let trial = Arc::new(Overlay::new(self.overlay.clone()));
             let Some(said) = supers::put_right(&*trial, torn, self.options.seed)? else { continue };
-            let errors = errors(&self.check_of(&*trial));
+            let errors = errors(&self.check_of(&*trial)?);
             if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
                 best = Some((errors, trial, said));
             }
@@ -364,6 +465,7 @@ impl State<'_> {
                 self.tried.remove(&ino);
             }
         }
+        past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
         Ok(said)

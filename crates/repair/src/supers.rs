@@ -176,6 +176,14 @@ pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Op
         best = from_the_log(device, &copies, &mut said)?;
     }
     let Some((from, mut block)) = best else { return Ok(None) };
+    let reached = mend::reaches(device, &block).unwrap_or(0);
+    let named = copies.iter().filter_map(|(_, b)| b.as_ref()).map(|b| b.last_cno.get()).max();
+    if let Some(named) = named.filter(|named| *named > reached && reached > 0 && said.is_empty()) {
+        said.push(format!(
+            "a super block names checkpoint {named}, whose log is broken: the newest that is found is {reached}, and \
+             what came after it is lost"
+        ));
+    }
     let newer = mend::newer_logs(device, &block);
     if newer && block.state.get() & STATE_VALID != 0 {
         block.state = (block.state.get() & !STATE_VALID).into();
@@ -204,10 +212,30 @@ pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Op
     if said.is_empty() { Ok(None) } else { Ok(Some(said)) }
 }
 
+/// Number of the newest checkpoint whose super root is whole, wherever it lies.
+pub(crate) fn newest(device: &dyn Device) -> Option<u64> {
+    mend::newest(device, &geometry(device)?).map(|last| last.cno)
+}
+
 /// The volume's fixed numbers, from a copy that has them.
 pub(crate) fn geometry(device: &dyn Device) -> Option<Geometry> {
     let copies = [Copy::Primary, Copy::Secondary].into_iter().filter_map(|c| read(device, place(device, c)));
     copies.filter_map(|b| b.geometry(device.len()).ok()).next()
+}
+
+/// The error of a volume with features that nobody knows, which must not be written.
+pub(crate) fn unknown_features(device: &dyn Device) -> Option<silt_engine::Error> {
+    let copies = [Copy::Primary, Copy::Secondary];
+    let known: Vec<SuperBlock> = copies.iter().filter_map(|c| read(device, place(device, *c))).collect();
+    // A copy that is whole and of the volume as it is: where the two differ, one is stale.
+    known.iter().find_map(|b| {
+        let unknown = b.feature_compat_ro.get() & !sb::KNOWN_RO_FEATURES;
+        match b.geometry(device.len()) {
+            Err(e @ silt_format::Error::Incompatible(_)) => Some(silt_engine::Error::Unusable(e)),
+            _ if unknown != 0 => Some(silt_engine::Error::ReadOnlyFeatures(unknown)),
+            _ => None,
+        }
+    })
 }
 
 /// Whether a copy says that an error was met.

@@ -89,14 +89,6 @@ fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {
             w.entries.insert(v);
         }
         "palloc-free-count" | "palloc-descriptor" | "palloc-key" if of(DAT) => w.table = true,
-        "palloc-free-count" | "palloc-descriptor" | "inode-reserved-bits" if is_current(f, report) => {
-            w.ifile = true;
-        }
-        "inode-entry-missing" if is_current(f, report) => {
-            let Some(ino) = p.ino else { return false };
-            w.bits.insert(ino, false);
-            w.ifile = true;
-        }
         "cpfile-inodes-count" | "cpfile-blocks-count" => {
             let Some(c) = p.cno else { return false };
             w.counts.insert(c);
@@ -123,8 +115,26 @@ fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {
         "device-read" if of(4) && p.offset.is_some() => w.checkpoints = true,
         "device-read" if of(5) && p.offset.is_some() => {}
         "device-read" if p.vblock.is_some() && p.offset.is_none() => w.nodes = true,
-        "device-read" if of(IFILE) && p.offset.is_some() && is_current(f, report) => {
+        _ => return is_current(f, report) && inode_file(f, w),
+    }
+    true
+}
+
+/// What a finding about an inode file calls for; whether it is one.
+pub(crate) fn inode_file(f: &Finding, w: &mut Wounds) -> bool {
+    let p = &f.place;
+    match f.id {
+        "palloc-free-count" | "palloc-descriptor" | "inode-reserved-bits" if p.ino != Some(DAT) => {
+            w.ifile = true;
+        }
+        "inode-entry-missing" => {
+            let Some(ino) = p.ino else { return false };
+            w.bits.insert(ino, false);
+            w.ifile = true;
+        }
+        "device-read" if p.ino == Some(IFILE) && p.offset.is_some() => {
             w.ifile_blocks.extend(p.offset);
+            w.ifile = true;
         }
         _ => return false,
     }
@@ -154,15 +164,19 @@ pub(crate) fn segments<'a>(found: &[&'a Finding], g: Option<&Geometry>) -> (BTre
     (all.into_iter().take(AT_ONCE).collect(), mine)
 }
 
-/// Older checkpoints that are damaged, which are dropped: plain ones, and snapshots if that is allowed.
+/// Older checkpoints but `kept` that are damaged, which are dropped: plain ones, and snapshots if that is allowed.
 pub(crate) fn past<'a>(
     found: &[&'a Finding],
     report: &Report,
     snapshots_too: bool,
+    kept: &BTreeSet<u64>,
     device: &Arc<Overlay>,
 ) -> (BTreeSet<u64>, Vec<&'a Finding>) {
+    let past = |c: u64| c < report.stats.last_cno && !kept.contains(&c);
+    // Wrong counts cost no checkpoint.
+    let counts = |f: &Finding| matches!(f.id, "cpfile-inodes-count" | "cpfile-blocks-count");
     let mine: Vec<_> =
-        found.iter().copied().filter(|f| f.place.cno.is_some_and(|c| c < report.stats.last_cno)).collect();
+        found.iter().copied().filter(|f| !counts(f) && f.place.cno.is_some_and(past)).collect();
     let mut drop: BTreeSet<u64> = mine.iter().filter_map(|f| f.place.cno).collect();
     if !snapshots_too && !drop.is_empty() {
         let snapshots = silt_engine::mend::snapshots(device.clone()).unwrap_or_default();

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use silt_engine::mend::{Mender, Wounds};
+use silt_engine::mend::{Attributes, Mender, Wounds};
 use silt_engine::{Tree, Volume};
-use silt_format::{Geometry, Ino};
+use silt_format::{Cno, Geometry, Ino};
 use silt_verify::{Finding, Report};
 
 use crate::{Result, dirs};
@@ -18,6 +18,8 @@ pub(crate) enum Fix {
     Blocks,
     /// Make its size reach over all its blocks, and no further than can be.
     Size,
+    /// Give it the generation of another version of it.
+    Generation,
     /// Build its map anew from the logs.
     Rebuild,
     /// Put it back to an older version; where there is none, cut it out.
@@ -26,7 +28,7 @@ pub(crate) enum Fix {
     Cut,
 }
 
-/// What to do with the current tree.
+/// What to do with a tree.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Work {
     pub inodes: BTreeMap<u64, Fix>,
@@ -38,6 +40,8 @@ pub(crate) struct Work {
     pub directories: BTreeSet<u64>,
     /// Look at all directories.
     pub names: bool,
+    /// Of which checkpoint an inode's generation is right; else that of the current tree is.
+    pub generations: BTreeMap<u64, u64>,
 }
 
 impl Work {
@@ -76,10 +80,39 @@ pub(crate) fn work<'a>(
     tried: &mut BTreeMap<u64, u32>,
     cut: bool,
 ) -> (Work, Vec<&'a Finding>) {
+    let current = |f: &Finding| f.place.cno.is_none_or(|c| c == report.stats.last_cno);
+    let (mut w, mut mine) = work_of(found, current, g, tried, cut);
+    // Where several older checkpoints have another generation than the latest, it is the latest that is wrong.
+    let mut others: BTreeMap<u64, Vec<&'a Finding>> = BTreeMap::new();
+    for f in found.iter().filter(|f| f.id == "inode-generation") {
+        others.entry(f.place.ino.unwrap_or(0)).or_default().push(f);
+    }
+    for (ino, found) in others.into_iter().filter(|(_, found)| found.len() > 1) {
+        let newest = found.iter().filter_map(|f| f.place.cno).max();
+        if let Some(c) = newest.filter(|_| tried.insert(GENERATION | ino, 1).is_none()) {
+            w.add(ino, Fix::Generation);
+            w.generations.insert(ino, c);
+            mine.extend(found);
+        }
+    }
+    (w, mine)
+}
+
+/// Marks an inode whose generation was set among those that were tried.
+const GENERATION: u64 = 1 << 63;
+
+/// Findings about one tree, and what to do about them.
+pub(crate) fn work_of<'a>(
+    found: &[&'a Finding],
+    is_mine: impl Fn(&Finding) -> bool,
+    g: Option<&Geometry>,
+    tried: &mut BTreeMap<u64, u32>,
+    cut: bool,
+) -> (Work, Vec<&'a Finding>) {
     let mut w = Work::default();
     let mut mine = Vec::new();
     for f in found {
-        if f.place.cno.is_none_or(|c| c == report.stats.last_cno) && one(f, &mut w) {
+        if is_mine(f) && one(f, &mut w) {
             mine.push(*f);
         }
     }
@@ -107,6 +140,7 @@ fn one(f: &Finding, w: &mut Work) -> bool {
         "inode-reserved" => w.add(ino, Fix::Cut),
         _ if !file => return false,
         "inode-size" => w.add(ino, Fix::Size),
+        "inode-generation" => w.add(ino, Fix::Generation),
         "inode-times" | "inode-special" | "inode-zero" => w.add(ino, Fix::Touch),
         "inode-links" | "inode-link-max" | "inode-lost" => w.names = true,
         id if id.starts_with("btree-") || id.starts_with("map-") || id == "direct-map-flags" => {
@@ -143,11 +177,17 @@ pub(crate) fn is_open(found: &[&Finding], report: &Report) -> bool {
 }
 
 /// What has to be done before files can be changed.
-pub(crate) fn wounds(work: &Work, keep: bool) -> Wounds {
-    Wounds { keep, lost_inodes: work.lost.clone(), ..Wounds::default() }
+pub(crate) fn wounds(work: &Work, keep: bool, snapshot: Option<u64>) -> Wounds {
+    Wounds { keep, snapshot, lost_inodes: work.lost.clone(), ..Wounds::default() }
 }
 
-/// Mends the current tree. Returns inodes that were made such that they can be opened: what else is wrong with them
+/// Whether content or names may be lost.
+pub(crate) fn may_lose(work: &Work) -> bool {
+    let harsh = |f: &Fix| matches!(f, Fix::Rebuild | Fix::Restore | Fix::Cut);
+    !work.directories.is_empty() || work.inodes.values().any(harsh)
+}
+
+/// Mends the tree at hand. Returns inodes that were made such that they can be opened: what else is wrong with them
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
     let mut opened = Vec::new();
@@ -167,6 +207,12 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
                 mender.volume().attr_mut(ino)?;
                 said.push(format!("inode {ino} is written anew as it is understood"));
             }
+            Fix::Generation => {
+                let generation = mender.take_generation(ino, work.generations.get(nr).map(|c| Cno(*c)))?;
+                said.push(format!(
+                    "the generation of inode {ino} becomes {generation}, as in other checkpoints"
+                ));
+            }
             Fix::Rebuild => match mender.rebuild(ino) {
                 Ok(n) => said.push(format!("the map of inode {ino} is built anew from the logs: {n} blocks")),
                 Err(e) => said.push(format!("the map of inode {ino} cannot be built anew: {e}")),
@@ -177,10 +223,13 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
                 mender.recount_blocks(ino)?
             }
             Fix::Restore => match mender.restore(ino, work.doubted.contains(nr)) {
-                Some(c) => said.push(format!(
+                Some((c, false)) => said.push(format!(
                     "inode {ino} is put back to its version of checkpoint {c}; what was changed since is lost"
                 )),
-                None => cut(mender, ino, said)?,
+                Some((c, true)) => {
+                    said.push(format!("inode {ino} is what it is in checkpoint {c}, made later"));
+                }
+                None => assemble(mender, ino, said)?,
             },
             Fix::Cut => cut(mender, ino, said)?,
         }
@@ -194,6 +243,23 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
 fn sound_root(mender: &mut Mender) -> bool {
     let root = mender.volume().inode(Tree::Live, Ino::ROOT);
     root.is_ok_and(|i| i.attr.is_dir() && i.attr.links > 0 && i.attr.size > 0 && i.map.blocks == 0)
+}
+
+/// Where no older version is whole: what is left of it.
+fn assemble(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()> {
+    match mender.assemble(ino) {
+        Ok(Some(Attributes::Of(c))) => said.push(format!(
+            "inode {ino} is put together from the logs; its attributes are those of checkpoint {c}"
+        )),
+        Ok(Some(Attributes::Lost)) => said.push(format!(
+            "inode {ino} is put together from the logs; its owner, permissions and times are lost"
+        )),
+        Ok(None) | Err(silt_engine::Error::Format { .. } | silt_engine::Error::Device(_)) => {
+            cut(mender, ino, said)?;
+        }
+        Err(e) => return Err(e.into()),
+    }
+    Ok(())
 }
 
 fn cut(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()> {

@@ -4,7 +4,7 @@
 //!   each with the identifier of an invariant in [`invariants`].
 //! - [`scrub`] verifies the checksums of logs and says what is hit where one does not match.
 //! - [`Tree`] is a plain reader of files at the latest moment or at any checkpoint.
-//! - `golden` (feature `test-support`) opens the golden volumes in memory.
+//! - `golden`, `surgeon` and `planted` (feature `test-support`) open the golden volumes in memory and damage them.
 //!
 //! Nothing here trusts a byte: whatever a volume holds, a call returns, and needs memory in
 //! proportion to the blocks that are in use.
@@ -26,8 +26,8 @@ mod map;
 pub mod meanings;
 mod palloc;
 mod past;
-#[cfg(test)]
-mod planted;
+#[cfg(any(test, feature = "test-support"))]
+pub mod planted;
 mod reader;
 mod records;
 mod report;

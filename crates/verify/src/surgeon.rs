@@ -220,6 +220,24 @@ impl Surgeon {
         files::plain(&r, &self.dat(), &self.inode(ino)).0
     }
 
+    /// Disk block by offset of a file of a checkpoint's tree, or of its inode file (6).
+    pub fn past_file(&self, cno: u64, ino: u64) -> BTreeMap<u64, u64> {
+        let inode = self.past_inode(cno, ino);
+        let (r, _) = self.open();
+        files::plain(&r, &self.dat(), &inode).0
+    }
+
+    /// An inode of a checkpoint's tree, or of its inode file (6).
+    pub fn past_inode(&self, cno: u64, ino: u64) -> RawInode {
+        if ino == 6 {
+            return self.checkpoint(cno).ifile_inode;
+        }
+        let g = self.g();
+        let at = Layout::new(&g, g.inode_size).entry(ino);
+        let block = self.past_file(cno, 6)[&at.block];
+        RawInode::read(&self.read(block)[at.byte..]).unwrap()
+    }
+
     /// An inode of the super root, of the latest checkpoint, or of its tree.
     pub fn inode(&self, ino: u64) -> RawInode {
         match ino {

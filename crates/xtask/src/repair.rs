@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use silt_device::MemoryDevice;
+use silt_format::btree::{self, Node};
 use silt_fs::Tree as FsTree;
 use silt_fs_model::FsTarget;
 use silt_model::manifest::Columns;
-use silt_model::target::{Target, Tree};
+use silt_model::target::{Target, Tree as ModelTree};
 use silt_repair::{Options, errors, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
-use silt_verify::{Options as CheckOptions, check};
+use silt_verify::{Moment, Options as CheckOptions, Tree, check};
 
 use crate::golden::{self, snapshot_trees, store};
 use crate::guest;
@@ -71,6 +72,40 @@ const DAMAGE: &[(&str, Damage)] = &[
     }),
 ];
 
+/// The oldest snapshot that has a block of a file that the latest tree has not, and such blocks.
+fn past_blocks(s: &Surgeon, ino: u64) -> Vec<u64> {
+    let snapshots = silt_engine::mend::snapshots(Arc::new(s.device.fork())).unwrap_or_default();
+    let now: BTreeSet<u64> = s.file(ino).into_values().collect();
+    let only =
+        |c: u64| -> Vec<u64> { s.past_file(c, ino).into_values().filter(|b| !now.contains(b)).collect() };
+    snapshots.into_iter().map(only).find(|all| !all.is_empty()).unwrap_or_default()
+}
+
+/// Damage that some volumes have a place for: of nodes, and in snapshots, mended in them.
+const PAST: &[(&str, Damage)] = &[
+    // With right checksums: nothing but a repair keeps a cleaner from bringing the old bytes back.
+    ("map", |s| {
+        let walked = Tree::open(&s.device, Moment::Latest).and_then(|t| t.walk()).unwrap_or_default();
+        let roots =
+            walked.iter().filter(|w| w.attributes.is_regular()).map(|w| s.inode(w.attributes.ino).bmap);
+        let deep = |root: &[u8; 56]| btree::is_btree(root) && Node::root(root).level() > 1;
+        if let Some(root) = roots.collect::<Vec<_>>().into_iter().find(deep) {
+            let block = s.place_of(Node::root(&root).ptr(0));
+            s.patch(block, |b| b[16..].fill(0));
+        }
+    }),
+    ("directory of a snapshot", |s| past_blocks(s, 2).first().into_iter().for_each(|b| noise(s, *b))),
+    // Descriptor, bitmap, and the first inodes with the root directory's.
+    ("counts of a snapshot's inode file", |s| {
+        past_blocks(s, 6).first().into_iter().for_each(|b| noise(s, *b));
+    }),
+    ("bits of a snapshot's inode file", |s| {
+        past_blocks(s, 6).get(1).into_iter().for_each(|b| noise(s, *b));
+    }),
+    ("inodes of a snapshot", |s| past_blocks(s, 6).get(2).into_iter().for_each(|b| noise(s, *b))),
+    ("more inodes of a snapshot", |s| past_blocks(s, 6).last().into_iter().for_each(|b| noise(s, *b))),
+];
+
 struct Case {
     name: String,
     broken: MemoryDevice,
@@ -99,6 +134,15 @@ fn cases(volumes: &[&'static str]) -> Vec<Case> {
                 options,
                 shown: Vec::new(),
             });
+        }
+        for (what, damage) in PAST {
+            let mut s = Surgeon::golden(volume);
+            damage(&mut s);
+            if check(&s.device, &CheckOptions::default()).is_clean() {
+                continue;
+            }
+            let name = format!("{volume}, {what}");
+            all.push(Case { name, broken: s.device, options: options(), shown: Vec::new() });
         }
         let sound = Surgeon::golden(volume);
         let every = silt_engine::mend::snapshots(Arc::new(sound.device.fork())).unwrap_or_default();
@@ -148,6 +192,8 @@ pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
         let made = plan(Arc::new(case.broken.fork()), &case.options)?;
         if errors(&made.after) > 0 || made.is_empty() {
             println!("{}: {} errors are left, {:?}", case.name, errors(&made.after), made.stopped);
+            made.rounds.iter().for_each(|r| println!("  {:?}: {}", r.classes, r.done.join("; ")));
+            made.after.errors().take(8).for_each(|f| println!("  left: {f}"));
             bad += 1;
             continue;
         }
@@ -165,7 +211,7 @@ pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
         let copy: Arc<dyn silt_device::Device> = Arc::new(mended.fork());
         let mut target = FsTarget::open(copy, silt_fs::Options::default(), NOW + 1000)?;
         let mut read: Trees = snapshot_trees(&mut target, &snapshots)?;
-        read.live = target.manifest(Tree::Live, Columns::ALL).map_err(|e| anyhow!(e))?;
+        read.live = target.manifest(ModelTree::Live, Columns::ALL).map_err(|e| anyhow!(e))?;
         let mut probes = golden::probes(&mut target, FsTree::Live)?;
         for c in snapshots.values() {
             target.fs.volume_mut().open_view(silt_format::Cno(*c))?;

@@ -22,6 +22,7 @@ use crate::failure::{Failure, Result, complain};
 use crate::interrupt::Interruptible;
 use crate::output::Output;
 use crate::progress::Stages;
+use crate::signatures;
 
 /// Nothing was found.
 const SOUND: u8 = 0;
@@ -170,7 +171,16 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     let watch = Interruptible::with_code((Stages::new(asked.progress != Some(0)), completion), CANCELLED);
     let device = open(path)?;
     if silt_verify::is_no_volume(&device) {
-        return Err(check::no_volume(path).into());
+        // What another file system has made its own since is not taken for a volume that has lost its super blocks.
+        if !asked.yes || signatures::find(&device)?.is_some() {
+            return Err(check::no_volume(path).into());
+        }
+        drop(device);
+        let mut out = Output::new();
+        out.line(format!("{}: both super blocks are lost", path.display()))?;
+        let code = mend(asked, path, &mut out, &watch)?;
+        out.finish()?;
+        return Ok(code);
     }
     let name = path.display();
     let quick = asked.preen && !asked.force;
@@ -187,7 +197,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     let report = silt_verify::check_watched(&device, &options, &watch);
     let impacts = silt_verify::explain(&device, &options, &report, &watch);
     let stopped = watch.stop();
-    drop(watch);
+    let watch = watch.quiet();
     let errors = check::errors(&report);
     let mut out = Output::new();
     check::text(&mut out, &report, &impacts, asked.verbose)?;
@@ -209,7 +219,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     }
     out.line(check::summary(&name.to_string(), &report, errors, false))?;
     drop(device);
-    let code = mend(asked, path, &mut out)?;
+    let code = mend(asked, path, &mut out, &watch)?;
     out.finish()?;
     Ok(code)
 }
@@ -237,7 +247,7 @@ const HARMLESS: &[&str] = &[
 
 /// What is done about what was found. The one place where a repair is begun; the exit code then says whether anything
 /// is left.
-fn mend(asked: &Asked, path: &Path, out: &mut Output) -> Result<u8> {
+fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch) -> Result<u8> {
     let hint = "run silt check for the whole picture, and silt repair --dry-run for what can be mended";
     if asked.only_look || !(asked.yes || asked.preen) {
         out.line(hint)?;
@@ -252,14 +262,33 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output) -> Result<u8> {
         cache_bytes: 64 << 20,
         ..silt_repair::Options::default()
     };
-    let plan = silt_repair::plan(device.clone(), &options).map_err(repair::failed)?;
+    let plan = match silt_repair::plan_watched(device.clone(), &options, watch) {
+        Err(silt_repair::Error::Stopped) => {
+            out.line(format!("{}: ended before it was done; nothing was written", path.display()))?;
+            return Ok(CANCELLED);
+        }
+        Err(silt_repair::Error::Hopeless(_)) if silt_verify::is_no_volume(&*device) => {
+            return Err(check::no_volume(path).into());
+        }
+        made => made.map_err(repair::failed)?,
+    };
+    if let Some(words) = repair::unreached(&plan) {
+        out.line(words)?;
+    }
     let left = silt_repair::errors(&plan.after);
-    let harmless = left == 0 && plan.before.errors().all(|f| HARMLESS.contains(&f.id));
+    let harmless =
+        left == 0 && plan.unreached.is_none() && plan.before.errors().all(|f| HARMLESS.contains(&f.id));
     if plan.is_empty() || !(asked.yes || harmless) {
-        out.line("nothing was mended: not all of it can be, or not without losing something")?;
+        let why = if plan.no_space {
+            "no segment is free to mend in"
+        } else {
+            "not all of it can be, or not without losing something"
+        };
+        out.line(format!("nothing was mended: {why}"))?;
         out.line(hint)?;
         return Ok(LEFT);
     }
+    let mut saved = None;
     if asked.yes {
         let identity = repair::identity(&*device);
         let uuid = uuid::Uuid::from_bytes(identity);
@@ -272,8 +301,9 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output) -> Result<u8> {
             path.display(),
             file.display()
         ))?;
+        saved = Some(file);
     }
-    plan.apply(&*device).map_err(repair::failed)?;
+    repair::write(&plan, &*device, saved.as_deref(), path)?;
     for line in plan.rounds.iter().flat_map(|r| &r.done) {
         out.line(format!("mended: {line}"))?;
     }

@@ -93,7 +93,7 @@ fn row(s: &Segment) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::times::period;
 
     #[test]
     fn periods() {

@@ -15,8 +15,10 @@ use silt_repair::{Options, Plan, errors, plan_watched};
 use silt_verify::Watch;
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interruptible;
 use crate::output::{Output, printable};
 use crate::progress::Stages;
+use crate::signatures;
 use crate::size;
 
 /// Mend a damaged volume that nobody uses
@@ -52,6 +54,9 @@ pub struct Args {
     /// Keep the state before files are mended as a snapshot, with its damage
     #[arg(long)]
     keep: bool,
+    /// What becomes of file data that the device cannot read
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "keep")]
+    data: Unreadable,
     /// Cut damaged files out instead of putting older versions in their place
     #[arg(long)]
     cut: bool,
@@ -60,6 +65,15 @@ pub struct Args {
     json: bool,
     /// Image or device
     volume: PathBuf,
+}
+
+/// What becomes of file data that the device cannot read.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Unreadable {
+    /// It stays where it is: a bad sector may be read another time
+    Keep,
+    /// Zeroes take its place, in every moment that has it, and its segment becomes free
+    Zero,
 }
 
 #[derive(Serialize)]
@@ -76,6 +90,9 @@ struct Summary<'a> {
     rounds: Vec<Round<'a>>,
     bytes_written: u64,
     left: Vec<String>,
+    /// A newer checkpoint behind a broken log, which no mount finds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreached: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<&'a str>,
     applied: bool,
@@ -93,11 +110,20 @@ pub fn run(args: &Args) -> Result<()> {
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
     let device: Arc<dyn Device> = Arc::new(device);
+    if silt_verify::is_no_volume(&*device)
+        && let Some(other) = signatures::find(&*device)?
+    {
+        let message =
+            format!("{} holds {other} and no super block of a NILFS2 volume", args.volume.display());
+        return Err(ControlError::new(Kind::NotNilfs, message)
+            .hint("silt rescue copies out what is left of one")
+            .into());
+    }
     let options = options(args, &device)?;
-    let stages = Stages::new(args.json);
-    let plan = plan_watched(device.clone(), &options, &mut |what| stages.stage(what, 0));
-    drop(stages);
-    let plan = plan.map_err(failed)?;
+    // From here on the first Ctrl-C ends the planning; what is being written is written to its end.
+    let watch = Interruptible::new(Stages::new(args.json));
+    let plan = plan_watched(device.clone(), &options, &watch).map_err(failed)?;
+    let watch = watch.quiet();
     let gone_back = plan.rounds.iter().any(|r| r.classes.contains_key("roll-back"));
     if options.to_checkpoint.is_some()
         && !gone_back
@@ -108,8 +134,14 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.json {
         show(args, &plan)?;
     }
+    if plan.is_empty() && plan.no_space {
+        if args.json {
+            json(&plan, false)?;
+        }
+        return Err(no_space(errors(&plan.before)).into());
+    }
     let mut applied = false;
-    if !args.dry_run && !plan.is_empty() && go_on(args)? {
+    if !args.dry_run && !plan.is_empty() && go_on(args, &watch)? {
         if let Some(file) = &args.undo {
             let saved = undo::save(file, &*device, identity(&*device), plan.overlay())?;
             if !args.json {
@@ -118,7 +150,10 @@ pub fn run(args: &Args) -> Result<()> {
                 out.finish()?;
             }
         }
-        plan.apply(&*device).map_err(failed)?;
+        if watch.stop() {
+            return Err(Failure::Interrupted);
+        }
+        write(&plan, &*device, args.undo.as_deref(), &args.volume)?;
         applied = true;
     }
     if args.json {
@@ -126,6 +161,28 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let left = if applied { errors(&plan.after) } else { errors(&plan.before) };
     if left == 0 { Ok(()) } else { Err(Failure::Damaged) }
+}
+
+/// Nothing can be mended since every segment is in use.
+fn no_space(errors: u64) -> ControlError {
+    let what = format!("no segment is free to mend in: nothing is written, and {errors} errors are left");
+    ControlError::new(Kind::NoSpace, what).hint("silt rescue copies out what can be read")
+}
+
+/// Makes the writes of a plan. Where they fail, what was written so far is a repair that was cut off.
+pub(super) fn write(plan: &Plan, device: &dyn Device, undo: Option<&Path>, volume: &Path) -> Result<()> {
+    plan.apply(device).map_err(|e| {
+        let silt_repair::Error::Device(e) = e else { return failed(e) };
+        let e = ControlError::from(e);
+        let message = format!("the repair was cut off: {}", e.message);
+        let back = undo.map(|file| format!(", or take it back with --take-back {}", file.display()));
+        let hint = format!(
+            "run silt repair {} again when the device works{}",
+            volume.display(),
+            back.unwrap_or_default()
+        );
+        ControlError::new(e.kind, message).hint(hint).into()
+    })
 }
 
 fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
@@ -143,6 +200,7 @@ fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
         drop_snapshots: args.drop_snapshots,
         keep: args.keep,
         cut: args.cut,
+        zero_unreadable: args.data == Unreadable::Zero,
         now,
         seed: getrandom::u64().unwrap_or(now),
         cache_bytes: 64 << 20,
@@ -153,13 +211,26 @@ pub(super) fn failed(e: silt_repair::Error) -> Failure {
     match e {
         silt_repair::Error::Engine(e) => e.into(),
         silt_repair::Error::Device(e) => e.into(),
+        silt_repair::Error::Stopped => Failure::Interrupted,
         silt_repair::Error::Hopeless(what) => ControlError::new(Kind::Corrupt, what).into(),
     }
+}
+
+/// What is lost behind a broken log.
+pub(super) fn unreached(plan: &Plan) -> Option<String> {
+    let (base, newest) = plan.unreached?;
+    Some(format!(
+        "behind checkpoint {base} a log is broken: what was written after it, up to checkpoint {newest}, is lost to \
+         every mount, and to a repair; silt rescue shows it and copies it out: do that first"
+    ))
 }
 
 fn show(args: &Args, plan: &Plan) -> Result<()> {
     let mut out = Output::new();
     let volume = args.volume.display();
+    if let Some(words) = unreached(plan) {
+        out.line(words)?;
+    }
     if plan.rounds.is_empty() && errors(&plan.before) == 0 {
         out.line(format!("{volume}: nothing to mend"))?;
         return out.finish();
@@ -194,6 +265,7 @@ fn json(plan: &Plan, applied: bool) -> Result<()> {
         rounds: plan.rounds.iter().map(|r| Round { classes: &r.classes, done: &r.done }).collect(),
         bytes_written: plan.bytes(),
         left: plan.after.errors().take(100).map(ToString::to_string).collect(),
+        unreached: plan.unreached.map(|(_, newest)| newest),
         stopped: plan.stopped.as_deref(),
         applied,
     })?;
@@ -201,7 +273,7 @@ fn json(plan: &Plan, applied: bool) -> Result<()> {
 }
 
 /// Asks, unless that was answered on the command line.
-fn go_on(args: &Args) -> Result<bool> {
+fn go_on(args: &Args, watch: &impl Watch) -> Result<bool> {
     if args.yes {
         return Ok(true);
     }
@@ -214,6 +286,9 @@ fn go_on(args: &Args) -> Result<bool> {
     let asked = write!(to, "Go on? [y/N] ").and_then(|()| to.flush());
     let mut answer = String::new();
     let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
+    if watch.stop() {
+        return Err(Failure::Interrupted);
+    }
     Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 

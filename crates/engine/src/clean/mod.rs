@@ -140,8 +140,11 @@ impl Volume {
     pub fn begin_cleaning(&mut self, cleaning: Cleaning, now: u64) -> Result<Cleaned> {
         self.ready_to_begin()?;
         self.check_still_so(&cleaning)?;
+        self.check_room_for_checkpoint()?;
         self.check_room(&cleaning)?;
         self.touch(&cleaning)?;
+        // From here on nothing may stop it before the moves are under way: what they leave is free.
+        let begun = self.begun()?;
         let mut done = Cleaned::default();
         for period in cleaning.periods() {
             done.checkpoints += self.delete_checkpoints(period)?.0;
@@ -157,7 +160,10 @@ impl Volume {
         }
         done.moved = cleaning.live.len() as u64;
         let moves = self.moves(cleaning.live);
-        self.begin_moving(moves, now)?;
+        self.begin_moving(moves, begun, now);
+        if let Some(k) = &mut self.construction {
+            k.cleaning = true;
+        }
         Ok(done)
     }
 

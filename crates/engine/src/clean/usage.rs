@@ -9,11 +9,11 @@ use silt_format::dat::{DatEntry, LIVE};
 use silt_format::palloc::Kind;
 use silt_format::{BlockNr, Geometry, SegNr};
 
+use crate::Result;
 use crate::bmap;
 use crate::live::Keep;
 use crate::meta::{NodeReader, Physical};
 use crate::volume::Volume;
-use crate::Result;
 
 /// Blocks of a segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,11 +110,11 @@ impl Volume {
         let dat = &self.dat;
         let layout = dat.palloc.layout;
         let Some(entries) = dat.file.block(&self.store, &Physical, key)? else { return Ok(()) };
-        let bitmap = dat.file.block(&self.store, &Physical, layout.bitmap_block(layout.group(numbers.start)))?;
+        let bitmap =
+            dat.file.block(&self.store, &Physical, layout.bitmap_block(layout.group(numbers.start)))?;
         for nr in numbers {
             let bit = layout.bit(nr);
-            let taken =
-                bitmap.as_ref().and_then(|b| b.get(bit / 8)).is_some_and(|b| b >> (bit % 8) & 1 == 1);
+            let taken = bitmap.as_ref().and_then(|b| b.get(bit / 8)).is_some_and(|b| b >> (bit % 8) & 1 == 1);
             let Ok(e) = DatEntry::read(&entries, layout.entry(nr).byte) else { continue };
             if !taken || e.blocknr.get() == 0 {
                 continue;

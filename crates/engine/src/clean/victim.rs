@@ -43,8 +43,7 @@ impl Victim {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: &Geometry, info: &SegmentInfo) -> Self {
         let segment = SegNr(info.segment);
         let walk = SegmentWalk::new(device.clone(), geometry, segment, u64::from(info.blocks));
-        let taken =
-            Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None };
+        let taken = Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None };
         let geometry = *geometry;
         Victim { device, geometry, walk, taken, logs: HashMap::new(), left: 0, ended: false }
     }
@@ -147,12 +146,8 @@ impl Victim {
         let mut rest = wanted;
         let mut buffer = Vec::new();
         while let Some(first) = rest.first() {
-            let n = rest
-                .iter()
-                .zip(first.at.0..)
-                .take(most)
-                .take_while(|(block, at)| block.at.0 == *at)
-                .count();
+            let n =
+                rest.iter().zip(first.at.0..).take(most).take_while(|(block, at)| block.at.0 == *at).count();
             let (run, after) = rest.split_at(n);
             rest = after;
             buffer.resize(n * bs, 0);

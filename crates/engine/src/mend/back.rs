@@ -14,7 +14,7 @@ use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 use super::bits::Bits;
 use super::mapped::Whole;
 use crate::ifile::IFile;
-use crate::inode::Inode;
+use crate::inode::{self, Inode};
 use crate::meta::Physical;
 use crate::volume::Volume;
 use crate::{At, Error, Result};
@@ -26,6 +26,10 @@ impl Volume {
     /// The ends and beginnings of lives when `then` takes the place of `now`.
     fn exchange(&mut self, now: &Bits, then: &Bits) -> Result<(u64, u64)> {
         let (mut die, mut live) = (0, 0);
+        if self.dat.past.is_some() {
+            self.take_into_past(then)?;
+            return Ok((die, live));
+        }
         for v in now.iter().filter(|v| !then.contains(*v)) {
             match self.dat.end(&mut self.store, VBlockNr(v), self.cno, false) {
                 Ok(()) => die += 1,
@@ -104,8 +108,9 @@ impl Volume {
         let entry = self.cpfile.get(&self.store, &self.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
         let ifile = IFile::new(&self.store.geometry, entry.ifile_inode)?;
         let raw = ifile.get(&self.store, &self.dat, ino)?;
-        raw.check().at(|| format!("inode {ino} of checkpoint {c}"))?;
-        if raw.links_count.get() == 0 {
+        inode::check(&self.store.geometry, &raw).at(|| format!("inode {ino} of checkpoint {c}"))?;
+        let root = ino != Ino::ROOT || raw.file_type() == 0o040_000;
+        if raw.links_count.get() == 0 || !root {
             return Err(Error::NoInode(ino.0));
         }
         let mut then = Whole::default();
@@ -144,7 +149,7 @@ impl Volume {
     /// Puts an inode back to its newest older version that is whole and another one than the present. Returns
     /// the checkpoint that has it.
     pub(crate) fn restore_newest(&mut self, ino: Ino, present: Option<RawInode>) -> Option<Cno> {
-        for (c, ifile) in self.ifiles() {
+        for (c, ifile) in self.other_ifiles() {
             let Ok(raw) = ifile.get(&self.store, &self.dat, ino) else { continue };
             let same =
                 present.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
@@ -201,20 +206,8 @@ impl Volume {
         let (blocks, nodes) = self.current_blocks(ino, end_of_log);
         raw.bmap = [0; 56];
         raw.blocks = 0.into();
-        let mut inode = Inode::load(ino, &raw);
-        let (mut n, max) = (0, self.store.geometry.max_key());
-        let mut change = self.change();
-        for (offset, v) in blocks.into_iter().filter(|(offset, _)| *offset <= max) {
-            change.adopt(&mut inode.map, offset, v)?;
-            n += 1;
-        }
-        for v in nodes.iter() {
-            self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
-        }
-        (inode.dirty, inode.needs_checkpoint) = (true, true);
-        self.inodes.insert(ino.0, Box::new(inode));
-        self.dirty.insert(ino.0);
-        Ok(n)
+        let inode = Inode::load(ino, &raw);
+        self.put_together(inode, blocks, &nodes)
     }
 
     /// The current ifile from what logs have of it, where no checkpoint entry names it: its blocks are those that
@@ -232,8 +225,12 @@ impl Volume {
         Ok(ifile)
     }
 
-    /// Blocks of a file by offset, and its nodes, that logs have and the DAT says are current there.
-    fn current_blocks(&self, ino: Ino, end_of_log: (SegNr, u64)) -> (BTreeMap<u64, VBlockNr>, Bits) {
+    /// Blocks of a file by offset, and its nodes, that logs have and that live in the tree at hand.
+    pub(crate) fn current_blocks(
+        &self,
+        ino: Ino,
+        end_of_log: (SegNr, u64),
+    ) -> (BTreeMap<u64, VBlockNr>, Bits) {
         let mut blocks: BTreeMap<u64, (Age, VBlockNr)> = BTreeMap::new();
         let mut nodes = Bits::default();
         self.each_record(end_of_log, |log, p, at| {
@@ -246,7 +243,7 @@ impl Volume {
                 return;
             }
             let Ok(e) = self.dat.entry(&self.store, v) else { return };
-            if e.blocknr.get() != at || e.end.get() != LIVE {
+            if e.blocknr.get() != at || !self.is_of_tree(e.start.get(), e.end.get()) {
                 return;
             }
             let Some(offset) = offset else {

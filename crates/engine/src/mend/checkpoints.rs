@@ -300,7 +300,12 @@ impl Volume {
     /// Counts the inodes and blocks of checkpoints again.
     pub(crate) fn mend_tree_counts(&mut self, which: &BTreeSet<u64>) -> Result<Vec<String>> {
         let mut said = Vec::new();
-        for c in which {
+        // Checkpoints of one tree have the same counts.
+        let all = self.cpfile.every(&self.store, &self.dat);
+        let trees: BTreeSet<[u8; 56]> =
+            all.iter().filter(|e| which.contains(&e.cno.get())).map(|e| e.ifile_inode.bmap).collect();
+        let alike = all.iter().filter(|e| trees.contains(&e.ifile_inode.bmap)).map(|e| e.cno.get());
+        for c in &alike.collect::<BTreeSet<u64>>() {
             let Some(e) = self.cpfile.get(&self.store, &self.dat, Cno(*c))? else { continue };
             let ifile = IFile::new(&self.store.geometry, e.ifile_inode)?;
             let (inodes, blocks) = self.count_tree_of(&ifile)?;

@@ -3,28 +3,74 @@
 use std::collections::BTreeSet;
 
 use silt_format::btree::Node;
-use silt_format::{BlockNr, Ino, SegNr};
+use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
 
 use super::bits::Bits;
 use super::mapped::{Mappers, Role};
 use super::moves::Moved;
 use crate::Result;
+use crate::block;
+use crate::ifile::IFile;
 use crate::meta::Physical;
 use crate::volume::Volume;
 
+/// What becomes of segments that are emptied.
+#[derive(Default)]
+pub(crate) struct Evacuated {
+    /// What has to be moved.
+    pub moved: Vec<Moved>,
+    /// Segments that nothing holds back.
+    pub free: BTreeSet<u64>,
+    /// Files whose blocks are moved unverified.
+    pub suspects: BTreeSet<u64>,
+    /// Blocks of file data, as inode and offset, that cannot be read and are zeroes from now on.
+    pub zeroed: BTreeSet<(u64, u64)>,
+    /// Those that cannot be read and stay.
+    pub unreadable: BTreeSet<(u64, u64)>,
+}
+
+/// Files whose blocks are listed in words; of more they are counted.
+const LISTED: usize = 100;
+
+impl Evacuated {
+    /// What cannot be read, in words.
+    pub(crate) fn words(&self, g: &Geometry) -> Vec<String> {
+        let mut said = Vec::new();
+        let kinds = [
+            (&self.zeroed, "cannot be read: they are zeroes from now on"),
+            (&self.unreadable, "cannot be read and stay where they are"),
+        ];
+        for (blocks, what) in kinds {
+            let all: Vec<_> = blocks.iter().copied().collect();
+            let runs: Vec<_> = all.chunk_by(|a, b| a.0 == b.0 && a.1.checked_add(1) == Some(b.1)).collect();
+            for run in runs.iter().take(LISTED) {
+                let (Some((ino, first)), Some((_, last))) = (run.first(), run.last()) else { continue };
+                let byte = |offset: u64| offset.saturating_mul(g.block_size.into());
+                let (from, to) = (byte(*first), byte(last.saturating_add(1)).saturating_sub(1));
+                said.push(format!("inode {ino}: bytes {from} to {to} {what}"));
+            }
+            if runs.len() > LISTED {
+                said.push(format!("and {} more ranges of bytes {what}", runs.len() - LISTED));
+            }
+        }
+        said
+    }
+}
+
 impl Volume {
-    /// Makes everything that is wanted of these segments part of the next logs. Returns what has to be moved,
-    /// those segments that nothing holds back, and the inodes whose blocks are moved unverified.
+    /// Makes everything that is wanted of these segments part of the next logs; with `zero`, zeroes in the place of
+    /// file data that cannot be read, in every checkpoint that has it.
     pub(crate) fn evacuate(
         &mut self,
         segments: &BTreeSet<u64>,
         already: &Bits,
-    ) -> Result<(Vec<Moved>, BTreeSet<u64>, BTreeSet<u64>)> {
+        zero: bool,
+    ) -> Result<Evacuated> {
         let g = self.store.geometry;
         let segment = |block: u64| g.segment_of(BlockNr(block)).0;
         let inside = |block: u64| g.holds(BlockNr(block)) && segments.contains(&segment(block));
-        let mut free: BTreeSet<u64> =
-            segments.iter().copied().filter(|s| *s < g.nsegments && *s != self.cursor.next.0).collect();
+        let free = segments.iter().copied().filter(|s| *s < g.nsegments && *s != self.cursor.next.0);
+        let mut out = Evacuated { free: free.collect(), ..Evacuated::default() };
         let mut wanted = Bits::default();
         let mut places = Vec::new();
         let unknown = self.each_entry(|v, e| {
@@ -34,33 +80,32 @@ impl Volume {
             }
         })?;
         let mappers = self.mappers(wanted);
-        let (mut moved, mut suspects) = (Vec::new(), BTreeSet::new());
         for (v, block) in places {
             if already.contains(v) {
                 continue;
             }
-            if !self.evacuate_one(v, block, &mappers, &mut moved, &mut suspects)? {
-                free.remove(&segment(block));
+            if !self.evacuate_one(v, block, &mappers, zero, &mut out)? {
+                out.free.remove(&segment(block));
             }
         }
-        self.evacuate_table(inside, segment, &mut free)?;
+        self.evacuate_table(inside, segment, &mut out.free)?;
         if unknown > 0 {
             // What is not seen cannot be moved.
-            free.clear();
+            out.free.clear();
         }
-        Ok((moved, free, suspects))
+        Ok(out)
     }
 
     /// Whether the block will be gone from its place.
     fn evacuate_one(
         &mut self,
         v: u64,
-        block: u64,
+        at: u64,
         mappers: &Mappers,
-        moved: &mut Vec<Moved>,
-        suspects: &mut BTreeSet<u64>,
+        zero: bool,
+        out: &mut Evacuated,
     ) -> Result<bool> {
-        let Some((_, ino, role)) = mappers.newest.get(&v).copied() else {
+        let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else {
             if !mappers.broken.is_empty() {
                 return Ok(false);
             }
@@ -75,19 +120,43 @@ impl Volume {
             Ino::CPFILE => &mut self.cpfile.file,
             Ino::SUFILE => &mut self.sufile.file,
             _ => {
-                let Ok(bytes) = self.store.read(silt_device::Kind::Data, BlockNr(block)) else {
-                    return Ok(false);
-                };
                 let offset = if let Role::Data(key) = role { Some(key) } else { None };
-                moved.push(Moved { v, ino, offset, bytes });
-                if ino != Ino::IFILE {
-                    suspects.insert(ino.0);
-                }
+                let bytes = match (self.store.read(silt_device::Kind::Data, BlockNr(at)), offset) {
+                    (Ok(bytes), _) => {
+                        if ino != Ino::IFILE {
+                            out.suspects.insert(ino.0);
+                        }
+                        bytes
+                    }
+                    // Directories and symlinks are mended as such.
+                    (Err(_), Some(offset)) if self.is_regular(ino, newest) => {
+                        if !zero {
+                            out.unreadable.insert((ino.0, offset));
+                            return Ok(false);
+                        }
+                        out.zeroed.insert((ino.0, offset));
+                        block::zeroed(self.store.geometry.bs())
+                    }
+                    (Err(_), _) => return Ok(false),
+                };
+                out.moved.push(Moved { v, ino, offset, bytes });
                 return Ok(true);
             }
         };
         // Of these only the newest version counts: writing a block anew writes the nodes above it, too.
         Ok(file.block_mut(&self.store, &self.dat, key, |_| {}).is_ok())
+    }
+
+    /// Whether an inode is a regular file in the current tree (`u64::MAX`) or at a checkpoint.
+    fn is_regular(&self, ino: Ino, c: u64) -> bool {
+        let of = |ifile: &IFile| ifile.get(&self.store, &self.dat, ino).ok();
+        let raw = if c == u64::MAX {
+            of(&self.ifile)
+        } else {
+            let entry = self.cpfile.get(&self.store, &self.dat, Cno(c)).ok().flatten();
+            entry.and_then(|e| IFile::new(&self.store.geometry, e.ifile_inode).ok()).and_then(|i| of(&i))
+        };
+        raw.is_some_and(|raw| raw.file_type() == 0o100_000)
     }
 
     fn evacuate_table(

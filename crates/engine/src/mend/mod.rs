@@ -8,6 +8,7 @@
 //! everything that claims a block ([`usage`]). Until the super blocks point at the new checkpoint, the volume is
 //! what it was. The volume must not be in use.
 
+mod assemble;
 mod back;
 mod bits;
 mod checkpoints;
@@ -16,6 +17,7 @@ mod inodes;
 mod mapped;
 mod moves;
 mod nodes;
+mod past;
 mod records;
 mod start;
 mod table;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 
 use silt_device::Device;
 use silt_format::super_block::{self as sb, STATE_ERROR, STATE_VALID};
-use silt_format::{Cno, Ino, SegNr};
+use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 
 use crate::cpfile::CpFile;
 use crate::dat::Dat;
@@ -38,10 +40,14 @@ use crate::sufile::SuFile;
 use crate::supers;
 use crate::volume::{OpenOptions, Parts, Volume};
 use crate::{Error, Result};
-pub use start::{accept, checkpoint_at, cursor_of, leads, newer_logs, newest, snapshots};
+pub use assemble::Attributes;
+pub use start::{
+    accept, checkpoint_at, checkpoints, cursor_of, leads, newer_logs, newest, reaches, snapshots,
+};
 
 use bits::Bits;
 use moves::Moved;
+pub(crate) use past::Aside;
 
 /// What to mend. Everything is looked at that is named; the segment usage file always.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +72,8 @@ pub struct Wounds {
     pub bad_nodes: BTreeSet<u64>,
     /// Segments with logs that do not verify.
     pub segments: BTreeSet<u64>,
+    /// Of those segments, put zeroes in the place of file data that cannot be read.
+    pub zero_unreadable: bool,
     /// Counts and reserved bits of the ifile.
     pub ifile: bool,
     /// Bits of the ifile: inodes that are taken, or are not.
@@ -78,6 +86,8 @@ pub struct Wounds {
     pub back: Option<u64>,
     /// The newest checkpoint becomes a snapshot first.
     pub keep: bool,
+    /// An older checkpoint becomes a snapshot.
+    pub snapshot: Option<u64>,
     /// The mark that an error was met is taken away.
     pub clear_error: bool,
 }
@@ -90,6 +100,7 @@ pub struct Mender {
     moved: Vec<Moved>,
     empty: BTreeSet<u64>,
     end_of_log: (SegNr, u64),
+    past: past::Written,
 }
 
 impl Mender {
@@ -136,7 +147,14 @@ impl Mender {
                 said.push("synced data behind the newest checkpoint is left out".into());
             }
         }
-        let mut mender = Mender { volume, said, moved: Vec::new(), empty: BTreeSet::new(), end_of_log };
+        let mut mender = Mender {
+            volume,
+            said,
+            moved: Vec::new(),
+            empty: BTreeSet::new(),
+            end_of_log,
+            past: past::Written::default(),
+        };
         mender.moved.append(&mut moved);
         mender.mend_rest(wounds)?;
         Ok(mender)
@@ -148,28 +166,80 @@ impl Mender {
             self.said.extend(v.mend_checkpoints(&wounds.drop)?);
         }
         self.said.extend(v.mend_tree_counts(&wounds.counts)?);
+        let mut stale = self.stale_segments();
+        stale.retain(|s| !wounds.segments.contains(s));
         if !wounds.segments.is_empty() {
-            let mut already = Bits::default();
-            self.moved.iter().for_each(|m| {
-                already.insert(m.v);
-            });
-            let (moved, empty, suspects) = v.evacuate(&wounds.segments, &already)?;
+            let out = self.empty_segments(&wounds.segments, wounds.zero_unreadable)?;
             self.said.push(format!(
                 "{} blocks of {} segments whose logs do not verify are moved as they are; they belong to {} files",
-                moved.len(),
+                out.0,
                 wounds.segments.len(),
-                suspects.len()
+                out.1
             ));
-            self.moved.extend(moved);
-            self.empty = empty;
         }
+        if !stale.is_empty() {
+            self.empty_segments(&stale, false)?;
+            self.said.push(format!("{} segments that hold damaged nodes are emptied", stale.len()));
+        }
+        let v = &mut self.volume;
         if wounds.keep {
             let c = Cno(v.last.cno);
             v.cpfile.set_snapshot(&v.store, &v.dat, c)?;
             self.said.push(format!("checkpoint {c}, the state before, is kept as a snapshot"));
         }
+        if let Some(c) = wounds.snapshot
+            && v.cpfile.get(&v.store, &v.dat, Cno(c))?.is_some_and(|e| !e.is_snapshot())
+        {
+            v.cpfile.set_snapshot(&v.store, &v.dat, Cno(c))?;
+            self.said.push(format!(
+                "checkpoint {c}, the newest that is whole, becomes a snapshot; silt chcp cp {c} makes it a plain one"
+            ));
+        }
         if let Some(c) = wounds.back {
             self.said.push(v.roll_back(Cno(c))?);
+        }
+        self.mend_ifile(wounds)
+    }
+
+    /// Has what is wanted of segments moved. How many blocks, and of how many files they are.
+    fn empty_segments(&mut self, segments: &BTreeSet<u64>, zero: bool) -> Result<(usize, usize)> {
+        let mut already = Bits::default();
+        self.moved.iter().for_each(|m| {
+            already.insert(m.v);
+        });
+        let out = self.volume.evacuate(segments, &already, zero)?;
+        self.said.extend(out.words(&self.volume.store.geometry));
+        let counts = (out.moved.len() - out.zeroed.len(), out.suspects.len());
+        self.moved.extend(out.moved);
+        self.empty.extend(out.free);
+        Ok(counts)
+    }
+
+    /// Segments from which nodes are on their way elsewhere with other bytes, some of them: a cleaner that goes by the
+    /// records there would bring the old bytes back.
+    fn stale_segments(&self) -> BTreeSet<u64> {
+        let v = &self.volume;
+        let at = |m: &Moved| v.dat.entry(&v.store, VBlockNr(m.v)).ok().map(|e| BlockNr(e.blocknr.get()));
+        let nodes = self.moved.iter().filter(|m| m.offset.is_none());
+        let places = nodes.filter_map(at).filter(|at| v.store.geometry.holds(*at));
+        places.map(|at| v.store.geometry.segment_of(at).0).take(past::SEGMENTS).collect()
+    }
+
+    /// Bits, counts and lost blocks of the inode file of the tree at hand.
+    fn mend_ifile(&mut self, wounds: &Wounds) -> Result<()> {
+        let v = &mut self.volume;
+        let layout = v.ifile.palloc.layout;
+        let lost = wounds.lost_inodes.iter().map(|i| layout.entry(*i).block);
+        let lost: BTreeSet<u64> = lost.chain(wounds.ifile_blocks.iter().copied()).collect();
+        for offset in &lost {
+            v.ifile.file.data.insert(*offset, crate::block::zeroed(v.store.geometry.bs()));
+            self.said.push(format!("block {offset} of the inode file is made anew"));
+        }
+        if wounds.ifile {
+            let n = v.mend_inode_bits(&lost)?;
+            if n > 0 {
+                self.said.push(format!("{n} bits of the inode file are set to what its entries say"));
+            }
         }
         for (nr, taken) in &wounds.bits {
             let palloc = v.ifile.palloc;
@@ -181,12 +251,6 @@ impl Mender {
                 }
                 self.said.push(format!("inode number {nr} is {}", if *taken { "taken" } else { "free" }));
             }
-        }
-        let layout = v.ifile.palloc.layout;
-        let lost = wounds.lost_inodes.iter().map(|i| layout.entry(*i).block);
-        for offset in &lost.chain(wounds.ifile_blocks.iter().copied()).collect::<BTreeSet<u64>>() {
-            v.ifile.file.data.insert(*offset, crate::block::zeroed(v.store.geometry.bs()));
-            self.said.push(format!("block {offset} of the inode file is made anew"));
         }
         if wounds.ifile {
             let palloc = v.ifile.palloc;
@@ -204,18 +268,26 @@ impl Mender {
         Ok(())
     }
 
-    /// Puts an inode back to its newest older version that is whole and another than the present; the checkpoint
-    /// that has it, if there is one. Where the present is `doubted`, it says nothing of which file it was.
-    pub fn restore(&mut self, ino: Ino, doubted: bool) -> Option<Cno> {
+    /// Puts an inode back to its newest older version that is whole and another than the present; in a past tree,
+    /// to the nearest version. The checkpoint that has it, if there is one, and whether that is later than the tree
+    /// at hand. Where the present is `doubted`, it says nothing of which file it was.
+    pub fn restore(&mut self, ino: Ino, doubted: bool) -> Option<(Cno, bool)> {
         let v = &mut self.volume;
         let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
-        v.restore_newest(ino, present)
+        let later = v.dat.past.map_or(v.cno, |(_, to)| to);
+        v.restore_newest(ino, present).map(|c| (c, c >= later))
     }
 
     /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number
     /// of its data blocks.
     pub fn rebuild(&mut self, ino: Ino) -> Result<u64> {
         self.volume.rebuild_inode(ino, self.end_of_log)
+    }
+
+    /// Puts an inode together from what logs have of it and what other checkpoints say of it; where its attributes
+    /// come from. `None`: nothing is left of it.
+    pub fn assemble(&mut self, ino: Ino) -> Result<Option<Attributes>> {
+        self.volume.assemble_inode(ino, self.end_of_log)
     }
 
     /// Makes the entries of all inodes but `doubted` such that they can be opened, as far as that can be told;
@@ -245,6 +317,17 @@ impl Mender {
     pub fn clear_inode(&mut self, ino: Ino) -> Result<()> {
         let v = &mut self.volume;
         v.ifile.change(&v.store, &v.dat, ino, |entry| entry.fill(0))
+    }
+
+    /// Gives an inode the generation that it has at a checkpoint, or, while a past tree is mended, in the current one.
+    pub fn take_generation(&mut self, ino: Ino, c: Option<Cno>) -> Result<u32> {
+        let v = &mut self.volume;
+        let entry = c.map(|c| v.cpfile.get(&v.store, &v.dat, c)).transpose()?.flatten();
+        let then = entry.map(|e| IFile::new(&v.store.geometry, e.ifile_inode)).transpose()?;
+        let ifile = then.as_ref().or(v.aside.as_ref().map(|a| &a.ifile)).unwrap_or(&v.ifile);
+        let generation = ifile.get(&v.store, &v.dat, ino)?.generation.get();
+        v.attr_mut(ino)?.generation = generation;
+        Ok(generation)
     }
 
     /// Counts an inode's blocks again.

@@ -46,7 +46,10 @@ impl Volume {
                 let fi_cno = if single { Cno(0) } else { Cno(e.start.get()) };
                 self.store.forget(Key::Virtual(m.v));
                 self.store.launch(Key::Virtual(m.v), m.bytes.clone());
-                items.push((Item { ino: m.ino, fi_cno, info, content: Content::Ready(m.bytes), moved: true }, e));
+                items.push((
+                    Item { ino: m.ino, fi_cno, info, content: Content::Ready(m.bytes), moved: true },
+                    e,
+                ));
             }
             items.sort_by_key(|(i, _)| (i.ino, i.fi_cno, !i.info.is_data()));
             let mut log = self.open_log(&mut k, LOG_BLOCKS)?;

@@ -1,6 +1,6 @@
 //! Where to begin: what the super blocks lead to, and what there is when they lead nowhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::Device;
@@ -21,13 +21,30 @@ pub(crate) fn find(device: &dyn Device, g: &Geometry, supers: &mut Supers) -> Re
 /// The newest log of the volume whose summary and super root verify; what else is in it may be damaged.
 pub fn newest(device: &dyn Device, g: &Geometry) -> Option<LastLog> {
     let mut best: Option<LastLog> = None;
-    for s in (0..g.nsegments).map(SegNr) {
-        each_root(device, g, s, |at, h| {
+    let mut end: Option<(u64, u64, u64)> = None;
+    let mut look = |s: SegNr, expected: Option<u64>, end: &mut Option<(u64, u64, u64)>| {
+        each_sound(device, g, s, expected, |at, h, root| {
             let new = LastLog { pseg: at, seq: h.seq.get(), cno: h.cno.get() };
-            if best.is_none_or(|b| (b.seq, b.pseg) < (new.seq, new.pseg)) {
+            *end = (*end).max(Some((new.seq, at, h.next.get())));
+            if root && best.is_none_or(|b| (b.seq, b.pseg) < (new.seq, new.pseg)) {
                 best = Some(new);
             }
         });
+    };
+    for s in (0..g.nsegments).map(SegNr) {
+        look(s, None, &mut end);
+    }
+    // The log may go on in segments whose first log is lost.
+    for _ in 0..g.nsegments {
+        let Some((seq, at, next)) = end else { break };
+        let next = BlockNr(next);
+        if !g.holds(next) || g.segment_of(next) == g.segment_of(BlockNr(at)) {
+            break;
+        }
+        look(g.segment_of(next), Some(seq.wrapping_add(1)), &mut end);
+        if end.is_none_or(|(new, ..)| new == seq) {
+            break;
+        }
     }
     best
 }
@@ -74,15 +91,21 @@ fn sound(device: &dyn Device, g: &Geometry, at: BlockNr, end: u64) -> Option<Hea
     summary::summary_sum_matches(g.crc_seed, &h, &bytes).then_some(h)
 }
 
-/// Calls `f` for each log of a segment that ends in a sound super root, damaged logs between them passed over.
-fn each_root(device: &dyn Device, g: &Geometry, segment: SegNr, mut f: impl FnMut(u64, &Header)) {
+/// Calls `f` for each sound log of a segment, and whether it ends in a sound super root; damaged logs between them are
+/// passed over. In a segment without a first log nothing is looked for, unless it is `expected` to have a number.
+fn each_sound(
+    device: &dyn Device,
+    g: &Geometry,
+    segment: SegNr,
+    expected: Option<u64>,
+    mut f: impl FnMut(u64, &Header, bool),
+) {
     let end = g.segment_end(segment).0;
     let mut at = g.segment_start(segment).0;
-    let mut seq = None;
+    let mut seq = expected;
     while at + 1 < end {
         let sound = sound(device, g, BlockNr(at), end).filter(|h| seq.is_none_or(|s| s == h.seq.get()));
         let Some(h) = sound else {
-            // In a segment without a first log nothing is looked for.
             if seq.is_none() && at != g.segment_start(segment).0 {
                 return;
             }
@@ -90,9 +113,8 @@ fn each_root(device: &dyn Device, g: &Geometry, segment: SegNr, mut f: impl FnMu
             continue;
         };
         seq = Some(h.seq.get());
-        if h.has(summary::SR) && search::read_super_root(device, g, BlockNr(at), &h).is_ok() {
-            f(at, &h);
-        }
+        let root = h.has(summary::SR) && search::read_super_root(device, g, BlockNr(at), &h).is_ok();
+        f(at, &h, root);
         at += u64::from(h.nblocks.get());
     }
 }
@@ -104,9 +126,14 @@ pub fn cursor_of(block: &SuperBlock) -> LastLog {
 
 /// Whether a mount by this super block would find a super root.
 pub fn leads(device: &dyn Device, block: &SuperBlock) -> bool {
-    let Ok(g) = block.geometry(device.len()) else { return false };
+    reaches(device, block).is_some()
+}
+
+/// The newest checkpoint that a mount by this super block would find.
+pub fn reaches(device: &dyn Device, block: &SuperBlock) -> Option<u64> {
+    let g = block.geometry(device.len()).ok()?;
     let clean = block.state.get() & STATE_VALID != 0;
-    search::search_from(device, &g, cursor_of(block), clean).is_ok()
+    search::search_from(device, &g, cursor_of(block), clean).ok().map(|found| found.last.cno)
 }
 
 /// Whether something that counts follows the log a super block names: a checkpoint or synced data.
@@ -114,6 +141,14 @@ pub fn newer_logs(device: &dyn Device, block: &SuperBlock) -> bool {
     let Ok(g) = block.geometry(device.len()) else { return false };
     search::search_from(device, &g, cursor_of(block), false)
         .is_ok_and(|f| f.last.cno > block.last_cno.get() || f.tail.is_some())
+}
+
+/// Numbers of the checkpoints with what tells their trees apart, as far as the checkpoint file can be read.
+pub fn checkpoints(device: Arc<dyn Device>) -> Result<BTreeMap<u64, [u8; 56]>> {
+    let options = OpenOptions { read_only: true, norecovery: true, ..OpenOptions::default() };
+    let (v, _) = Volume::open(device, &options)?;
+    let all = v.cpfile.every(&v.store, &v.dat);
+    Ok(all.iter().map(|e| (e.cno.get(), e.ifile_inode.bmap)).collect())
 }
 
 /// Numbers of the snapshots, as far as the checkpoint file can be read.

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+mod interrupted;
+mod kept;
+mod limits;
+mod past;
 mod planted;
-/// Where the planted damage expects it.
-mod surgeon {
-    pub use silt_verify::surgeon::*;
-}
 mod whole;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::common::{checked, mends, options, say, tree};
-use silt_device::{Device, Event, MemoryDevice, Recorder};
+use crate::common::{both_lost, checked, mends, noise, options, say, snapshots, tree, trees, unmounted};
+use silt_device::{Device, MemoryDevice};
 use silt_format::BlockNr;
-use silt_format::super_block::{PRIMARY_OFFSET, STATE_VALID, SuperBlock, secondary_offset};
+use silt_format::super_block::{STATE_VALID, SuperBlock};
 use silt_repair::{Options, errors, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, golden};
@@ -17,21 +17,6 @@ fn sound_volumes_are_left_alone() {
         let made = plan(device, &options()).unwrap();
         assert!(made.is_empty() && made.rounds.is_empty(), "{name}:\n{}", say(&made));
     }
-}
-
-fn snapshots(device: &MemoryDevice) -> Vec<u64> {
-    silt_engine::mend::snapshots(Arc::new(device.fork())).unwrap_or_default().into_iter().collect()
-}
-
-fn noise(n: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed | 1;
-    let mut byte = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 32) as u8
-    };
-    (0..n).map(|_| byte()).collect()
 }
 
 /// Metadata blocks of a volume in turn are overwritten with noise: a sample of them, or every one with
@@ -73,12 +58,6 @@ fn noise_in_metadata_is_mended() {
         }
         assert!(failed.is_empty(), "{}:\n{}", failed.len(), failed.join("\n"));
     }
-}
-
-/// Every checkpoint that can be read, as it is read.
-fn trees(device: &MemoryDevice) -> Vec<(u64, std::collections::BTreeMap<Vec<u8>, u64>)> {
-    let last = checked(device).stats.last_cno;
-    (1..=last).filter_map(|c| Some((c, tree(device, Moment::Checkpoint(c))?))).collect()
 }
 
 #[test]
@@ -150,17 +129,6 @@ fn a_table_built_anew_has_no_more_blocks_than_before() {
     assert!(now <= used + 4, "{used} segments were in use, {now} are now\n{}", say(&after.plan));
 }
 
-/// As a clean unmount would have left it.
-fn unmounted(s: &mut Surgeon) {
-    let (log, cno) = (s.latest(), s.cno());
-    s.patch_super((true, true), |sb| {
-        sb.last_pseg = log.pos.0.into();
-        sb.last_seq = log.header.seq;
-        sb.last_cno = cno.into();
-        sb.state = (sb.state.get() | STATE_VALID).into();
-    });
-}
-
 /// A newer log that a power cut tore must not take the place of an older state that is whole.
 #[test]
 fn an_older_whole_state_is_preferred_to_a_torn_one() {
@@ -193,12 +161,6 @@ fn an_older_whole_state_is_preferred_to_a_torn_one() {
     assert!(before == tree(&s.device, Moment::Latest), "{}", say(&made));
 }
 
-fn both_lost(s: &mut Surgeon) {
-    for at in [PRIMARY_OFFSET, secondary_offset(s.device.len())] {
-        s.device.write_at(at, &[&[0; 1024]]).unwrap();
-    }
-}
-
 #[test]
 fn both_super_blocks_come_back_from_the_log() {
     for name in ["basic-4k", "basic-1k", "gc-4k", "cut-4k"] {
@@ -219,85 +181,4 @@ fn both_super_blocks_come_back_from_the_log() {
     }
     let nothing = plan(Arc::new(MemoryDevice::new(64 << 20)), &options());
     assert!(nothing.is_err() || nothing.unwrap().is_empty(), "of nothing nothing is made");
-}
-
-/// What is broken, and how.
-type Break = (&'static str, fn(&mut Surgeon));
-
-/// The power goes after every write of a repair: a second one finishes it.
-#[test]
-fn an_interrupted_repair_is_finished_by_the_next() {
-    let breaks: [Break; 9] = [
-        ("super block", |s| s.patch_super((true, false), |b| b.last_pseg = 3.into())),
-        ("both super blocks", both_lost),
-        ("segment usage", |s| {
-            let block = s.file(5)[&0];
-            s.patch_with(block, Sums::None, |b| b.copy_from_slice(&noise(b.len(), 3)));
-        }),
-        ("table", |s| {
-            let block = *s.dat().blocks.values().last().unwrap();
-            s.patch_with(block, Sums::None, |b| b.copy_from_slice(&noise(b.len(), 4)));
-        }),
-        ("directory", |s| {
-            let block = s.file(2)[&0];
-            s.patch_with(block, Sums::None, |b| b.copy_from_slice(&noise(b.len(), 5)));
-        }),
-        ("log", |s| {
-            let block = s.latest().pos.0;
-            s.patch_with(block, Sums::None, |b| b.copy_from_slice(&noise(b.len(), 6)));
-        }),
-        ("inode", |s| {
-            let ino = s.ino("six");
-            s.patch_inode(ino, |i| i.links_count = 7.into());
-        }),
-        ("translation", |s| {
-            let v = s.find_dat(|v, e| v > 0 && e.end.get() == u64::MAX);
-            s.patch_dat(v, |e| e.blocknr = 3.into());
-        }),
-        ("snapshots", |s| {
-            let cno = s.cno();
-            s.patch_checkpoint(cno, |e| e.inodes_count = 9.into());
-        }),
-    ];
-    for (what, plant) in breaks {
-        let mut s = Surgeon::golden("basic-4k");
-        plant(&mut s);
-        let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
-        assert!(!made.is_empty(), "{what}");
-        // What a repair that is not cut off brings back, or more.
-        let whole = s.device.fork();
-        made.apply(&whole).unwrap();
-        let least = tree(&whole, Moment::Latest).unwrap().len();
-        assert!(least > 15, "{what}");
-        let recorder = Recorder::new(s.device.fork());
-        let record = recorder.record();
-        made.apply(&recorder).unwrap();
-        let writes: Vec<_> = record
-            .events()
-            .into_iter()
-            .filter_map(|e| if let Event::Change(c) = e { Some(c) } else { None })
-            .collect();
-        assert!(!writes.is_empty(), "{what}");
-        // Every one of few, some of many.
-        let step = (writes.len() / 40).max(1);
-        for cut in (0..=writes.len()).step_by(step) {
-            // All before the cut, and half of the write that was under way.
-            for torn in [false, true] {
-                let device = s.device.fork();
-                for (n, change) in writes.iter().enumerate().take(cut + usize::from(torn)) {
-                    let silt_device::Content::Bytes(bytes) = &change.content else { continue };
-                    let len = if n == cut { bytes.len() / 1024 * 512 } else { bytes.len() };
-                    device.write_at(change.offset, &[&bytes[..len]]).unwrap();
-                }
-                let second = plan(Arc::new(device.fork()), &options()).unwrap();
-                assert_eq!(errors(&second.after), 0, "{what}, cut at {cut} ({torn}):\n{}", say(&second));
-                second.apply(&device).unwrap();
-                assert!(checked(&device).is_clean());
-                assert!(
-                    tree(&device, Moment::Latest).is_some_and(|t| t.len() >= least),
-                    "{what}, cut at {cut}"
-                );
-            }
-        }
-    }
 }

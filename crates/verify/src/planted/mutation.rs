@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 
-use super::{Options, check};
 use crate::surgeon::{Sums, Surgeon};
-use crate::{Moment, Tree};
+use crate::{Moment, Options, Tree, check};
 
 /// Cases to run; `SILT_MUTATIONS` asks for more.
 fn cases() -> u32 {

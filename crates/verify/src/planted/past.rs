@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Options, check};
 use crate::surgeon::{Sums, Surgeon};
+use crate::{Options, check};
 use crate::{Report, Stats};
 
 fn both(s: &Surgeon) -> (Report, Report) {

@@ -295,6 +295,9 @@ pub fn text(out: &mut Output, report: &Report, impacts: &[Impact], verbose: bool
             out.line(format!("[{id}] {} more", count - kept))?;
         }
     }
+    if let Some(sentence) = words::only_past(report) {
+        out.line(sentence)?;
+    }
     Ok(())
 }
 

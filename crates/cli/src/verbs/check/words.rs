@@ -1,8 +1,10 @@
 //! What a finding means, in words.
 
+use std::collections::BTreeSet;
+
 use silt_verify::impact::{Touched, What};
 use silt_verify::meanings::Reads;
-use silt_verify::{Finding, Impact};
+use silt_verify::{Finding, Impact, Report};
 
 use crate::times;
 
@@ -79,6 +81,25 @@ fn part(finding: &Finding, file: &Touched, reads: Reads) -> String {
         None => {}
     }
     text
+}
+
+/// Where everything that is wrong is in past checkpoints.
+pub fn only_past(report: &Report) -> Option<String> {
+    const NAMED: usize = 8;
+    let mut past = BTreeSet::new();
+    for finding in report.errors() {
+        past.insert(finding.place.cno.filter(|c| *c < report.stats.last_cno)?);
+    }
+    let named: Vec<String> = past.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = if past.len() > NAMED { format!(" and {} more", past.len() - NAMED) } else { String::new() };
+    (!named.is_empty()).then(|| {
+        format!(
+            "The latest tree is sound: all of this is in {} {}{more}, of the past or kept by silt repair --keep. \
+             silt repair mends it there.",
+            if past.len() == 1 { "checkpoint" } else { "checkpoints" },
+            named.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]

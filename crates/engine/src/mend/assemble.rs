@@ -1,0 +1,189 @@
+//! Inodes put together from what is left: blocks from the summaries of logs, made exact by lifetimes, attributes from
+//! another checkpoint, and the bitmap of the inode file from its entries (format 6, 8).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use silt_format::dir;
+use silt_format::inode::RawInode;
+use silt_format::palloc::Kind as Part;
+use silt_format::{Cno, Ino, SegNr, VBlockNr};
+
+use super::bits::Bits;
+use crate::Result;
+use crate::block;
+use crate::bmap;
+use crate::inode::{self, Inode};
+use crate::meta::NodeReader;
+use crate::volume::Volume;
+
+/// Where the attributes of an inode that was put together come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attributes {
+    /// Of this checkpoint.
+    Of(Cno),
+    /// Nowhere: type and size are told by the content.
+    Lost,
+}
+
+impl Volume {
+    /// Maps `blocks` into an inode and makes it part of the tree at hand; `nodes` are those of its old map.
+    pub(crate) fn put_together(
+        &mut self,
+        mut inode: Inode,
+        blocks: BTreeMap<u64, VBlockNr>,
+        nodes: &Bits,
+    ) -> Result<u64> {
+        let (mut n, max) = (0, self.store.geometry.max_key());
+        let mut change = self.change();
+        for (offset, v) in blocks.into_iter().filter(|(offset, _)| *offset <= max) {
+            change.adopt(&mut inode.map, offset, v)?;
+            n += 1;
+        }
+        for v in nodes.iter() {
+            self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
+        }
+        let ino = inode.ino;
+        (inode.dirty, inode.needs_checkpoint) = (true, true);
+        self.inodes.insert(ino.0, Box::new(inode));
+        self.dirty.insert(ino.0);
+        Ok(n)
+    }
+
+    /// Makes an inode anew of which nothing is to be believed: its blocks are those that logs have and that live in
+    /// the tree at hand, its attributes those of another checkpoint as far as they fit. `None` where nothing is left
+    /// of it.
+    pub(crate) fn assemble_inode(
+        &mut self,
+        ino: Ino,
+        end_of_log: (SegNr, u64),
+    ) -> Result<Option<Attributes>> {
+        let (blocks, nodes) = self.current_blocks(ino, end_of_log);
+        let first = blocks.get(&0).and_then(|v| self.bytes_of(v.0).ok());
+        let is_directory = first.is_some_and(|b| {
+            dir::entries(&b).next().is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino == ino))
+        });
+        let fits = |raw: &RawInode| {
+            let kind_fits = (raw.file_type() == 0o040_000) == is_directory;
+            let content_fits = raw.has_map() || blocks.is_empty();
+            kind_fits && content_fits && raw.links_count.get() > 0
+        };
+        let mut found = None;
+        for (c, ifile) in self.other_ifiles() {
+            let Ok(raw) = ifile.get(&self.store, &self.dat, ino) else { continue };
+            if inode::check(&self.store.geometry, &raw).is_ok() && fits(&raw) {
+                found = Some((c, raw));
+                break;
+            }
+        }
+        if found.is_none() && blocks.is_empty() {
+            return Ok(None);
+        }
+        let (from, mut raw) = match found {
+            Some((c, raw)) => (Attributes::Of(c), raw),
+            None => {
+                let mut raw = RawInode::zeroed();
+                raw.mode = if is_directory { 0o040_700.into() } else { 0o100_600.into() };
+                raw.links_count = 1.into();
+                (Attributes::Lost, raw)
+            }
+        };
+        let bs = u64::from(self.store.geometry.block_size);
+        if raw.has_map() {
+            let last = blocks.iter().next_back().map(|(offset, v)| (*offset, v.0));
+            let (least, most) =
+                last.map_or((0, 0), |(o, _)| (o.saturating_mul(bs), (o + 1).saturating_mul(bs)));
+            let size = raw.size.get();
+            match raw.file_type() {
+                0o040_000 => raw.size = most.into(),
+                _ if size > least && size <= most => {}
+                // Holes behind the last block are as good as none where nothing says how long it was.
+                _ => {
+                    let used = last.and_then(|(_, v)| self.bytes_of(v).ok());
+                    let used =
+                        used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map_or(0, |n| n as u64 + 1);
+                    raw.size = least.saturating_add(used).into();
+                }
+            }
+            raw.bmap = [0; 56];
+            raw.blocks = 0.into();
+        }
+        let there = self.ifile.get(&self.store, &self.dat, ino).is_ok();
+        let mut inode = Inode::load(ino, &raw);
+        inode.on_disk = there;
+        self.put_together(inode, blocks, &nodes)?;
+        Ok(Some(from))
+    }
+
+    /// Makes the bitmaps of the inode file say what its entries say, where a group's count does not agree with its
+    /// bitmap or the bitmap is among `lost`; of entries whose block is among `lost` the bits stay. Returns how many
+    /// bits were wrong. Counts are for [`crate::palloc::Palloc::recount`].
+    pub(crate) fn mend_inode_bits(&mut self, lost: &BTreeSet<u64>) -> Result<u64> {
+        let (palloc, g) = (self.ifile.palloc, self.store.geometry);
+        let layout = palloc.layout;
+        let mut entries: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+        let mut add = |key: u64| match layout.kind(key) {
+            Part::Entries { first } => entries.entry(layout.group(first)).or_default().push((key, first)),
+            Part::Bitmap { group } => {
+                entries.entry(group).or_default();
+            }
+            Part::Descriptor { .. } => {}
+        };
+        self.ifile.file.data.keys().for_each(|key| add(*key));
+        let reader = NodeReader { nodes: &self.ifile.file.map.nodes, store: &self.store, resolve: &self.dat };
+        bmap::for_each(&self.ifile.file.map.root, &reader, 0, |key, _| {
+            add(key);
+            ControlFlow::Continue(())
+        })?;
+        let mut wrong = 0;
+        for (group, blocks) in entries {
+            let at = layout.bitmap_block(group);
+            let Ok(Some(old)) = self.ifile.file.block(&self.store, &self.dat, at) else { continue };
+            let ones: u64 = old.iter().map(|b| u64::from(b.count_ones())).sum();
+            let (desc, byte) = layout.desc(group);
+            let count = self.ifile.file.block(&self.store, &self.dat, desc).ok().flatten();
+            let count = count.and_then(|b| b.get(byte..byte + 4)?.try_into().ok()).map(u32::from_le_bytes);
+            if count.map(u64::from) == Some(layout.entries_per_group().saturating_sub(ones))
+                && !lost.contains(&at)
+            {
+                continue;
+            }
+            let mut new = vec![0u8; old.len()];
+            let mut set = |nr: u64| {
+                if let Some(byte) = new.get_mut(layout.bit(nr) / 8) {
+                    *byte |= 1 << (layout.bit(nr) % 8);
+                }
+            };
+            let was =
+                |nr: u64| old.get(layout.bit(nr) / 8).is_some_and(|b| b >> (layout.bit(nr) % 8) & 1 == 1);
+            if group == 0 {
+                (0..g.first_ino).for_each(&mut set);
+            }
+            for (key, first) in blocks {
+                let b = self.ifile.file.block(&self.store, &self.dat, key).ok().flatten();
+                let b = b.filter(|_| !lost.contains(&key));
+                for (slot, nr) in (first..first + layout.entries_per_block()).enumerate() {
+                    let byte = slot * g.inode_size as usize;
+                    let raw = b.as_ref().map(|b| RawInode::read(b.get(byte..).unwrap_or(&[])));
+                    let taken = match raw {
+                        // An entry that was never used is empty; one that was given back has no links.
+                        Some(Ok(raw)) if raw.mode.get() == 0 || raw.links_count.get() == 0 => false,
+                        Some(Ok(raw)) if inode::check(&g, &raw).is_ok() => true,
+                        _ => was(nr),
+                    };
+                    if taken && layout.group(nr) == group {
+                        set(nr);
+                    }
+                }
+            }
+            let different: u64 = old.iter().zip(&new).map(|(a, b)| u64::from((a ^ b).count_ones())).sum();
+            if different > 0 {
+                wrong += different;
+                let mut bytes = block::zeroed(g.bs());
+                block::writable(&mut bytes).copy_from_slice(&new);
+                self.ifile.file.data.insert(at, bytes);
+            }
+        }
+        Ok(wrong)
+    }
+}
