@@ -198,6 +198,16 @@ impl FileDevice {
         lacks
     }
 
+    /// The system reads a block device in runs of pages, and where one of them fails, says so of all, again and again.
+    /// Past its cache a bad place costs what it takes and no more.
+    fn read_beside_the_cache(&self, e: io::Error, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let failed =
+            self.kind == Kind::Block && e.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+        let Some(large) = self.large.as_ref().filter(|_| failed) else { return Err(e) };
+        // If that cannot be had, the first error counts.
+        large.read_at(self.main.as_fd(), self.len(), offset, buf).map_err(|_| e)
+    }
+
     /// Has the system read a range into the page cache, without waiting.
     fn fetch(&self, range: Option<Range<u64>>) {
         let Some(range) = range else { return };
@@ -315,6 +325,7 @@ impl Device for FileDevice {
                         self.fetch(self.streams.beyond(offset, offset + len, self.len()));
                     }
                     transfer::read_at(self.main.as_fd(), offset, buf)
+                        .or_else(|e| self.read_beside_the_cache(e, offset, buf))
                 }
             },
         }

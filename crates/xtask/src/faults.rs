@@ -64,7 +64,7 @@ const FAULTS: &[Fault] = &[
     fault(
         "the log says another checkpoint than that of the block",
         "engine/src/construct.rs",
-        "        let fi_cno = self.cno;",
+        "        let fi_cno = self.dat.past.map_or(self.cno, |(from, _)| from);",
         "        let fi_cno = Cno(1);",
     ),
     fault(
