@@ -51,8 +51,10 @@ pub struct Plan {
 pub struct Gatherer {
     keep: Keep,
     order: VecDeque<SegNr>,
-    /// One that goes in several steps.
+    /// One that goes in several steps, all of which so far were made.
     current: Option<Victim>,
+    /// The same, with a step that was planned and of which nothing was heard.
+    pending: Option<Victim>,
     limits: Limits,
 }
 
@@ -66,12 +68,12 @@ impl Plan {
 impl Gatherer {
     /// Of these segments, in their order; `keep` says what is needed.
     pub fn new(keep: Keep, order: impl IntoIterator<Item = SegNr>, limits: Limits) -> Self {
-        Gatherer { keep, order: order.into_iter().collect(), current: None, limits }
+        Gatherer { keep, order: order.into_iter().collect(), current: None, pending: None, limits }
     }
 
     /// Whether there is nothing left.
     pub fn is_done(&self) -> bool {
-        self.order.is_empty() && self.current.is_none()
+        self.order.is_empty() && self.current.is_none() && self.pending.is_none()
     }
 
     /// From now on about so many blocks are copied at a time.
@@ -79,9 +81,15 @@ impl Gatherer {
         self.limits.moves = moves.max(1);
     }
 
-    /// What was planned was not made: its segments come first again.
+    /// What was planned last is durable: a segment that it took only a part of goes on. Without this the next plan
+    /// leaves that segment alone, since what was planned of it may still lie there.
+    pub fn made(&mut self) {
+        self.current = self.pending.take();
+    }
+
+    /// What was planned was not made: its segments come first again, from their beginnings.
     pub fn put_back(&mut self, segments: &[SegNr]) {
-        self.current = None;
+        self.pending = None;
         segments.iter().rev().for_each(|s| self.order.push_front(*s));
     }
 
@@ -93,7 +101,11 @@ impl Gatherer {
     /// What the next checkpoint does. Errors are those of the tables: what is wrong with a segment sets it aside.
     pub fn next(&mut self, access: &impl Access) -> Result<Plan> {
         let mut plan = Plan::default();
-        while plan.cleaning.moves() < self.limits.moves && plan.cleaning.frees() < self.limits.segments {
+        self.pending = None;
+        while self.pending.is_none()
+            && plan.cleaning.moves() < self.limits.moves
+            && plan.cleaning.frees() < self.limits.segments
+        {
             let victim = match self.current.take() {
                 Some(victim) => victim,
                 None => match self.order.pop_front() {
@@ -171,7 +183,7 @@ impl Gatherer {
                 }
             }
             if plan.cleaning.moves() >= 2 * self.limits.moves {
-                self.current = Some(victim);
+                self.pending = Some(victim);
                 return Ok(());
             }
         }

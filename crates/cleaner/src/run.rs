@@ -199,10 +199,13 @@ pub fn pass(
         outcome.aside.extend(plan.aside);
         outcome.unverified.extend(plan.unverified);
         if plan.cleaning.is_empty() {
+            // Nothing that a part of a segment could have left there.
+            gatherer.made();
             continue;
         }
         match mover.make(plan.cleaning) {
             Ok(done) => {
+                gatherer.made();
                 add(&mut outcome.cleaned, done);
                 outcome.steps += 1;
             }

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::host::{Caller, Host};
+use crate::host::{Caller, Host, with};
 use crate::socket::{Listener, peer};
 use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
-use crate::{ControlError, Kind, execute};
+use crate::{ControlError, Kind, Request, execute};
 
 /// Connections at once, and of one user; root's and the daemon's own user's do not count.
 const MOST: usize = 64;
@@ -115,9 +115,16 @@ fn begin(stream: UnixStream, host: &Arc<dyn Host + Send + Sync>, guests: &Arc<Gu
 
 /// Answers requests until the client is done.
 fn converse(mut stream: &UnixStream, host: &(dyn Host + Send + Sync), caller: Caller) -> io::Result<()> {
+    let mut guard = None;
     while let Some(bytes) = wire::receive(&mut stream, MAX_REQUEST)? {
         let mut broken = None;
-        let result = match wire::decode::<Ask>(&bytes) {
+        let ask = wire::decode::<Ask>(&bytes);
+        // Who wants to know where the log is reads it by himself: what is freed from now on stays till he is gone.
+        if guard.is_none() && matches!(&ask, Ok(Ask { request: Request::LatestLog, .. })) {
+            guard = with(host, |volume| volume.guard()).ok();
+            let _ = stream.set_read_timeout(None);
+        }
+        let result = match ask {
             Ok(ask) if ask.version == VERSION => execute(host, &caller, ask.request, &mut |part| {
                 wire::send(&mut stream, &Part::Item(part), MAX_PART).map_err(|e| {
                     let error = ControlError::io("the answer could not be sent", &e);

@@ -62,8 +62,9 @@ struct State {
     wanted: bool,
     /// Few segments are clean.
     short: bool,
-    /// Nothing more could be gained when it was last tried; until when that is believed.
+    /// Nothing more could be gained when it was last tried; until when that is believed, if nothing is taken away.
     nothing_until: Option<Instant>,
+    given_up_then: u64,
     stop: bool,
     aside: BTreeMap<u64, String>,
     /// Seconds since 1970; younger checkpoints were given up for want of space.
@@ -90,7 +91,8 @@ impl Space {
             return false;
         }
         let mut state = self.state.lock();
-        if state.stop || state.nothing_until.is_some_and(|until| Instant::now() < until) {
+        let nothing = state.nothing_until.is_some_and(|until| Instant::now() < until);
+        if state.stop || (nothing && state.given_up_then == volume.given_up()) {
             return false;
         }
         state.nothing_until = None;
@@ -110,6 +112,11 @@ impl Space {
                 self.wake.notify_all();
             }
         }
+    }
+
+    /// Whether somebody waits for space.
+    pub fn is_wanted(&self) -> bool {
+        self.state.lock().wanted
     }
 
     /// Ends the cleaner after the step under way; who waits is told that there is no space.
@@ -195,10 +202,13 @@ pub fn run(core: &Arc<Core>) {
         let (available, low, _) = marks(core);
         if wanted || available < low {
             let begin = Instant::now();
+            let before = core.fs.lock().volume().given_up();
             let enough = clean(core);
             let mut state = space.state.lock();
             state.wanted = false;
             if !enough {
+                // What was taken away meanwhile may not have counted.
+                state.given_up_then = before;
                 state.nothing_until = Some(Instant::now() + REST.max(REST_TIMES * begin.elapsed()));
             }
         }

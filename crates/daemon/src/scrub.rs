@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use silt_control::scrub::{ScrubAction, ScrubStatus, forget_pass, load_pass, save_pass};
 use silt_control::{ControlError, Kind};
+use silt_engine::Guard;
 use silt_verify::scrub::{Conduct, Options, Outcome, Rate, State, scrub};
 
 use crate::core::{Core, now_secs};
@@ -103,6 +104,7 @@ impl Scrubber {
         if !path.is_absolute() {
             return Err(ControlError::new(Kind::Invalid, "the file of the pass is not an absolute path"));
         }
+        let guard = self.core.fs.lock().volume().guard();
         let mut shared = self.shared.0.lock();
         if shared.stop && shared.status.running {
             return Err(ControlError::new(Kind::Busy, "the scrub before is being ended").hint("try again"));
@@ -126,6 +128,7 @@ impl Scrubber {
             ..ScrubStatus::default()
         };
         let conductor = Conductor {
+            _guard: guard,
             core: self.core.clone(),
             shared: self.shared.clone(),
             path: path.to_owned(),
@@ -157,6 +160,8 @@ struct Own {
 }
 
 struct Conductor {
+    /// Segments that are freed meanwhile are not written again.
+    _guard: Guard,
     core: Arc<Core>,
     shared: Arc<(Mutex<Shared>, Condvar)>,
     path: PathBuf,
@@ -175,6 +180,9 @@ impl Conductor {
         let trouble = match (result, kept) {
             (Err(e), _) => Some(e.to_string()),
             (Ok(_), Err(e)) => Some(format!("what was found is not kept: {e}")),
+            (Ok(Outcome::Paused), Ok(())) if !shared.stop => {
+                Some("it ended because space is short; silt scrub goes on with it later".to_owned())
+            }
             (Ok(Outcome::Finished | Outcome::Paused), Ok(())) => None,
         };
         if let Some(trouble) = &trouble {
@@ -215,7 +223,10 @@ impl Conduct for Conductor {
         let until = Instant::now() + rest;
         while !shared.stop {
             if shared.status.paused {
-                changed.wait(&mut shared);
+                changed.wait_for(&mut shared, GIVE_WAY);
+                if self.core.space.is_wanted() {
+                    break;
+                }
             } else if changed.wait_until(&mut shared, until).timed_out() {
                 break;
             }
@@ -225,7 +236,8 @@ impl Conduct for Conductor {
     }
 
     fn stop(&self) -> bool {
-        self.shared.0.lock().stop
+        // What it holds back somebody needs now.
+        self.shared.0.lock().stop || self.core.space.is_wanted()
     }
 
     fn progress(&self, pass: &State) {

@@ -280,6 +280,7 @@ impl Volume {
             sufile: self.sufile.file.inode(),
         };
         root.store(&g, block::writable(&mut root_block));
+        k.composed_in = logs.iter().map(|log| log.cursor.segment).collect();
         for (i, log) in logs.iter().enumerate() {
             let mut payload = Vec::with_capacity(log.items.len() + 1);
             for item in &log.items {

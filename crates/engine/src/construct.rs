@@ -81,12 +81,21 @@ pub struct Construction {
     pub(crate) begun: Begun,
     /// Segments it has taken since.
     pub(crate) allocated: Vec<SegNr>,
+    /// Segments that the composed logs lie in.
+    pub(crate) composed_in: Vec<SegNr>,
     /// Blocks of files in logs that are closed, in order.
     pub(crate) items: Vec<Item>,
     /// The metadata before it was composed.
     pub(crate) before: Option<Before>,
     /// What composing launched.
     pub(crate) launched: Vec<Key>,
+}
+
+impl Construction {
+    /// Whether a segment holds logs of it, or may soon.
+    pub(crate) fn writes(&self, segment: SegNr) -> bool {
+        self.begun.holds(segment) || self.allocated.contains(&segment) || self.composed_in.contains(&segment)
+    }
 }
 
 /// What to do next for a construction.
@@ -206,6 +215,7 @@ impl Volume {
             last: None,
             begun,
             allocated: Vec::new(),
+            composed_in: Vec::new(),
             items: Vec::new(),
             before: None,
             launched: Vec::new(),

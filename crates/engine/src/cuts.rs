@@ -39,6 +39,7 @@ impl Volume {
         }
         self.writable()?;
         self.load(ino)?;
+        self.given_up += 1;
         let max = self.store.geometry.max_key();
         let everything = keys.start == 0 && keys.end > max;
         let gone = if everything { 0 } else { self.count_cut_off(self.loaded(Tree::Live, ino)?, &keys)? };

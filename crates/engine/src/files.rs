@@ -158,6 +158,8 @@ impl Volume {
         }
         let i = self.live_mut(ino)?;
         i.deleted = true;
+        self.given_up += 1;
+        let Some(i) = self.inodes.get_mut(&ino.0) else { return Err(Error::NoInode(ino.0)) };
         i.needs_checkpoint = true;
         i.attr.links = 0;
         let dropped = i.current.blocks.len() as u64;

@@ -53,6 +53,13 @@ pub(crate) struct Begun {
     usage: SuEntry,
 }
 
+impl Begun {
+    /// Whether the log stood in this segment, or was to go on there.
+    pub(crate) fn holds(&self, segment: SegNr) -> bool {
+        self.cursor.segment == segment || self.cursor.next == segment
+    }
+}
+
 /// What composing changes, as it was before. Blocks are shared until they change.
 pub(crate) struct Before {
     ifile: MetaFile,

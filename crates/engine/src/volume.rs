@@ -174,6 +174,8 @@ pub struct Volume {
     pub(crate) log_blocks: u64,
     /// What checkpoints could not take, for [`Volume::take_damage`].
     pub(crate) damage: Vec<(Ino, String)>,
+    /// Counts requests that took something away: files, parts of them, checkpoints, snapshots.
+    pub(crate) given_up: u64,
     /// The current tree, while a past one that is mended is in its place.
     pub(crate) aside: Option<Box<Aside>>,
 }
@@ -302,6 +304,7 @@ impl Volume {
             bad_places: Vec::new(),
             generation: options.seed,
             damage: Vec::new(),
+            given_up: 0,
             aside: None,
             log_blocks: options.max_log_blocks.max(8),
             store,
@@ -414,6 +417,11 @@ impl Volume {
     /// Clean segments that may be written now.
     pub fn available_segments(&self) -> u64 {
         self.sufile.clean().saturating_sub(self.store.held.len())
+    }
+
+    /// Changes whenever something was taken away, so that there may be more to reclaim than before.
+    pub fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     /// The volume's fixed numbers.

@@ -269,6 +269,37 @@ const PLANTED: &[Planted] = &[
             "            let _ = at;",
         )],
     },
+    Planted {
+        name: "snapshots do not keep their blocks",
+        places: &[(
+            "engine/src/live.rs",
+            "self.moments.get(at).is_some_and(|s| *s < range.end)",
+            "self.moments.get(at).is_some_and(|s| *s < range.start)",
+        )],
+    },
+    Planted {
+        name: "some blocks of a segment are not moved",
+        places: &[(
+            "engine/src/construct.rs",
+            "            self.add(k, item)?;\n            left -= 1;",
+            "            if item.ino.0 != 13 {\n                self.add(k, item)?;\n            }\n            left -= 1;",
+        )],
+    },
+    Planted {
+        name: "a block that is moved begins anew",
+        places: &[
+            (
+                "engine/src/construct.rs",
+                "let start = (!item.moved).then_some(self.cno);",
+                "let start = Some(self.cno);",
+            ),
+            (
+                "engine/src/compose.rs",
+                "self.dat.assign(&self.store, vblock, at, (!item.moved).then_some(cno))?;",
+                "self.dat.assign(&self.store, vblock, at, Some(cno))?;",
+            ),
+        ],
+    },
 ];
 
 /// Plants each fault in turn in a copy of the project and runs the campaign there; one that it does not see is an

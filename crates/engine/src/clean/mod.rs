@@ -118,6 +118,10 @@ impl Volume {
         if info.active {
             return refuse("is being written");
         }
+        // Its logs may not be there yet, and those of an earlier use would be taken for them.
+        if self.construction.as_ref().is_some_and(|k| k.writes(segment)) {
+            return refuse("is being written");
+        }
         if info.error {
             return refuse("is marked bad");
         }
@@ -146,9 +150,12 @@ impl Volume {
         // From here on nothing may stop it before the moves are under way: what they leave is free.
         let begun = self.begun()?;
         let mut done = Cleaned::default();
+        let given_up = self.given_up;
         for period in cleaning.periods() {
             done.checkpoints += self.delete_checkpoints(period)?.0;
         }
+        // What nobody asked for tells nobody to look again.
+        self.given_up = given_up;
         for d in &cleaning.dead {
             // In a damaged group nothing is given back: it stays taken, which repair puts right.
             done.dead += u64::from(self.dat.release(&mut self.store, d.v)?);
@@ -310,5 +317,68 @@ impl Volume {
             (i.ino, i.fi_cno, !i.info.is_data(), place)
         });
         items.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+    use silt_format::Ino;
+
+    use crate::construct::Step;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+    use crate::{Attr, Time};
+
+    /// What a segment's new logs hold is not on the device before they are written; logs of an earlier use may be.
+    #[test]
+    fn segments_of_logs_under_way_are_no_victims() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        let attr = Attr {
+            mode: 0o100_644,
+            links: 1,
+            mtime: Time::default(),
+            ..v.inode(crate::Tree::Live, Ino::ROOT).unwrap().attr.clone()
+        };
+        let ino = v.create_inode(attr).unwrap();
+        let bs = v.geometry().bs();
+        for key in 0..400 {
+            v.write_block(ino, key, vec![7; bs].into()).unwrap();
+        }
+        assert!(v.begin_checkpoint(3000).unwrap());
+        let (mut late, mut refused) = (Vec::new(), BTreeSet::new());
+        loop {
+            match v.step(50).unwrap() {
+                Step::Write(log) => {
+                    // None of the segments whose logs lie here only may be emptied.
+                    late.push(log);
+                    for log in &late {
+                        assert!(v.victim(log.segment).is_err(), "segment {}", log.segment);
+                        refused.insert(log.segment);
+                    }
+                }
+                Step::Working => {}
+                Step::Waiting => {
+                    for mut log in late.drain(..) {
+                        log.seal();
+                        log.write(&*device).unwrap();
+                        v.log_written();
+                    }
+                }
+                Step::Done(_) => break,
+            }
+        }
+        assert!(refused.len() > 5);
+        let empty = refused.iter().filter(|s| v.victim(**s).is_ok()).count();
+        assert!(empty > 5, "they may be now");
     }
 }

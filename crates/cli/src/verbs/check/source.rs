@@ -15,6 +15,8 @@ pub struct Source {
     pub device: FileDevice,
     /// The log to check as of, where a daemon goes on writing behind it.
     pub at: Option<LogPosition>,
+    /// While it is there the daemon writes nothing where something was at that log.
+    _held: Option<Box<dyn Control>>,
 }
 
 /// Finds what `named` means: an image, a device, or a path in a mount.
@@ -27,14 +29,14 @@ pub fn open(named: &Path) -> Result<Source> {
         target::eprintln_quiet(&note);
         let options = OpenOptions { without_lock: true, ..OpenOptions::default() };
         let device = silt_device::open(&mount.source, Access::ReadOnly, &options)?;
-        return Ok(Source { device, at: None });
+        return Ok(Source { device, at: None, _held: None });
     }
     let control = connect(named)?;
     if control.is_mounted() {
         return mounted(control);
     }
     let device = silt_device::open(named, Access::ReadOnly, &OpenOptions::default())?;
-    Ok(Source { device, at: None })
+    Ok(Source { device, at: None, _held: None })
 }
 
 /// The kernel's mount that a device or a path in it belongs to.
@@ -73,5 +75,5 @@ fn mounted(mut control: Box<dyn Control>) -> Result<Source> {
     };
     let options = OpenOptions { without_lock: true, ..OpenOptions::default() };
     let device = silt_device::open(&path, Access::ReadOnly, &options)?;
-    Ok(Source { device, at: Some(at) })
+    Ok(Source { device, at: Some(at), _held: Some(control) })
 }
