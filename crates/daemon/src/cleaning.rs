@@ -33,6 +33,8 @@ const REST_TIMES: u32 = 10;
 /// Where what is to be kept leaves too little space, checkpoints younger than this are, in seconds; then the next one
 /// counts.
 const AGES: [u64; 5] = [21_600, 3_600, 600, 60, 0];
+/// What is younger is given up only for those who wait, in seconds.
+const RECENT: u64 = 3_600;
 /// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
 /// changes besides its data.
 const SPARE: u64 = 2 << 20;
@@ -65,6 +67,8 @@ struct State {
     /// Nothing more could be gained when it was last tried; until when that is believed, if nothing is taken away.
     nothing_until: Option<Instant>,
     given_up_then: u64,
+    /// Before this nobody cleans who does not wait for space: the last time did not come to enough.
+    rest_until: Option<Instant>,
     stop: bool,
     aside: BTreeMap<u64, String>,
     /// Seconds since 1970; younger checkpoints were given up for want of space.
@@ -188,13 +192,16 @@ pub fn run(core: &Arc<Core>) {
     loop {
         let wanted = {
             let mut state = space.state.lock();
-            let rests = state.nothing_until.is_some_and(|until| Instant::now() < until);
-            if !state.wanted && !state.stop && (rests || !state.short) {
-                let patience = if rests { REST } else { LOOK };
-                space.wake.wait_for(&mut state, patience);
+            let rest =
+                state.rest_until.map_or(Duration::ZERO, |t| t.saturating_duration_since(Instant::now()));
+            if !state.wanted && !state.stop && (!rest.is_zero() || !state.short) {
+                space.wake.wait_for(&mut state, if rest.is_zero() { LOOK } else { rest });
             }
             if state.stop {
                 break;
+            }
+            if !state.wanted && state.rest_until.is_some_and(|t| Instant::now() < t) {
+                continue;
             }
             state.short = false;
             state.wanted
@@ -204,8 +211,11 @@ pub fn run(core: &Arc<Core>) {
             let begin = Instant::now();
             let before = core.fs.lock().volume().given_up();
             let enough = clean(core);
+            let (available, low, _) = marks(core);
             let mut state = space.state.lock();
             state.wanted = false;
+            let rest = LOOK.max(REST_TIMES * begin.elapsed());
+            state.rest_until = (available < low).then(|| Instant::now() + rest);
             if !enough {
                 // What was taken away meanwhile may not have counted.
                 state.given_up_then = before;
@@ -242,12 +252,18 @@ fn clean(core: &Arc<Core>) -> bool {
         options.now = now_secs();
         options.aside.extend(core.space.report().aside.keys());
         let since = options.now.saturating_sub(age);
-        options.oldest = match (age, core.fs.lock().volume().first_checkpoint_since(since)) {
-            (0, _) => None,
-            (_, Ok(c)) => c,
-            (_, Err(e)) => {
+        let reserve = core.fs.lock().volume().geometry().reserved_segments() + 2;
+        if age < wish && age < RECENT && !core.space.is_wanted() && marks(core).0 > reserve {
+            // The last hour goes only for who waits.
+            return true;
+        }
+        let since_then =
+            if age == 0 { Ok(None) } else { core.fs.lock().volume().first_checkpoint_since(since) };
+        options.oldest = match since_then {
+            Ok(c) => c,
+            Err(e) => {
                 tracing::warn!("history cannot be looked at: {e}");
-                None
+                return false;
             }
         };
         // Passes that hardly gain anything are not worth it before more is given up.

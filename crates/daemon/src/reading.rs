@@ -201,7 +201,9 @@ pub fn verify_metadata(core: &Core, watched: &Watched) {
                 continue;
             }
             let (log, state) = watched.verifier.verify(block);
-            if state == LogState::Bad {
+            // A segment that is written again meanwhile says nothing of what was read.
+            let segment = core.fs.lock().volume().geometry().segment_of(block);
+            if state == LogState::Bad && core.fs.lock().volume().is_settled(segment) {
                 let what = format!(
                     "it holds metadata (block {block}) and does not match its checksum, or cannot be read"
                 );

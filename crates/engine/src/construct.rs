@@ -94,7 +94,9 @@ pub struct Construction {
 impl Construction {
     /// Whether a segment holds logs of it, or may soon.
     pub(crate) fn writes(&self, segment: SegNr) -> bool {
-        self.begun.holds(segment) || self.allocated.contains(&segment) || self.composed_in.contains(&segment)
+        self.begun.segments().contains(&segment)
+            || self.allocated.contains(&segment)
+            || self.composed_in.contains(&segment)
     }
 }
 
@@ -572,6 +574,13 @@ impl Volume {
     /// Everything is written: what was frozen is clean.
     fn complete(&mut self, k: &mut Construction) -> Cno {
         self.store.landed();
+        if let Some(w) = &self.store.verifier {
+            // Who looked at these segments meanwhile may have seen logs that were not there yet.
+            let begun = k.begun.segments();
+            for s in begun.iter().chain(&k.allocated).chain(&k.composed_in) {
+                w.verifier.forget(*s);
+            }
+        }
         for nr in &k.all {
             let Some(i) = self.inodes.get_mut(nr) else { continue };
             let Some(f) = i.frozen.take() else { continue };

@@ -54,9 +54,9 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// Whether the log stood in this segment, or was to go on there.
-    pub(crate) fn holds(&self, segment: SegNr) -> bool {
-        self.cursor.segment == segment || self.cursor.next == segment
+    /// Where the log stood, and where it was to go on.
+    pub(crate) fn segments(&self) -> [SegNr; 2] {
+        [self.cursor.segment, self.cursor.next]
     }
 }
 

@@ -188,6 +188,12 @@ impl Volume {
         self.store.held.guard()
     }
 
+    /// Whether all logs of a segment are on the device, as far as it is in use.
+    pub fn is_settled(&self, segment: SegNr) -> bool {
+        let written = self.construction.as_ref().is_some_and(|k| k.writes(segment));
+        !written && self.segment_info(segment).is_ok_and(|s| s.dirty)
+    }
+
     /// Segments that are free on the medium and held for those who read.
     pub fn held_segments(&self) -> u64 {
         self.store.held.len()
