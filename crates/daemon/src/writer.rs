@@ -494,6 +494,10 @@ impl Writer {
     /// Lets writes that waited for room run while there is some.
     fn let_paced_run(&self) {
         loop {
+            // For nobody there need be no room.
+            if self.core.queue.lock().paced.is_empty() {
+                return;
+            }
             let full = self.core.must_wait(&self.core.fs.lock(), 0);
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
