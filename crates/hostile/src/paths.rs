@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use silt_cleaner::{Policy, Salvage, Whole};
 use silt_device::Device;
 use silt_engine::{OpenOptions, Tree, Volume};
 use silt_format::{Cno, Ino, SegNr};
@@ -57,9 +58,10 @@ const fn path(name: &'static str, every: u64, dear: u32, run: fn(&Arc<Watched>, 
 }
 
 /// All ways.
-pub const PATHS: [Path; 12] = [
+pub const PATHS: [Path; 13] = [
     path("mount read-only and walk", 1, 1, look),
     Path { writes: true, ..path("mount and write", 1, 1, use_it) },
+    Path { writes: true, ..path("clean", 4, 4, empty_segments) },
     path("check as a mount needs it", 1, 1, check_mount),
     path("check", 3, 1, check),
     path("plain reader", 4, 1, read_plainly),
@@ -164,6 +166,27 @@ fn live(volume: &mut Volume) {
             let _ = volume.count_live(&keep, &blocks);
         }
     }
+}
+
+/// Empties segments, by every policy and with what does not verify at last.
+fn empty_segments(device: &Arc<Watched>, _: &mut Seen) {
+    let Some(mut volume) = open(device, false) else { return };
+    if volume.take_over(NOW).is_err() {
+        return;
+    }
+    for (n, policy) in Policy::ALL.into_iter().enumerate() {
+        let mut options = silt_cleaner::Options { policy, now: NOW + n as u64, ..Default::default() };
+        options.limits.moves = 500;
+        if n == 2 {
+            options.limits.salvage = Salvage::Readable;
+        }
+        let mut steps = 0;
+        let _ = silt_cleaner::pass(&Whole::new(&mut volume, NOW + n as u64), &options, |_| {
+            steps += 1;
+            steps < 20
+        });
+    }
+    let _ = volume.close(NOW + 5);
 }
 
 /// Walks a tree with bounds of its own, since a crafted one may have loops.
