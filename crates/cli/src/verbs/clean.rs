@@ -10,11 +10,13 @@ use crate::{progress, size, target, times};
 
 /// Get space back: empty segments, mounted or not
 ///
+/// This is new and not to be trusted yet: have a copy of the volume.
+///
 /// What is needed of a segment moves to another, and the segment is clean. Needed are the files as they are, every
 /// snapshot, and moments younger than the protection period; older moments go where they are in the way. A log is held
 /// against its checksum before anything of it is copied; a segment that cannot be trusted is set aside.
 ///
-/// While a volume is mounted Silt does this by itself when few segments are clean.
+/// Of a volume mounted with -o gc, Silt does this by itself when few segments are clean.
 #[derive(clap::Args)]
 pub struct Args {
     /// Moments younger than this are kept; s, m, h, d, w, M or Y may follow the number
