@@ -95,7 +95,7 @@ impl Bench {
         file.read_exact_at(&mut bytes, 1024).unwrap();
         let sb = SuperBlock::parse(&bytes).unwrap();
         let g = sb.geometry(64 << 20).unwrap();
-        let place = Layout::new(&g, g.inode_size).entry(ino);
+        let place = Layout::ifile(&g).entry(ino);
         let (at, newest) = ifile_block(&file, &g, place.block);
         assert!(!newest, "the inode lies in the newest log");
         let at = g.byte_of(at) + place.byte as u64;

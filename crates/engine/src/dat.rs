@@ -61,7 +61,7 @@ impl Resolve for Dat {
 impl Dat {
     /// From its inode in the super root.
     pub fn new(geometry: &Geometry, raw: RawInode, now: Cno) -> Self {
-        let layout = Layout::new(geometry, geometry.dat_entry_size);
+        let layout = Layout::dat(geometry);
         Dat {
             file: MetaFile::new(Ino::DAT, raw),
             palloc: Palloc { layout, name: "DAT" },
@@ -152,8 +152,11 @@ impl Dat {
     /// Hands out a free number (spec 7.3). Next fit, so that one log's numbers share few blocks.
     pub fn allocate(&mut self, store: &mut Store) -> Result<VBlockNr> {
         if self.groups == 0 {
-            // Where the map cannot tell, the search begins with the first group.
-            self.groups = self.palloc.used_groups(&self.file, store, &Physical).unwrap_or(1);
+            // Where the map cannot tell, the search begins with the first group. The kernel may have used one of
+            // the last groups there can be (spec 5.7): those between are none to be enlarged into.
+            let used = self.palloc.used_groups(&self.file, store, &Physical).unwrap_or(1);
+            let blocks = store.geometry.end_block();
+            self.groups = used.min(blocks / self.palloc.layout.entries_per_group() + 1);
         }
         loop {
             let nr = self.find_free(store)?;
@@ -190,7 +193,7 @@ impl Dat {
         if self.damaged.is_empty() || !self.damaged.contains(&layout.entry(nr).block) {
             return None;
         }
-        Some(layout.next_block(nr))
+        Some(layout.last_of_block(nr).saturating_add(1))
     }
 
     /// A free number, in a group more than there are if need be. Damaged groups are left alone.

@@ -23,13 +23,13 @@ impl IFile {
     /// From its inode in a checkpoint's entry.
     pub fn new(geometry: &Geometry, raw: RawInode) -> Result<Self> {
         raw.check_metadata("ifile").at(|| "checkpoint entry".into())?;
-        let layout = Layout::new(geometry, geometry.inode_size);
+        let layout = Layout::ifile(geometry);
         Ok(IFile { file: MetaFile::new(Ino::IFILE, raw), palloc: Palloc { layout, name: "ifile" } })
     }
 
     /// One that holds nothing, until the right one is known.
     pub fn none(geometry: &Geometry) -> Self {
-        let layout = Layout::new(geometry, geometry.inode_size);
+        let layout = Layout::ifile(geometry);
         let mut raw = RawInode::zeroed();
         (raw.mode, raw.links_count) = (0o100_000.into(), 1.into());
         let file = MetaFile::new(Ino::IFILE, raw);
@@ -89,7 +89,9 @@ impl IFile {
         let unreadable = |nr: u64| {
             let read = self.file.block(store, dat, layout.entry(nr).block);
             patience.set(patience.get().saturating_sub(u64::from(read.is_err())));
-            read.is_err().then(|| if patience.get() == 0 { u64::MAX } else { layout.next_block(nr) })
+            read.is_err().then(|| {
+                if patience.get() == 0 { u64::MAX } else { layout.last_of_block(nr).saturating_add(1) }
+            })
         };
         let skip = |nr| skip(nr).or_else(|| unreadable(nr));
         self.palloc

@@ -146,8 +146,8 @@ impl Plan {
         let g = &self.geometry;
         let bs = g.bs();
         let now = self.parameters.now;
-        let ilayout = Layout::new(g, g.inode_size);
-        let dlayout = Layout::new(g, g.dat_entry_size);
+        let ilayout = Layout::ifile(g);
+        let dlayout = Layout::dat(g);
         // The direct map reaches offset 5; inodes 0 to 10 need ceil(11 / per block) blocks.
         let ifile_blocks = 2 + 11u64.div_ceil(ilayout.entries_per_block());
         let vblocks = 1 + ifile_blocks + 2;

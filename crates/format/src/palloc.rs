@@ -24,8 +24,18 @@ pub struct EntryPlace {
 }
 
 impl Layout {
-    /// Layout for entries of `entry_size` bytes.
-    pub fn new(geometry: &Geometry, entry_size: u32) -> Self {
+    /// Of the DAT. Every number can exist: the kernel hands out those next below 2^64, too (spec 5.7).
+    pub fn dat(geometry: &Geometry) -> Self {
+        Self::new(geometry, geometry.dat_entry_size, u64::MAX)
+    }
+
+    /// Of the ifile, which reaches no further than any file's data.
+    pub fn ifile(geometry: &Geometry) -> Self {
+        Self::new(geometry, geometry.inode_size, geometry.max_key())
+    }
+
+    /// Entries of `entry_size` bytes in file blocks up to `max_block`.
+    fn new(geometry: &Geometry, entry_size: u32, max_block: u64) -> Self {
         let b = u64::from(geometry.block_size);
         let entry_size = u64::from(entry_size);
         let entries_per_block = b / entry_size;
@@ -33,9 +43,9 @@ impl Layout {
         let blocks_per_group = entries_per_group.div_ceil(entries_per_block) + 1;
         let groups_per_desc = b / 4;
         let blocks_per_desc = groups_per_desc * blocks_per_group + 1;
-        // 2^(64 - log2(B) - 3) groups, but no further than file offsets that fit an i64 of bytes.
-        let ngroups = (1u64 << (64 - geometry.block_bits - 3))
-            .min(geometry.max_key() / blocks_per_desc * groups_per_desc);
+        // 2^(64 - log2(B) - 3) groups, as far as there are blocks for them.
+        let ngroups =
+            (1u64 << (64 - geometry.block_bits - 3)).min(max_block / blocks_per_desc * groups_per_desc);
         Layout {
             entry_size,
             entries_per_block,
@@ -110,11 +120,17 @@ impl Layout {
         }
     }
 
-    /// The first entry of the block behind the one that holds `nr`.
-    pub fn next_block(&self, nr: u64) -> u64 {
+    /// The last entry of the block that holds `nr`.
+    pub fn last_of_block(&self, nr: u64) -> u64 {
         let within = nr % self.entries_per_group;
         let next = within - within % self.entries_per_block + self.entries_per_block;
-        nr - within + next.min(self.entries_per_group)
+        nr - within + (next.min(self.entries_per_group) - 1)
+    }
+
+    /// Whether a file block offset belongs to a group that can exist.
+    pub fn has_block(&self, block: u64) -> bool {
+        let desc = block / self.blocks_per_desc;
+        desc.checked_mul(self.groups_per_desc).is_some_and(|group| group < self.ngroups)
     }
 
     /// What a file block offset holds.
@@ -165,20 +181,31 @@ mod tests {
 
     #[test]
     fn numbers_equal_the_specifications_examples() {
-        let dat = Layout::new(&geometry(12), 32);
+        let dat = Layout::dat(&geometry(12));
         assert_eq!((dat.entries_per_block, dat.entries_per_group, dat.blocks_per_group), (128, 32768, 257));
         assert_eq!((dat.groups_per_desc, dat.blocks_per_desc), (1024, 263_169));
-        let ifile = Layout::new(&geometry(10), 128);
+        let ifile = Layout::ifile(&geometry(10));
         assert_eq!(
             (ifile.entries_per_block, ifile.blocks_per_group, ifile.blocks_per_desc),
             (8, 1025, 262_401)
         );
     }
 
+    /// Where the kernel puts the entries of its greatest numbers (spec 5.7), seen on a volume of its own.
+    #[test]
+    fn the_greatest_numbers_have_a_place() {
+        let dat = Layout::dat(&geometry(12));
+        let place = dat.entry(u64::MAX - 3);
+        assert_eq!((place.block, place.byte), (144_678_687_785_091_071, 124 * 32));
+        assert_eq!(dat.bitmap_block(dat.group(u64::MAX)), 144_678_687_785_090_815);
+        assert_eq!(dat.desc(dat.group(u64::MAX)).0, 144_678_687_784_827_903);
+        assert!(!dat.has_block(place.block + 1));
+    }
+
     #[test]
     fn any_block_offset_has_a_kind() {
         for bits in [10, 12, 16] {
-            let l = Layout::new(&geometry(bits), 32);
+            let l = Layout::dat(&geometry(bits));
             for block in [u64::MAX, u64::MAX - 1, 1 << 63, (1 << 63) + 1] {
                 let _ = l.kind(block);
             }
@@ -188,11 +215,14 @@ mod tests {
     #[test]
     fn place_and_kind_are_inverse() {
         for bits in [10, 12, 16] {
-            let l = Layout::new(&geometry(bits), 32);
-            for nr in [0, 1, 31, 32, 127, 128, 40_000, 1 << 27, (1 << 33) + 12345] {
+            let l = Layout::dat(&geometry(bits));
+            for nr in [0, 1, 31, 32, 127, 128, 40_000, 1 << 27, (1 << 33) + 12345, u64::MAX - 3, u64::MAX] {
+                assert_eq!(l.check("DAT", nr).unwrap(), nr);
                 let e = l.entry(nr);
                 let Kind::Entries { first } = l.kind(e.block) else { panic!("not an entry block") };
                 assert_eq!(first + e.byte as u64 / 32, nr);
+                assert!(l.has_block(e.block) && l.last_of_block(nr) >= nr);
+                assert_eq!(l.last_of_block(nr) - first, l.entries_per_block() - 1);
                 assert_eq!(l.kind(l.bitmap_block(l.group(nr))), Kind::Bitmap { group: l.group(nr) });
             }
         }

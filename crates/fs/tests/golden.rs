@@ -133,4 +133,5 @@ volumes! {
     full_4k "full-4k"
     dsync_4k "dsync-4k"
     dsync_1k "dsync-1k"
+    wrap_4k "wrap-4k"
 }

@@ -20,7 +20,7 @@ pub struct Base {
 }
 
 /// Golden volumes that are small enough to be checked many times a second.
-const GOLDEN: [&str; 3] = ["btree-1k", "dsync-1k", "gc-4k"];
+const GOLDEN: [&str; 4] = ["btree-1k", "dsync-1k", "gc-4k", "wrap-4k"];
 
 static LOADED: Mutex<BTreeMap<&'static str, Arc<Base>>> = Mutex::new(BTreeMap::new());
 

@@ -170,7 +170,7 @@ fn describe(g: &Geometry, at: u64, h: &Header, records: &[u8], out: &mut Vec<Tar
             BlockInfo::DatNode { .. } => (Kind::DatNode, 0),
             BlockInfo::Node { vblock } => (Kind::Node, vblock.0),
             BlockInfo::DatData { offset } => {
-                let kind = match Layout::new(g, g.dat_entry_size).kind(offset) {
+                let kind = match Layout::dat(g).kind(offset) {
                     palloc::Kind::Descriptor { .. } => Kind::DatDescriptors,
                     palloc::Kind::Bitmap { .. } => Kind::DatBitmap,
                     palloc::Kind::Entries { .. } => Kind::DatEntries,
@@ -181,7 +181,7 @@ fn describe(g: &Geometry, at: u64, h: &Header, records: &[u8], out: &mut Vec<Tar
                 let kind = match p.ino.0 {
                     4 => Kind::Checkpoints,
                     5 => Kind::Usage,
-                    6 => match Layout::new(g, g.inode_size).kind(offset) {
+                    6 => match Layout::ifile(g).kind(offset) {
                         palloc::Kind::Descriptor { .. } => Kind::InodeDescriptors,
                         palloc::Kind::Bitmap { .. } => Kind::InodeBitmap,
                         palloc::Kind::Entries { .. } => Kind::Inodes,
@@ -200,7 +200,7 @@ fn describe(g: &Geometry, at: u64, h: &Header, records: &[u8], out: &mut Vec<Tar
 /// order of logs makes the newest.
 fn modes(device: &dyn Device, g: &Geometry, targets: &[Target]) -> HashMap<u64, u16> {
     let mut out = HashMap::new();
-    let layout = Layout::new(g, g.inode_size);
+    let layout = Layout::ifile(g);
     let mut offsets = HashMap::new();
     for segment in 0..g.nsegments {
         let mut at = g.segment_start(SegNr(segment)).0;

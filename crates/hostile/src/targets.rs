@@ -108,8 +108,7 @@ fn super_block(data: &[u8]) {
                 assert!(a < b && g.holds(a) && g.segment_of(a) == SegNr(segment), "segment {segment}");
             }
             let _ = (g.reserved_segments(), g.max_file_size(), g.max_key(), g.byte_of(BlockNr(end)));
-            for size in [g.inode_size, g.dat_entry_size] {
-                let layout = Layout::new(&g, size);
+            for layout in [Layout::ifile(&g), Layout::dat(&g)] {
                 assert!(layout.entries_per_block() > 0 && layout.ngroups() > 0, "an allocator of nothing");
             }
             assert!(checkpoint::per_block(&g) > 0 && segment_usage::per_block(&g) > 0, "tables of nothing");
@@ -332,8 +331,7 @@ fn directory(data: &[u8]) {
 fn allocator(data: &[u8]) {
     let Some((g, data)) = geometry(data) else { return };
     let numbers = [number(data), number(data.get(8..).unwrap_or_default()), u64::MAX, 0];
-    for size in [g.inode_size, g.dat_entry_size] {
-        let layout = Layout::new(&g, size);
+    for (size, layout) in [(g.inode_size, Layout::ifile(&g)), (g.dat_entry_size, Layout::dat(&g))] {
         for n in numbers {
             if layout.check("DAT", n).is_ok() {
                 let place = layout.entry(n);

@@ -335,7 +335,7 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
         let message = format!("{} data-sync logs follow, which no mount looks for", pending.logs);
         c.out.add(&inv::ROOT_NEWER, Place::block(c.latest.pos.0), message);
     }
-    let layout = silt_format::palloc::Layout::new(&c.r.g, c.r.g.inode_size);
+    let layout = silt_format::palloc::Layout::ifile(&c.r.g);
     let (ifile, _) = files::plain(&c.r, &c.dat, &latest.ifile_inode);
     let mut last = None;
     for (ino, offset, block) in &pending.blocks {

@@ -65,7 +65,7 @@ impl<F: FnMut(&'static Invariant, Place, String)> Visitor for Walk<'_, '_, F> {
     }
 
     fn data(&mut self, key: u64, ptr: u64) {
-        if key > self.r.g.max_key() || !palloc::key_is_possible(&self.dat.layout, key) {
+        if !self.dat.layout.has_block(key) {
             let place = Place::ino(Ino::DAT.0).at_offset(key);
             (self.complain)(&inv::PALLOC_KEY, place, "no group reaches this offset".into());
         } else if self.claim(ptr) {
@@ -86,7 +86,7 @@ impl Dat {
         inode: &RawInode,
         complain: impl FnMut(&'static Invariant, Place, String),
     ) -> Dat {
-        let layout = Layout::new(&r.g, r.g.dat_entry_size);
+        let layout = Layout::dat(&r.g);
         let dat = Dat { layout, blocks: BTreeMap::new(), nodes: HashMap::new() };
         let mut walk = Walk { r, dat, seen: SparseBits::default(), complain };
         map::walk(&inode.bmap, &mut walk);
@@ -287,5 +287,5 @@ pub(crate) fn note_own_record(c: &mut Context<'_>, block: u64, key: u64, level: 
 
 /// Whether a number can be that of a virtual block.
 pub(crate) fn is_possible(g: &Geometry, vblock: u64) -> bool {
-    Layout::new(g, g.dat_entry_size).check("DAT", vblock).is_ok()
+    Layout::dat(g).check("DAT", vblock).is_ok()
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use silt_device::{Device, MemoryDevice};
 
 /// Names of all golden volumes.
-pub const NAMES: [&str; 8] =
-    ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k", "dsync-4k", "dsync-1k"];
+pub const NAMES: [&str; 9] =
+    ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k", "dsync-4k", "dsync-1k", "wrap-4k"];
 
 fn path(name: &str, extension: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format!("{name}.{extension}"))

@@ -192,7 +192,7 @@ impl<'a> Past<'a> {
                 moments.extend(number.filter(|n| here && n.0 <= cno).map(|n| n.0));
             }
         }
-        let layout = Layout::new(&r.g, r.g.inode_size);
+        let layout = Layout::ifile(&r.g);
         Some(Past { r, dat, layout, cno, cpfile, moments })
     }
 

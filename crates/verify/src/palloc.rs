@@ -10,12 +10,6 @@ use crate::invariants as inv;
 use crate::report::Place;
 use crate::sparse::SparseBits;
 
-/// Whether a block offset belongs to a group that can exist.
-pub(crate) fn key_is_possible(layout: &Layout, key: u64) -> bool {
-    let desc = key / layout.blocks_per_desc();
-    desc.checked_mul(layout.groups_per_desc()).is_some_and(|group| group < layout.ngroups())
-}
-
 /// Checks every group of an allocator file whose blocks lie at `blocks` (by file offset; only
 /// possible keys) and adds the allocated entries to `allocated`.
 pub(crate) fn check(

@@ -43,7 +43,7 @@ pub(crate) fn follow(
     allocated: &Rc<SparseBits>,
 ) -> Option<Past> {
     let Past { slots, mut tree, mut ways } = known;
-    let layout = Layout::new(&c.r.g, c.r.g.inode_size);
+    let layout = Layout::ifile(&c.r.g);
     let mut follow = Follow { c, now, layout, met: Vec::new() };
     let (mut slots, changed) = follow.compare(slots, &tree, allocated)?;
     let names = std::mem::take(&mut tree.names);
@@ -109,9 +109,9 @@ struct Follow<'c, 'a> {
 
 impl Follow<'_, '_> {
     /// The inode numbers of a block of the ifile; none of a block that holds no inodes.
-    fn numbers(&self, offset: u64) -> std::ops::Range<u64> {
-        let Kind::Entries { first } = self.layout.kind(offset) else { return 0..0 };
-        first..self.layout.next_block(first)
+    fn numbers(&self, offset: u64) -> std::ops::RangeInclusive<u64> {
+        let Kind::Entries { first } = self.layout.kind(offset) else { return 1..=0 };
+        first..=self.layout.last_of_block(first)
     }
 
     /// The slots of the tree, and which of them must be looked at.

@@ -233,7 +233,7 @@ impl Surgeon {
             return self.checkpoint(cno).ifile_inode;
         }
         let g = self.g();
-        let at = Layout::new(&g, g.inode_size).entry(ino);
+        let at = Layout::ifile(&g).entry(ino);
         let block = self.past_file(cno, 6)[&at.block];
         RawInode::read(&self.read(block)[at.byte..]).unwrap()
     }
@@ -255,7 +255,7 @@ impl Surgeon {
     /// Disk block and byte of an inode of the latest tree.
     pub fn inode_place(&self, ino: u64) -> (u64, usize) {
         let g = self.g();
-        let at = Layout::new(&g, g.inode_size).entry(ino);
+        let at = Layout::ifile(&g).entry(ino);
         (self.file(6)[&at.block], at.byte)
     }
 
@@ -313,7 +313,7 @@ impl Surgeon {
         let g = self.g();
         let (layout, blocks) = match file {
             3 => (self.dat().layout, self.dat().blocks),
-            _ => (Layout::new(&g, g.inode_size), self.file(file)),
+            _ => (Layout::ifile(&g), self.file(file)),
         };
         let group = layout.group(nr);
         let bit = layout.bit(nr);

@@ -183,7 +183,7 @@ impl<'a> Tree<'a> {
         if let Some(wrong) = wrong {
             return Err(Error::Damaged(wrong));
         }
-        let layout = Layout::new(&r.g, r.g.inode_size);
+        let layout = Layout::ifile(&r.g);
         let mut tree = Tree { r, dat, layout, cno, ifile, overlay: BTreeMap::new() };
         if moment == Moment::Latest && !start.clean {
             tree.roll_forward(&start.found)?;

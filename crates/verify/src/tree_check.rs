@@ -72,7 +72,7 @@ fn inode_file(
 ) -> (BTreeMap<u64, u64>, u64) {
     let g = c.r.g;
     let cno = scope.cno;
-    let layout = Layout::new(&g, g.inode_size);
+    let layout = Layout::ifile(&g);
     let ifile = Place::ino(Ino::IFILE.0).at_cno(cno);
     let walked = files::walk(c, scope, Ino::IFILE.0, &cp.ifile_inode, true);
     // mkfs.nilfs2: two blocks and those of 11 or 12 inodes.
@@ -81,7 +81,7 @@ fn inode_file(
     inode::check_metadata(c, &cp.ifile_inode, ifile, walked.total(), first..=most);
     let mut blocks = walked.by_offset();
     blocks.retain(|offset, _| {
-        let possible = palloc::key_is_possible(&layout, *offset);
+        let possible = layout.has_block(*offset);
         if !possible {
             c.out.add(&inv::PALLOC_KEY, ifile.at_offset(*offset), "no group reaches this offset");
         }
@@ -129,7 +129,7 @@ pub(crate) fn check(
             return None;
         }
     }
-    let layout = Layout::new(&c.r.g, c.r.g.inode_size);
+    let layout = Layout::ifile(&c.r.g);
     let mut tree = Tree { allocated: Rc::clone(&allocated), ..Tree::default() };
     let mut slots = Vec::new();
     let mut sum = Sum::default();
@@ -231,7 +231,7 @@ pub(crate) fn inodes(
     inos: &[u64],
 ) -> Slot {
     let g = c.r.g;
-    let layout = Layout::new(&g, g.inode_size);
+    let layout = Layout::ifile(&g);
     let place = |ino: u64| Place::ino(ino).at_cno(now.cno);
     let mut slot = Slot { block: 0, total: 0, in_use: 0, lives: (0, 0) };
     let Some(block) = now.blocks.get(&offset).copied() else {

@@ -116,6 +116,11 @@ fn dsync_1k() {
 }
 
 #[test]
+fn wrap_4k() {
+    whole("wrap-4k");
+}
+
+#[test]
 fn full_4k() {
     whole("full-4k");
 }

@@ -12,13 +12,10 @@ use rustix::fs::SeekFrom;
 use silt_device::{Device, Fault, MemoryDevice, Times};
 use silt_format::BlockNr;
 use silt_format::super_block::{PRIMARY_OFFSET, SIZE, secondary_offset};
-use silt_verify::golden::{self, Content, Line};
+use silt_verify::golden::{self, Content, Line, NAMES};
 use silt_verify::rescue::{Grade, Note, Rescue, Role, Tally};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, Tree, Unwatched};
-
-const NAMES: [&str; 8] =
-    ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k", "dsync-4k", "dsync-1k"];
 
 /// Files larger than this are not read through when they are compared.
 const LARGE: u64 = 256 << 20;

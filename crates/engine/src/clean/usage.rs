@@ -3,7 +3,7 @@
 //! What the entries do not tell, the blocks of the DAT itself, is counted by its map. Nothing else of a segment is
 //! ever needed: summaries, super roots, and blocks whose numbers lead elsewhere.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, RangeInclusive};
 
 use silt_format::dat::{DatEntry, LIVE};
 use silt_format::palloc::Kind;
@@ -96,8 +96,8 @@ impl Volume {
                 s.live = s.live.saturating_add(1);
             }
             let Kind::Entries { first } = layout.kind(key) else { continue };
-            let end = layout.next_block(first);
-            if self.count_entries(usage, key, first..end).is_err() {
+            let last = layout.last_of_block(first);
+            if self.count_entries(usage, key, first..=last).is_err() {
                 usage.damaged += 1;
             }
         }
@@ -105,13 +105,13 @@ impl Volume {
         Ok(())
     }
 
-    fn count_entries(&self, usage: &mut Usage, key: u64, numbers: Range<u64>) -> Result<()> {
+    fn count_entries(&self, usage: &mut Usage, key: u64, numbers: RangeInclusive<u64>) -> Result<()> {
         let g = self.store.geometry;
         let dat = &self.dat;
         let layout = dat.palloc.layout;
         let Some(entries) = dat.file.block(&self.store, &Physical, key)? else { return Ok(()) };
         let bitmap =
-            dat.file.block(&self.store, &Physical, layout.bitmap_block(layout.group(numbers.start)))?;
+            dat.file.block(&self.store, &Physical, layout.bitmap_block(layout.group(*numbers.start())))?;
         for nr in numbers {
             let bit = layout.bit(nr);
             let taken = bitmap.as_ref().and_then(|b| b.get(bit / 8)).is_some_and(|b| b >> (bit % 8) & 1 == 1);

@@ -34,11 +34,10 @@ impl Volume {
         });
         let layout = self.dat.palloc.layout;
         self.dat.file.map = Map::empty();
-        let (mut blocks, max) = (0u64, self.store.geometry.max_key());
+        let mut blocks = 0u64;
         for (offset, (_, at)) in &newest {
             let (offset, at) = (*offset, *at);
-            let possible = offset / layout.blocks_per_desc() * layout.groups_per_desc() < layout.ngroups();
-            if offset <= max && possible && !self.is_given_up(offset, &newest) {
+            if layout.has_block(offset) && !self.is_given_up(offset, &newest) {
                 self.dat.adopt(&self.store, offset, BlockNr(at))?;
                 blocks += 1;
             }
@@ -67,9 +66,7 @@ impl Volume {
         }
         let Some(bits) = read(layout.bitmap_block(group)) else { return false };
         let taken = |v: u64| bits.get(layout.bit(v) / 8).is_none_or(|b| b >> (layout.bit(v) % 8) & 1 == 1);
-        first.is_some_and(|first| {
-            !(first..first + layout.entries_per_block()).any(|v| layout.group(v) == group && taken(v))
-        })
+        first.is_some_and(|first| !(first..=layout.last_of_block(first)).any(taken))
     }
 
     /// Puts zeroes in the place of blocks of the DAT that cannot be read, or that are asked for; returns their
@@ -94,7 +91,7 @@ impl Volume {
             self.dat.file.data.insert(*offset, block::zeroed(self.store.geometry.bs()));
             match layout.kind(*offset) {
                 Part::Entries { first } => {
-                    (first..first + layout.entries_per_block()).for_each(|v| {
+                    (first..=layout.last_of_block(first)).for_each(|v| {
                         suspects.insert(v);
                     });
                 }

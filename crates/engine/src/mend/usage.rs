@@ -62,7 +62,7 @@ impl Volume {
         let size = self.store.geometry.dat_entry_size as usize;
         for key in keys {
             let Part::Entries { first } = layout.kind(key) else { continue };
-            if layout.check("DAT", first).is_err() {
+            if !layout.has_block(key) {
                 continue;
             }
             let bits = layout.bitmap_block(layout.group(first));
@@ -73,12 +73,7 @@ impl Volume {
             };
             // Without a bitmap all of the group are free.
             let Some(bits) = bits else { continue };
-            let slots = usize::try_from(layout.entries_per_block()).unwrap_or(0);
-            for (slot, bytes) in b.chunks_exact(size).take(slots).enumerate() {
-                let v = first + slot as u64;
-                if layout.group(v) != layout.group(first) {
-                    break;
-                }
+            for (v, bytes) in (first..=layout.last_of_block(first)).zip(b.chunks_exact(size)) {
                 let bit = layout.bit(v);
                 if bits.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
                     && let Ok(e) = DatEntry::read(bytes, 0)

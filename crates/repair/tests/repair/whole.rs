@@ -12,7 +12,7 @@ use silt_verify::{Moment, golden};
 
 #[test]
 fn sound_volumes_are_left_alone() {
-    for name in ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k"] {
+    for name in ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k", "wrap-4k"] {
         let device = Arc::new(golden::open(name));
         let made = plan(device, &options()).unwrap();
         assert!(made.is_empty() && made.rounds.is_empty(), "{name}:\n{}", say(&made));
@@ -163,7 +163,7 @@ fn an_older_whole_state_is_preferred_to_a_torn_one() {
 
 #[test]
 fn both_super_blocks_come_back_from_the_log() {
-    for name in ["basic-4k", "basic-1k", "gc-4k", "cut-4k"] {
+    for name in ["basic-4k", "basic-1k", "gc-4k", "cut-4k", "wrap-4k"] {
         let mut s = Surgeon::golden(name);
         let sound = s.device.fork();
         both_lost(&mut s);

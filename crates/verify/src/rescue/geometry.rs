@@ -314,7 +314,8 @@ mod tests {
 
     #[test]
     fn the_logs_alone_tell_the_numbers() {
-        for name in ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "full-4k", "dsync-1k", "cut-4k"] {
+        for name in ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "full-4k", "dsync-1k", "cut-4k", "wrap-4k"]
+        {
             let s = Surgeon::golden(name);
             let right = s.g();
             zero(&s, PRIMARY_OFFSET);

@@ -91,7 +91,7 @@ impl<'r, 'd> State<'r, 'd> {
             rescue,
             root,
             order,
-            layout: Layout::new(g, g.dat_entry_size),
+            layout: Layout::dat(g),
             dat: BTreeMap::new(),
             claimed: Mutex::default(),
         };

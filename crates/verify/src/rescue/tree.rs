@@ -122,7 +122,7 @@ impl<'r, 'd> Tree<'r, 'd> {
             }
             _ => (state.map_from_records(Ino::IFILE.0, cno), false),
         };
-        let layout = Layout::new(g, g.inode_size);
+        let layout = Layout::ifile(g);
         let mut tree = Tree { state, cno, layout, ifile, synced: BTreeMap::new(), listed };
         if rescue.roots().first() == Some(root) && root.cno == cno {
             tree.add_synced(root);

@@ -54,9 +54,9 @@ pub(crate) fn describe(view: &View<'_>, spot: &mut Spot, ino: u64, record: Recor
         Record::Data { offset, .. } | Record::DatData { offset } => offset,
     };
     spot.what = match ino {
-        3 => in_allocator(Layout::new(g, g.dat_entry_size), offset, byte, u64::from(g.dat_entry_size))
+        3 => in_allocator(Layout::dat(g), offset, byte, u64::from(g.dat_entry_size))
             .map_or_else(|| "a bitmap or count".to_owned(), |v| format!("the entry of virtual block {v}")),
-        6 => match in_allocator(Layout::new(g, g.inode_size), offset, byte, u64::from(g.inode_size)) {
+        6 => match in_allocator(Layout::ifile(g), offset, byte, u64::from(g.inode_size)) {
             Some(inode) => {
                 spot.entry_of = Some(inode);
                 format!("the entry of inode {inode}")

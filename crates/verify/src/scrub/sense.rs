@@ -25,7 +25,7 @@ pub(crate) fn objection(
 }
 
 fn dat(g: &Geometry, offset: u64, block: &[u8]) -> Option<String> {
-    let layout = Layout::new(g, g.dat_entry_size);
+    let layout = Layout::dat(g);
     let Kind::Entries { first } = layout.kind(offset) else { return None };
     for (i, bytes) in block.chunks_exact(g.dat_entry_size as usize).enumerate() {
         let entry = DatEntry::read(bytes, 0).ok()?;

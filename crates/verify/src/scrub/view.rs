@@ -379,6 +379,6 @@ pub(crate) fn tree<'a>(view: &View<'_>, device: &'a dyn Device) -> Option<Tree<'
     let (block, byte) = checkpoint::place(&r.g, Cno(view.cno)).ok()?;
     let entry = checkpoint::entry(&r.block(BlockNr(*cpfile.get(&block)?)).ok()?, byte).ok()?;
     let (ifile, _) = files::plain(&r, &dat, &entry.ifile_inode);
-    let layout = Layout::new(&r.g, r.g.inode_size);
+    let layout = Layout::ifile(&r.g);
     Some(Tree { r, dat, layout, cno: view.cno, ifile, overlay: BTreeMap::new() })
 }
