@@ -18,7 +18,7 @@ pub trait Access {
 /// How much goes into one checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Blocks that are copied, about. A segment with more goes in several.
+    /// Blocks that are copied. The first segment of a checkpoint may have more, for a segment goes as a whole.
     pub moves: usize,
     /// Segments that are freed.
     pub segments: usize,
@@ -48,15 +48,26 @@ pub struct Plan {
 }
 
 /// Takes segments in an order, as many at a time as a checkpoint holds.
+///
+/// A segment is emptied by one checkpoint or not at all. Were a part of it moved before, its records would name
+/// blocks that lie elsewhere since: other cleaners go by records and stop at them, or take an old copy for the block
+/// that got the number later (spec 13.5).
 pub struct Gatherer {
     keep: Keep,
     order: VecDeque<SegNr>,
-    /// One that goes in several steps, all of which so far were made.
-    current: Option<Victim>,
-    /// The same, with a step that was planned and of which nothing was heard.
-    pending: Option<Victim>,
     limits: Limits,
 }
+
+/// What became of a segment that was looked at.
+enum Taking {
+    Taken,
+    /// There is no room for it beside the others.
+    TooMuch,
+}
+
+/// Bytes that one checkpoint may copy at most: a segment of which more is needed stays as it is. They are held in
+/// memory until the checkpoint is written.
+pub const LARGEST: u64 = 256 << 20;
 
 impl Plan {
     /// Segments that it is about, those set aside included.
@@ -68,12 +79,12 @@ impl Plan {
 impl Gatherer {
     /// Of these segments, in their order; `keep` says what is needed.
     pub fn new(keep: Keep, order: impl IntoIterator<Item = SegNr>, limits: Limits) -> Self {
-        Gatherer { keep, order: order.into_iter().collect(), current: None, pending: None, limits }
+        Gatherer { keep, order: order.into_iter().collect(), limits }
     }
 
     /// Whether there is nothing left.
     pub fn is_done(&self) -> bool {
-        self.order.is_empty() && self.current.is_none() && self.pending.is_none()
+        self.order.is_empty()
     }
 
     /// From now on about so many blocks are copied at a time.
@@ -81,15 +92,8 @@ impl Gatherer {
         self.limits.moves = moves.max(1);
     }
 
-    /// What was planned last is durable: a segment that it took only a part of goes on. Without this the next plan
-    /// leaves that segment alone, since what was planned of it may still lie there.
-    pub fn made(&mut self) {
-        self.current = self.pending.take();
-    }
-
-    /// What was planned was not made: its segments come first again, from their beginnings.
+    /// What was planned was not made: its segments come first again.
     pub fn put_back(&mut self, segments: &[SegNr]) {
-        self.pending = None;
         segments.iter().rev().for_each(|s| self.order.push_front(*s));
     }
 
@@ -101,30 +105,26 @@ impl Gatherer {
     /// What the next checkpoint does. Errors are those of the tables: what is wrong with a segment sets it aside.
     pub fn next(&mut self, access: &impl Access) -> Result<Plan> {
         let mut plan = Plan::default();
-        self.pending = None;
-        while self.pending.is_none()
-            && plan.cleaning.moves() < self.limits.moves
-            && plan.cleaning.frees() < self.limits.segments
-        {
-            let victim = match self.current.take() {
-                Some(victim) => victim,
-                None => match self.order.pop_front() {
-                    Some(segment) => match access.with(|v| v.victim(segment))? {
-                        Ok(victim) => victim,
-                        // Meanwhile it is written, or clean.
-                        Err(Error::Invalid(_)) => continue,
-                        Err(e) => return Err(e),
-                    },
-                    None => break,
-                },
+        while plan.cleaning.moves() < self.limits.moves && plan.cleaning.frees() < self.limits.segments {
+            let Some(segment) = self.order.pop_front() else { break };
+            let victim = match access.with(|v| v.victim(segment))? {
+                Ok(victim) => victim,
+                // Meanwhile it is written, or clean.
+                Err(Error::Invalid(_)) => continue,
+                Err(e) => return Err(e),
             };
-            self.take(access, victim, &mut plan)?;
+            if let Taking::TooMuch = self.take(access, victim, &mut plan)? {
+                self.order.push_front(segment);
+                break;
+            }
         }
         Ok(plan)
     }
 
-    fn take(&mut self, access: &impl Access, mut victim: Victim, plan: &mut Plan) -> Result<()> {
+    fn take(&self, access: &impl Access, mut victim: Victim, plan: &mut Plan) -> Result<Taking> {
         let segment = victim.segment();
+        let is_first = plan.cleaning.is_empty();
+        let most = usize::try_from(LARGEST / victim.block_size()).unwrap_or(usize::MAX);
         plan.segments.push(segment);
         let mark = plan.cleaning.mark();
         let aside = |plan: &mut Plan, log: Option<BlockNr>, why: String| {
@@ -135,13 +135,13 @@ impl Gatherer {
             Ok(Some(sequence)) => {
                 let protected = access.with(|v| v.protected_sequence())?;
                 if sequence.wrapping_sub(protected).cast_signed() >= 0 {
-                    return Ok(());
+                    return Ok(Taking::Taken);
                 }
             }
             Ok(None) => {}
             Err(e) => {
                 aside(plan, None, e.to_string());
-                return Ok(());
+                return Ok(Taking::Taken);
             }
         }
         loop {
@@ -149,21 +149,21 @@ impl Gatherer {
                 Ok(blocks) => blocks,
                 Err(e) => {
                     aside(plan, None, e.to_string());
-                    return Ok(());
+                    return Ok(Taking::Taken);
                 }
             };
             if blocks.is_empty() {
                 if !victim.finish(&mut plan.cleaning) {
-                    let why = "some of its blocks cannot be read".to_string();
+                    let why = "some of its blocks cannot be read; it is marked bad".to_string();
                     plan.aside.push(SetAside { segment, log: None, why });
                 }
-                return Ok(());
+                return Ok(Taking::Taken);
             }
             let fates: Vec<Fate> = match access.with(|v| v.fates(&self.keep, &blocks))? {
                 Ok(fates) => fates,
                 Err(e @ (Error::Format { .. } | Error::Device(_))) => {
                     aside(plan, None, e.to_string());
-                    return Ok(());
+                    return Ok(Taking::Taken);
                 }
                 Err(e) => return Err(e),
             };
@@ -175,16 +175,22 @@ impl Gatherer {
                 Ok(bad) => {
                     let why = "a log that holds blocks in use does not match its checksum".to_string();
                     aside(plan, bad.first().copied(), why);
-                    return Ok(());
+                    return Ok(Taking::Taken);
                 }
                 Err(e) => {
                     aside(plan, None, e.to_string());
-                    return Ok(());
+                    return Ok(Taking::Taken);
                 }
             }
-            if plan.cleaning.moves() >= 2 * self.limits.moves {
-                self.pending = Some(victim);
-                return Ok(());
+            if !is_first && plan.cleaning.moves() > self.limits.moves {
+                plan.cleaning.back_to(mark);
+                plan.segments.pop();
+                return Ok(Taking::TooMuch);
+            }
+            if plan.cleaning.moves() > most {
+                let why = format!("more than {} MiB of it are in use, too much to move at once", LARGEST >> 20);
+                aside(plan, None, why);
+                return Ok(Taking::Taken);
             }
         }
     }

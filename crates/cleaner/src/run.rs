@@ -13,8 +13,8 @@ use crate::policy::{Candidate, Policy, candidates};
 /// Blocks of the DAT counted at a time.
 const COUNTED: usize = 1024;
 
-/// Where not even so many blocks can be copied, there is no room.
-const FEWEST: usize = 16;
+/// Where there is no room for so many segments in a row, there is none.
+const REFUSED: usize = 8;
 
 /// Makes what is planned.
 pub trait Mover: Access {
@@ -185,6 +185,8 @@ pub fn pass(
     let keep = usage.keep().clone();
     let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
     let mut most = options.limits.moves;
+    // For these there was no room; where others become clean, there may be.
+    let mut refused: Vec<SegNr> = Vec::new();
     while !gatherer.is_done() {
         let available = mover.with(|v| v.available_segments())?;
         // Copies take clean segments before others become clean.
@@ -199,26 +201,28 @@ pub fn pass(
         outcome.aside.extend(plan.aside);
         outcome.unverified.extend(plan.unverified);
         if plan.cleaning.is_empty() {
-            // Nothing that a part of a segment could have left there.
-            gatherer.made();
             continue;
         }
         match mover.make(plan.cleaning) {
             Ok(done) => {
-                gatherer.made();
                 add(&mut outcome.cleaned, done);
                 outcome.steps += 1;
+                if done.segments > 0 {
+                    gatherer.put_back(&std::mem::take(&mut refused));
+                }
             }
             // Somebody looks at a moment that was to go, or a segment was taken otherwise: the next pass knows.
             Err(Error::Stale) => {}
             // It takes less at a time.
-            Err(Error::NoSpace) if most > FEWEST => {
+            Err(Error::NoSpace) if segments.len() > 1 => {
                 most /= 4;
                 gatherer.put_back(&segments);
             }
             Err(Error::NoSpace) => {
-                outcome.out_of_room = true;
-                return Ok(outcome);
+                refused.extend(segments);
+                if refused.len() >= REFUSED {
+                    break;
+                }
             }
             Err(e) => return Err(e),
         }
@@ -228,5 +232,6 @@ pub fn pass(
             return Ok(outcome);
         }
     }
+    outcome.out_of_room = !refused.is_empty();
     Ok(outcome)
 }

@@ -127,6 +127,28 @@ impl FsTarget {
         self.made.1 = made;
     }
 
+    /// Cleans as `silt clean` does with an unmounted volume, to the end; snapshots alone are kept.
+    pub fn clean(&mut self) -> silt_engine::Result<()> {
+        self.step(true);
+        self.clock += 1;
+        let now = u64::try_from(self.clock).unwrap_or(0);
+        self.turns += 1;
+        let policy = Policy::ALL[self.turns as usize % Policy::ALL.len()];
+        let options = silt_cleaner::Options { policy, now, ..silt_cleaner::Options::default() };
+        let whole = silt_cleaner::Whole::new(self.fs.volume_mut(), now);
+        let outcome = silt_cleaner::run(&whole, &options, |_| true)?;
+        assert_eq!(outcome.aside, [], "a segment that should be whole");
+        self.count(outcome.cleaned);
+        Ok(())
+    }
+
+    fn count(&mut self, done: Cleaned) {
+        self.cleaned.segments += done.segments;
+        self.cleaned.moved += done.moved;
+        self.cleaned.dead += done.dead;
+        self.cleaned.checkpoints += done.checkpoints;
+    }
+
     /// Snapshots there are, by their number in the model.
     pub fn snapshots(&self) -> &BTreeMap<u32, u64> {
         &self.snapshots
@@ -307,10 +329,7 @@ impl FsTarget {
         }
         match volume.begin_cleaning(plan.cleaning, now) {
             Ok(done) => {
-                self.cleaned.segments += done.segments;
-                self.cleaned.moved += done.moved;
-                self.cleaned.dead += done.dead;
-                self.cleaned.checkpoints += done.checkpoints;
+                self.count(done);
                 true
             }
             Err(silt_engine::Error::NoSpace) => false,

@@ -120,12 +120,12 @@ impl History {
             None => {
                 let mut target = self.target(START + turn * 10_000)?;
                 target.every = u32::try_from(self.seed % 4)? * 7;
-                // Silt empties segments, too, and the kernel's cleaner goes on where it stopped. Some go
-                // wrong yet (docs/cleaner.md).
-                if std::env::var_os("SILT_CLEAN").is_some() {
-                    target.clean_every = u32::try_from(1 + self.seed % 3)?;
-                }
+                // Silt empties segments, too, and the kernel's cleaner goes on where it stopped.
+                target.clean_every = u32::try_from(1 + self.seed % 3)?;
                 self.play(&mut target, turn, ops, kernel)?;
+                if target.every == 0 {
+                    target.clean()?;
+                }
                 self.cleaned += target.cleaned.segments;
                 self.snapshots = target.snapshots().clone();
                 target.close_volume()?;

@@ -59,6 +59,8 @@ pub struct Cleaning {
     table: Vec<LogBlock>,
     dead: Vec<Dead>,
     segments: Vec<Taken>,
+    /// Segments that are marked bad: what cannot be read stays there.
+    bad: Vec<Taken>,
 }
 
 /// What a cleaning did, in numbers.
@@ -77,7 +79,8 @@ pub struct Cleaned {
 impl Cleaning {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.live.is_empty() && self.table.is_empty() && self.dead.is_empty() && self.segments.is_empty()
+        let nothing_moves = self.live.is_empty() && self.table.is_empty() && self.dead.is_empty();
+        nothing_moves && self.segments.is_empty() && self.bad.is_empty()
     }
 
     /// Blocks that are copied, those of the DAT included.
@@ -91,17 +94,18 @@ impl Cleaning {
     }
 
     /// How much is in it, for [`Cleaning::back_to`].
-    pub fn mark(&self) -> [usize; 4] {
-        [self.live.len(), self.table.len(), self.dead.len(), self.segments.len()]
+    pub fn mark(&self) -> [usize; 5] {
+        [self.live.len(), self.table.len(), self.dead.len(), self.segments.len(), self.bad.len()]
     }
 
     /// Drops what was added since.
-    pub fn back_to(&mut self, mark: [usize; 4]) {
-        let [live, table, dead, segments] = mark;
+    pub fn back_to(&mut self, mark: [usize; 5]) {
+        let [live, table, dead, segments, bad] = mark;
         self.live.truncate(live);
         self.table.truncate(table);
         self.dead.truncate(dead);
         self.segments.truncate(segments);
+        self.bad.truncate(bad);
     }
 
     /// Existing and former checkpoints that nothing will be left of, in ranges.
@@ -165,6 +169,11 @@ impl Volume {
             self.store.held.hold(taken.segment);
             done.segments += 1;
         }
+        for taken in &cleaning.bad {
+            self.sufile.change(&self.store, &self.dat, taken.segment, |e| {
+                e.flags = (e.flags.get() | silt_format::segment_usage::ERROR).into();
+            })?;
+        }
         done.moved = cleaning.live.len() as u64;
         let moves = self.moves(cleaning.live);
         self.begin_moving(moves, begun, now);
@@ -218,7 +227,7 @@ impl Volume {
             return Err(Error::Stale);
         }
         let protected = self.protected_sequence();
-        for taken in &cleaning.segments {
+        for taken in cleaning.segments.iter().chain(&cleaning.bad) {
             let info = self.segment_info(taken.segment)?;
             let same = (info.modified, info.blocks) == (taken.lastmod, taken.nblocks);
             let recovery = taken.sequence.is_some_and(|s| s.wrapping_sub(protected).cast_signed() >= 0);
@@ -275,7 +284,7 @@ impl Volume {
                 self.dat.entry_mut(&self.store, vblock, |_| Ok(()))?;
             }
         }
-        for taken in &cleaning.segments {
+        for taken in cleaning.segments.iter().chain(&cleaning.bad) {
             self.sufile.change(&self.store, &self.dat, taken.segment, |_| {})?;
         }
         Ok(())

@@ -53,6 +53,11 @@ impl Victim {
         self.taken.segment
     }
 
+    /// Of its blocks, in bytes.
+    pub fn block_size(&self) -> u64 {
+        u64::from(self.geometry.block_size)
+    }
+
     /// Sequence number of its first log; `None` where nothing valid was ever written.
     pub fn sequence(&mut self) -> Result<Option<u64>> {
         if self.taken.sequence.is_none() {
@@ -120,11 +125,14 @@ impl Victim {
         Ok(bad)
     }
 
-    /// All of it was looked at: the cleaning frees the segment, unless something had to stay.
+    /// All of it was looked at: the cleaning frees the segment. Where something had to stay, it marks it bad, so that
+    /// no cleaner goes by its records again, which name what lies elsewhere then.
     pub fn finish(self, into: &mut Cleaning) -> bool {
         let whole = self.ended && self.left == 0;
         if whole {
             into.segments.push(self.taken);
+        } else {
+            into.bad.push(self.taken);
         }
         whole
     }
