@@ -125,7 +125,7 @@ fn a_mounted_volume_does_not_fill_up_with_the_past() {
     let v = b.name("v.img");
     File::create(&v).unwrap().set_len(48 << 20).unwrap();
     b.ok(&["mkfs", "-q", "-B", "64", &v]);
-    let (m, _) = Mounted::new(&b, &["-o", "gc,interval=0.2", &v], "m");
+    let (m, _) = Mounted::new(&b, &["-o", "interval=0.2", &v], "m");
     let kept = write(&m, "kept", 1, 3 << 20);
     b.ok(&["mkcp", "-s", m.dir()]);
     let first = write(&m, "kept", 2, 1 << 20);
@@ -173,7 +173,7 @@ fn a_full_volume_comes_back() {
     let v = b.name("v.img");
     File::create(&v).unwrap().set_len(48 << 20).unwrap();
     b.ok(&["mkfs", "-q", "-B", "64", &v]);
-    let (m, _) = Mounted::new(&b, &["-o", "gc", &v], "m");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
     for round in 0..4 {
         let mut n = 0;
         let error = loop {

@@ -55,7 +55,7 @@ pub struct MountOptions {
     pub verify: bool,
     /// Requests come through io_uring where the kernel offers it.
     pub io_uring: bool,
-    /// Segments are emptied when few are clean (`gc` turns it on).
+    /// Segments are emptied when few are clean (`nogc` turns it off).
     pub gc: bool,
     /// Checkpoints younger than this are kept as long as there is space, in seconds (`pp=`).
     pub protection: u64,
@@ -86,7 +86,7 @@ impl Default for MountOptions {
             block_type: true,
             verify: false,
             io_uring: false,
-            gc: false,
+            gc: true,
             protection: 86_400,
             super_block: None,
         }

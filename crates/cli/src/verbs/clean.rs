@@ -16,7 +16,7 @@ use crate::{progress, size, target, times};
 /// snapshot, and moments younger than the protection period; older moments go where they are in the way. A log is held
 /// against its checksum before anything of it is copied; a segment that cannot be trusted is set aside.
 ///
-/// Of a volume mounted with -o gc, Silt does this by itself when few segments are clean.
+/// Of a mounted volume, Silt does this by itself when few segments are clean, unless it is mounted with -o nogc.
 #[derive(clap::Args)]
 pub struct Args {
     /// Moments younger than this are kept; s, m, h, d, w, M or Y may follow the number

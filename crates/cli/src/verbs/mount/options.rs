@@ -44,7 +44,7 @@ Mount options:
   io_uring, noio_uring   requests come through io_uring (Linux 6.14), for several programs at once, where
                          /sys/module/fuse/parameters/enable_uring says Y (default: noio_uring)
   remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
-  gc, nogc               empty segments when few are clean, or leave that to silt clean (default)
+  gc, nogc               empty segments when few are clean (default), or leave that to silt clean
   pp=SECONDS             moments younger than this are kept as long as there is space (default: 86400, a day)
   discard, nodiscard     accepted; they change nothing yet
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(o.daemon.on_error, OnError::RemountReadOnly);
         let (notes, details) = o.check().unwrap();
         assert_eq!((notes.len(), details.len()), (1, 1));
-        assert!(!o.daemon.gc && parse("gc").unwrap().daemon.gc && o.daemon.protection == 60);
+        assert!(!o.daemon.gc && parse("").unwrap().daemon.gc && o.daemon.protection == 60);
 
         let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec,io_uring").unwrap();
         assert!(parse("verify").unwrap().daemon.verify && !parse("verify,noverify").unwrap().daemon.verify);
