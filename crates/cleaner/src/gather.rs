@@ -87,9 +87,14 @@ impl Gatherer {
         self.order.is_empty()
     }
 
-    /// From now on about so many blocks are copied at a time.
+    /// From now on so many blocks are copied at a time.
     pub fn limit(&mut self, moves: usize) {
         self.limits.moves = moves.max(1);
+    }
+
+    /// From now on so many segments are freed at a time.
+    pub fn limit_segments(&mut self, segments: usize) {
+        self.limits.segments = segments.max(1);
     }
 
     /// What was planned was not made: its segments come first again.
@@ -188,7 +193,8 @@ impl Gatherer {
                 return Ok(Taking::TooMuch);
             }
             if plan.cleaning.moves() > most {
-                let why = format!("more than {} MiB of it are in use, too much to move at once", LARGEST >> 20);
+                let why =
+                    format!("more than {} MiB of it are in use, too much to move at once", LARGEST >> 20);
                 aside(plan, None, why);
                 return Ok(Taking::Taken);
             }

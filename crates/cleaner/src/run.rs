@@ -15,6 +15,8 @@ const COUNTED: usize = 1024;
 
 /// Where there is no room for so many segments in a row, there is none.
 const REFUSED: usize = 8;
+/// After so many steps in a row that left no more clean than there was, the rest is left: moving takes as much.
+const IN_VAIN: u32 = 8;
 
 /// Makes what is planned.
 pub trait Mover: Access {
@@ -187,6 +189,7 @@ pub fn pass(
     let mut most = options.limits.moves;
     // For these there was no room; where others become clean, there may be.
     let mut refused: Vec<SegNr> = Vec::new();
+    let (mut highest, mut in_vain) = (0, 0);
     while !gatherer.is_done() {
         let available = mover.with(|v| v.available_segments())?;
         // Copies take clean segments before others become clean.
@@ -207,6 +210,9 @@ pub fn pass(
             Ok(done) => {
                 add(&mut outcome.cleaned, done);
                 outcome.steps += 1;
+                let clean = mover.with(|v| v.available_segments())?;
+                in_vain = if clean > highest { 0 } else { in_vain + 1 };
+                highest = highest.max(clean);
                 if done.segments > 0 {
                     gatherer.put_back(&std::mem::take(&mut refused));
                 }
@@ -216,6 +222,7 @@ pub fn pass(
             // It takes less at a time.
             Err(Error::NoSpace) if segments.len() > 1 => {
                 most /= 4;
+                gatherer.limit_segments(segments.len() / 2);
                 gatherer.put_back(&segments);
             }
             Err(Error::NoSpace) => {
@@ -225,6 +232,9 @@ pub fn pass(
                 }
             }
             Err(e) => return Err(e),
+        }
+        if in_vain >= IN_VAIN {
+            break;
         }
         let done = total.saturating_sub(gatherer.left());
         if !watch(&Progress { done, total, cleaned: outcome.cleaned }) {

@@ -73,6 +73,9 @@ where
         let result = run(&mut fs);
         let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
         let unfrozen = fs.volume().unfrozen_blocks();
+        if matches!(result, Err(FsError::NoSpace)) {
+            core.space.refused(fs.volume_mut(), bytes as u64 / core.block_size + 1);
+        }
         drop(fs);
         let (value, handed_out) = match result {
             Ok(done) => done,

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use parking_lot::{Condvar, Mutex};
-use silt_cleaner::{Access, Cleaned, Mover, Options, Outcome, pass};
+use silt_cleaner::{Access, Cleaned, Mover, Options, Outcome, Policy, pass};
 use silt_engine::clean::Cleaning;
-use silt_engine::{Error, Result, Volume};
+use silt_engine::{Error, GivenUp, Result, Volume};
 
 use crate::core::{Core, now_secs};
 use crate::writer::Writer;
@@ -60,19 +60,35 @@ pub struct Space {
 
 #[derive(Default)]
 struct State {
-    /// Somebody waits for space.
-    wanted: bool,
+    /// Somebody waits for space, for so many blocks at most.
+    wanted: Option<u64>,
     /// Few segments are clean.
     short: bool,
-    /// Nothing more could be gained when it was last tried; until when that is believed, if nothing is taken away.
-    nothing_until: Option<Instant>,
-    given_up_then: u64,
+    /// Nothing more could be gained when it was last tried.
+    nothing: Option<Nothing>,
     /// Before this nobody cleans who does not wait for space: the last time did not come to enough.
     rest_until: Option<Instant>,
     stop: bool,
     aside: BTreeMap<u64, String>,
     /// Seconds since 1970; younger checkpoints were given up for want of space.
     given_up: Option<u64>,
+}
+
+/// Since when nothing can be gained.
+#[derive(Debug, Clone, Copy)]
+struct Nothing {
+    then: GivenUp,
+    /// Until then it is believed even if a little is given up.
+    until: Instant,
+}
+
+impl Nothing {
+    /// Whether it is still believed.
+    fn holds(&self, volume: &Volume) -> bool {
+        let now = volume.given_up();
+        let segment = u64::from(volume.geometry().blocks_per_segment);
+        now == self.then || (now.blocks.saturating_sub(self.then.blocks) < segment && Instant::now() < self.until)
+    }
 }
 
 /// What is known of the cleaner's work.
@@ -85,26 +101,41 @@ pub struct Report {
 }
 
 impl Space {
-    /// Whether a change that brings `blocks` may find no space now and should wait, since some may come.
+    /// Whether a change that brings `blocks` may find no space now and should wait, since some may come; or, if it
+    /// takes none, should wait because what waits before it takes all there is.
     pub fn may_come(&self, volume: &Volume, blocks: u64) -> bool {
+        let spare = SPARE / u64::from(volume.geometry().block_size);
+        let tight = volume.is_tight();
+        if !tight && volume.check_space(blocks + spare).is_ok() {
+            return false;
+        }
+        // What waits is estimated from above: once it is written, there may be space.
+        let waits = volume.has_changes() || volume.is_constructing();
+        if waits && (tight || volume.check_space(blocks).is_err()) {
+            return true;
+        }
         if !self.enabled.load(Ordering::Relaxed) {
             return false;
         }
-        let spare = SPARE / u64::from(volume.geometry().block_size);
-        if volume.check_space(blocks + spare).is_ok() {
-            return false;
-        }
         let mut state = self.state.lock();
-        let nothing = state.nothing_until.is_some_and(|until| Instant::now() < until);
-        if state.stop || (nothing && state.given_up_then == volume.given_up()) {
+        if state.stop || state.nothing.is_some_and(|n| n.holds(volume)) {
             return false;
         }
-        state.nothing_until = None;
-        if !state.wanted {
-            state.wanted = true;
+        state.nothing = None;
+        let before = state.wanted;
+        state.wanted = Some(blocks.max(before.unwrap_or(0)));
+        if before.is_none() {
             self.wake.notify_all();
         }
         true
+    }
+
+    /// A change with so many blocks was refused: as long as nothing can be gained, so are all others of that size.
+    pub fn refused(&self, volume: &mut Volume, blocks: u64) {
+        // Not if it is believed for a while only.
+        if self.state.lock().nothing.is_some_and(|n| n.then == volume.given_up()) {
+            volume.refuse_from(blocks);
+        }
     }
 
     /// A checkpoint was made: where little is clean now, the cleaner looks at once.
@@ -120,7 +151,7 @@ impl Space {
 
     /// Whether somebody waits for space.
     pub fn is_wanted(&self) -> bool {
-        self.state.lock().wanted
+        self.state.lock().wanted.is_some()
     }
 
     /// Ends the cleaner after the step under way; who waits is told that there is no space.
@@ -190,21 +221,21 @@ pub fn run(core: &Arc<Core>) {
     let space = &core.space;
     space.enabled.store(true, Ordering::Relaxed);
     loop {
-        let wanted = {
+        let mut wanted = {
             let mut state = space.state.lock();
             let rest =
                 state.rest_until.map_or(Duration::ZERO, |t| t.saturating_duration_since(Instant::now()));
-            if !state.wanted && !state.stop && (!rest.is_zero() || !state.short) {
+            if state.wanted.is_none() && !state.stop && (!rest.is_zero() || !state.short) {
                 space.wake.wait_for(&mut state, if rest.is_zero() { LOOK } else { rest });
             }
             if state.stop {
                 break;
             }
-            if !state.wanted && state.rest_until.is_some_and(|t| Instant::now() < t) {
+            if state.wanted.is_none() && state.rest_until.is_some_and(|t| Instant::now() < t) {
                 continue;
             }
             state.short = false;
-            state.wanted
+            state.wanted.is_some()
         };
         let (available, low, _) = marks(core);
         if wanted || available < low {
@@ -213,13 +244,14 @@ pub fn run(core: &Arc<Core>) {
             let enough = clean(core);
             let (available, low, _) = marks(core);
             let mut state = space.state.lock();
-            state.wanted = false;
+            // Or since then.
+            wanted |= state.wanted.take().is_some();
             let rest = LOOK.max(REST_TIMES * begin.elapsed());
             state.rest_until = (available < low).then(|| Instant::now() + rest);
             if !enough {
                 // What was taken away meanwhile may not have counted.
-                state.given_up_then = before;
-                state.nothing_until = Some(Instant::now() + REST.max(REST_TIMES * begin.elapsed()));
+                let until = Instant::now() + REST.max(REST_TIMES * begin.elapsed());
+                state.nothing = Some(Nothing { then: before, until });
             }
         }
         if wanted {
@@ -246,6 +278,10 @@ fn marks(core: &Core) -> (u64, u64, u64) {
 /// Cleans, giving up as little of the past as will do; whether there is space then.
 fn clean(core: &Arc<Core>) -> bool {
     let (_, low, high) = marks(core);
+    let high = high.max({
+        let wanted = core.space.state.lock().wanted.unwrap_or(0);
+        core.fs.lock().volume().segments_with_space(wanted.saturating_add(2 * SPARE / 1024))
+    });
     let mut options = Options { until: Some(high), ..Options::default() };
     let wish = core.options.protection;
     for age in std::iter::once(wish).chain(AGES.into_iter().filter(|age| *age < wish)) {
@@ -269,10 +305,14 @@ fn clean(core: &Arc<Core>) -> bool {
         // Passes that hardly gain anything are not worth it before more is given up.
         let size = u64::from(core.fs.lock().volume().geometry().blocks_per_segment);
         options.least = if age == 0 { size / 50 + 1 } else { size / 16 + 1 };
+        if age == 0 {
+            // Every block counts now, and those that cost most come last.
+            options.policy = Policy::Greedy;
+        }
         let mut last = Instant::now();
         let outcome = pass(&Mounted(core), &options, |_| {
             let took = last.elapsed();
-            if !core.space.state.lock().wanted && !core.space.stopped() {
+            if !core.space.is_wanted() && !core.space.stopped() {
                 std::thread::sleep(took.min(PAUSE));
             }
             last = Instant::now();
@@ -296,14 +336,19 @@ fn clean(core: &Arc<Core>) -> bool {
                 return false;
             }
         }
-        if marks(core).0 >= low {
+        if marks(core).0 >= low && is_enough(core) {
             return true;
         }
     }
-    // As much as those want who wait.
+    is_enough(core)
+}
+
+/// Whether there is as much as those want who wait.
+fn is_enough(core: &Core) -> bool {
+    let wanted = core.space.state.lock().wanted.unwrap_or(1);
     let fs = core.fs.lock();
     let spare = SPARE / u64::from(fs.volume().geometry().block_size);
-    fs.volume().check_space(2 * spare).is_ok()
+    fs.volume().check_space(wanted.max(spare) + spare).is_ok() && !fs.volume().is_tight()
 }
 
 impl Writer {

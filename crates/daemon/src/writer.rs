@@ -498,14 +498,16 @@ impl Writer {
             if self.core.queue.lock().paced.is_empty() {
                 return;
             }
-            let full = self.core.must_wait(&self.core.fs.lock(), 0);
+            let (full, waits) = {
+                let fs = self.core.fs.lock();
+                (self.core.must_wait(&fs, 0), fs.volume().has_changes())
+            };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
             // While the device takes nothing they run too: they are told so.
             if full && !stalled && !queue.stop {
-                if !queue.paced.is_empty() {
-                    queue.write_back = true;
-                }
+                // Where nothing waits, the cleaner says when there is room.
+                queue.write_back |= waits && !queue.paced.is_empty();
                 return;
             }
             let Some(paced) = queue.paced.pop() else { return };

@@ -22,6 +22,7 @@ use crate::bmap::Severed;
 use crate::inode::{Frozen, Inode};
 use crate::log::{Content, Head, Item, LogWrite, OpenLog, sorted_nodes};
 use crate::redo::{Before, Begun, Redo};
+use crate::room::Extra;
 use crate::store::Key;
 use crate::supers::LastLog;
 use crate::virt::Change;
@@ -77,6 +78,9 @@ pub struct Construction {
     pub(crate) inodes_count: u64,
     pub(crate) composed: bool,
     pub(crate) last: Option<LastLog>,
+    /// Blocks that it takes, from above, and the segments that were clean when it began.
+    pub(crate) need: u64,
+    pub(crate) available: u64,
     /// Where the log stood when it began.
     pub(crate) begun: Begun,
     /// Segments it has taken since.
@@ -129,17 +133,21 @@ impl Volume {
         }
         self.check_room_for_checkpoint()?;
         let begun = self.begun()?;
-        self.begin_moving(VecDeque::new(), begun, now);
+        let need = self.need(Extra::default());
+        self.begin_moving(VecDeque::new(), begun, need, now);
         Ok(true)
     }
 
     /// Begins a checkpoint of everything that waits, with blocks in front that go elsewhere.
-    pub(crate) fn begin_moving(&mut self, moves: VecDeque<Item>, begun: Begun, now: u64) {
+    /// `need`: blocks that it takes, from above.
+    pub(crate) fn begin_moving(&mut self, moves: VecDeque<Item>, begun: Begun, need: u64, now: u64) {
+        let available = self.available_segments();
         let files = self.freeze_all();
         self.meta_dirty = false;
         self.start(Kind::Checkpoint, files, begun, now);
         if let Some(k) = &mut self.construction {
             k.moves = moves;
+            (k.need, k.available) = (need, available);
         }
     }
 
@@ -147,7 +155,7 @@ impl Volume {
     /// tree reads them without the files between.
     fn freeze_all(&mut self) -> VecDeque<u64> {
         let (mut first, mut files) = (VecDeque::new(), VecDeque::new());
-        for nr in std::mem::take(&mut self.dirty) {
+        for nr in self.dirty.take() {
             let mut regular = false;
             if let Some(i) = self.inodes.get_mut(&nr) {
                 freeze(i);
@@ -215,6 +223,8 @@ impl Volume {
             inodes_count: self.inodes_count,
             composed: false,
             last: None,
+            need: 0,
+            available: self.available_segments(),
             begun,
             allocated: Vec::new(),
             composed_in: Vec::new(),

@@ -39,13 +39,13 @@ impl Volume {
         }
         self.writable()?;
         self.load(ino)?;
-        self.given_up += 1;
         let max = self.store.geometry.max_key();
         let everything = keys.start == 0 && keys.end > max;
         let gone = if everything { 0 } else { self.count_cut_off(self.loaded(Tree::Live, ino)?, &keys)? };
         if gone == 0 && !everything {
             return Ok(());
         }
+        let units = u64::from(self.store.geometry.block_size / 512);
         let i = self.live_mut(ino)?;
         let below = !i.map.is_empty() || i.frozen.is_some();
         let before = i.current.blocks.len();
@@ -58,6 +58,8 @@ impl Volume {
             }
         }
         let left = i.current.blocks.len();
+        let mapped = i.map.blocks / units;
+        let ends = if !below { 0 } else if everything { mapped } else { mapped.min(2 * gone + 2) };
         i.pending = i.pending.saturating_sub_unsigned(gone);
         if below {
             i.current.cuts.insert(keys);
@@ -68,6 +70,8 @@ impl Volume {
         }
         i.needs_checkpoint = true;
         self.dirty_blocks -= (before - left) as u64;
+        self.dirty.ends(ends);
+        self.gave_up(ends + (before - left) as u64);
         Ok(())
     }
 

@@ -33,6 +33,12 @@ pub enum Piece {
     Disk(BlockNr),
 }
 
+/// Keys that hang from one leaf of a map, or from two next to each other, half full; none of a direct map.
+fn leaf_of(key: u64, block_size: usize) -> Option<std::ops::Range<u64>> {
+    let half = (block_size / 32) as u64;
+    (key >= silt_format::direct::KEYS).then(|| key - key % half..key - key % half + half)
+}
+
 impl Volume {
     /// The inode, loaded if need be. Past trees give the inode as it was.
     pub fn inode(&mut self, tree: Tree, ino: Ino) -> Result<&Inode> {
@@ -156,9 +162,12 @@ impl Volume {
             broken.attr.mode = 0o100_000;
             self.inodes.insert(ino.0, Box::new(broken));
         }
+        let bs = self.store.geometry.block_size;
         let i = self.live_mut(ino)?;
         i.deleted = true;
-        self.given_up += 1;
+        let blocks = i.map.blocks / u64::from(bs / 512);
+        self.dirty.ends(blocks);
+        self.gave_up(blocks);
         let Some(i) = self.inodes.get_mut(&ino.0) else { return Err(Error::NoInode(ino.0)) };
         i.needs_checkpoint = true;
         i.attr.links = 0;
@@ -170,7 +179,7 @@ impl Volume {
         self.inodes_count = self.inodes_count.saturating_sub(1);
         if forget {
             self.inodes.remove(&ino.0);
-            self.dirty.remove(&ino.0);
+            self.dirty.remove(ino.0);
             self.new_numbers.remove(ino.0..ino.0 + 1);
             self.next_ino = self.next_ino.min(ino.0);
         }
@@ -345,13 +354,18 @@ impl Volume {
         let i = self.loaded(Tree::Live, ino)?;
         let replaced = i.current.blocks.contains_key(&key);
         let fresh = !replaced && !self.is_mapped(i, key)?;
+        let leaf = leaf_of(key, self.store.geometry.bs());
         let i = self.live_mut(ino)?;
+        let new_leaf = leaf.is_some_and(|keys| i.current.blocks.range(keys).next().is_none());
         i.current.blocks.insert(key, block);
         if fresh {
             i.pending += 1;
         }
         if !replaced {
             self.dirty_blocks += 1;
+        }
+        if new_leaf {
+            self.dirty.leaf();
         }
         Ok(())
     }
@@ -368,6 +382,7 @@ impl Volume {
         i.pending += i64::from(fresh);
         if i.current.blocks.insert(key, block).is_none() {
             self.dirty_blocks += 1;
+            self.dirty.leaf();
         }
         Ok(())
     }
@@ -439,20 +454,6 @@ impl Volume {
         }
         let _ = memory.map(Some).try_for_each(f);
         Ok(())
-    }
-
-    /// Whether `blocks` more waiting blocks can be promised a place (spec 14.1, with what this
-    /// writer's own logs may need on top).
-    pub fn check_space(&self, blocks: u64) -> Result<()> {
-        let g = &self.store.geometry;
-        let waiting = self.dirty_blocks + self.frozen_blocks + blocks;
-        let per_segment = u64::from(g.blocks_per_segment);
-        // Every waiting block may take a map node and a DAT block with it; the DAT cannot take
-        // more blocks than it has.
-        let dat = self.dat.file.map.blocks / u64::from(g.block_size / 512);
-        let metadata = waiting / 8 + waiting.min(dat) + 4 * self.dirty.len() as u64 / 3;
-        let needed = g.reserved_segments() + (waiting + metadata) / per_segment + 1;
-        if self.available_segments() <= needed { Err(Error::NoSpace) } else { Ok(()) }
     }
 
     /// Blocks waiting for a log, those of a checkpoint under construction included.

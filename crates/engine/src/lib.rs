@@ -32,6 +32,7 @@ mod verify_log;
 mod view;
 mod virt;
 mod volume;
+mod waiting;
 
 pub use block::{Block, writable, zeroed};
 pub use construct::Step;
@@ -42,6 +43,7 @@ pub use inode::{Attr, Inode, Time};
 pub use live::{Fate, Keep, LogBlock, SegmentWalk};
 pub use log::{LogWrite, WriteOrder};
 pub use redo::Redo;
+pub use room::GivenUp;
 pub use settings::{Tune, read_super_block, tune};
 pub use snapshots::{CheckpointInfo, SegmentInfo};
 pub use store::Watched;

@@ -56,6 +56,26 @@ pub struct Item {
     pub moved: bool,
 }
 
+/// The file record that a log's blocks go to: data of one file and beginning, then nodes of it (spec 3.3). Where data
+/// follows nodes, as that of the checkpoint file does after blocks of it that are moved, another record begins.
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    ino: Ino,
+    cno: Cno,
+    nodes: bool,
+}
+
+impl Record {
+    fn of(ino: Ino, cno: Cno, info: &BlockInfo) -> Self {
+        Record { ino, cno, nodes: !info.is_data() }
+    }
+
+    /// Whether a block can be added behind those of `self`.
+    fn takes(&self, next: &Record) -> bool {
+        (self.ino, self.cno) == (next.ino, next.cno) && (next.nodes || !self.nodes)
+    }
+}
+
 /// Counts what fits into a log, with the arithmetic of the summary alone.
 #[derive(Debug, Clone)]
 pub struct Fit {
@@ -63,7 +83,7 @@ pub struct Fit {
     capacity: u64,
     pos: usize,
     payload: u64,
-    file: Option<(Ino, Cno)>,
+    file: Option<Record>,
 }
 
 impl Fit {
@@ -72,9 +92,9 @@ impl Fit {
         Fit { block_size, capacity, pos: HEADER_SIZE, payload: 0, file: None }
     }
 
-    fn after(&self, file: (Ino, Cno), size: usize) -> usize {
+    fn after(&self, file: &Record, size: usize) -> usize {
         let pos = match self.file {
-            Some(open) if open == file => self.pos,
+            Some(open) if open.takes(file) => self.pos,
             _ => summary::place(self.block_size, self.pos, FINFO_SIZE).1,
         };
         summary::place(self.block_size, pos, size).1
@@ -86,13 +106,14 @@ impl Fit {
 
     /// Takes a block if it fits with `spare` blocks left.
     pub fn take(&mut self, ino: Ino, cno: Cno, info: &BlockInfo, spare: u64) -> bool {
-        let pos = self.after((ino, cno), info.size());
+        let file = Record::of(ino, cno, info);
+        let pos = self.after(&file, info.size());
         if self.blocks(pos, self.payload + 1) + spare > self.capacity {
             return false;
         }
         self.pos = pos;
         self.payload += 1;
-        self.file = Some((ino, cno));
+        self.file = Some(file);
         true
     }
 
@@ -198,12 +219,13 @@ impl LogWrite {
     /// Composes the summary of a filled log around its resolved payload (super root included).
     pub fn new(g: &Geometry, log: &OpenLog, head: Head, payload: Vec<Block>) -> Self {
         let mut builder = Builder::new(g.bs());
-        let mut file = None;
+        let mut file: Option<Record> = None;
         for item in &log.items {
-            if file != Some((item.ino, item.fi_cno)) {
+            let next = Record::of(item.ino, item.fi_cno, &item.info);
+            if !file.is_some_and(|file| file.takes(&next)) {
                 builder.begin_file(item.ino, item.fi_cno);
-                file = Some((item.ino, item.fi_cno));
             }
+            file = Some(next);
             builder.add(&item.info);
         }
         let mut h = Header::zeroed();
@@ -277,4 +299,57 @@ pub(crate) fn sorted_nodes(nodes: &HashMap<u64, Block>) -> Vec<(u64, Block)> {
     let mut all: Vec<_> = nodes.iter().map(|(p, b)| (*p, b.clone())).collect();
     all.sort_by_key(|(_, b)| (Node::block(b).level(), Node::block(b).key(0)));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_format::VBlockNr;
+
+    use super::*;
+
+    fn item(info: BlockInfo) -> Item {
+        Item { ino: Ino::CPFILE, fi_cno: Cno(0), info, content: Content::MetaData(0), moved: false }
+    }
+
+    /// Moved blocks of a file and those that change come one behind the other. A reader goes by the counts of a
+    /// record: so many data blocks, then nodes.
+    #[test]
+    fn data_behind_nodes_has_a_record_of_its_own() {
+        let data = |v, offset| BlockInfo::Data { vblock: VBlockNr(v), offset };
+        let node = |v| BlockInfo::Node { vblock: VBlockNr(v) };
+        let all = [data(1, 5), node(2), node(3), data(4, 7), data(5, 8), node(6)];
+        let g = Geometry {
+            block_size: 4096,
+            block_bits: 12,
+            blocks_per_segment: 64,
+            nsegments: 8,
+            first_data_block: 1,
+            inode_size: 128,
+            dat_entry_size: 32,
+            checkpoint_size: 192,
+            segment_usage_size: 16,
+            crc_seed: 0,
+            first_ino: 11,
+            reserved_percent: 5,
+        };
+        let cursor = Cursor { segment: SegNr(2), next: SegNr(3), offset: 0, seq: 9 };
+        let mut log = OpenLog::new(&g, cursor, u64::MAX);
+        for info in all {
+            let item = item(info);
+            assert!(log.fit.take(item.ino, item.fi_cno, &item.info, 0));
+            log.items.push(item);
+        }
+        let head = Head { flags: 0, create: 1, cno: Cno(3), nblocks: log.fit.total() };
+        let payload = vec![crate::block::zeroed(4096); all.len()];
+        let counted = log.fit.summary_blocks();
+        let written = LogWrite::new(&g, &log, head, payload);
+        assert_eq!(written.summary.len() as u64, counted * 4096);
+        let header = Header::parse(&g, &written.summary).unwrap();
+        assert_eq!(header.nfinfo.get(), 2);
+        let mut read = Vec::new();
+        summary::for_each_payload(&g, &header, &written.summary, |p| read.push(p.info)).unwrap();
+        assert_eq!(read, all);
+    }
 }

@@ -1,32 +1,140 @@
 //! Whether the clean segments hold what is to be written. Estimates from above: a checkpoint that runs out of segments
 //! half-way ends writing to the volume.
+//!
+//! ```text
+//! clean segments: [ floor: a step of the cleaner | what gives space back | free for all ]
+//!                 0                            floor                 kept back
+//! ```
+//!
+//! Whoever takes space leaves `kept back` clean, with what waits written. Whoever gives some back (deletes, cuts off,
+//! removes snapshots) leaves the floor, with which the cleaner empties a segment whatever is in it: so each of them
+//! can go on when the one before was written and cleaned after (spec 14.1).
 
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+/// Blocks that every checkpoint takes: super root, and the ways to the roots of the tables.
+const FIXED: u64 = 24;
+/// Blocks that a change of names or attributes takes at most.
+const CHANGE: u64 = 24;
+/// Segments between the floor and what is kept back, at least.
+const BETWEEN: u64 = 3;
+
+/// What comes on top of what waits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Extra {
+    /// Blocks of data, one behind the other in a file.
+    pub data: u64,
+    /// Blocks that are moved.
+    pub moves: u64,
+    /// Numbers that are given back.
+    pub dead: u64,
+    /// Blocks of the checkpoint file.
+    pub checkpoints: u64,
+    /// Segments that become clean.
+    pub frees: u64,
+}
+
 impl Volume {
-    /// Whether a checkpoint of all that waits certainly fits. Looked at closely only where little is left.
-    pub(crate) fn check_room_for_checkpoint(&self) -> Result<()> {
-        let g = &self.store.geometry;
-        let available = self.available_segments();
-        let per_segment = u64::from(g.blocks_per_segment);
-        if available > g.reserved_segments()
-            && self.dirty_blocks < (available - g.reserved_segments()) * per_segment / 4
-        {
-            return Ok(());
-        }
-        let in_blocks = |units: u64| units / u64::from(g.block_size / 512);
-        let dat = in_blocks(self.dat.file.map.blocks);
-        let mut ends = self.dirty_blocks;
-        for nr in &self.dirty {
-            let Some(i) = self.inodes.get(nr) else { continue };
-            if i.deleted || !i.current.cuts.is_empty() {
-                ends = ends.saturating_add(in_blocks(i.map.blocks));
-            }
-        }
-        let inodes = 4 * self.dirty.len() as u64 / 3;
-        let metadata = self.dirty_blocks / 8 + 2 * ends.min(dat) + inodes + 64;
-        let needed = (self.dirty_blocks + metadata) * 33 / 32 / per_segment + 2;
-        if available < needed { Err(Error::NoSpace) } else { Ok(()) }
+    fn in_blocks(&self, units: u64) -> u64 {
+        units / u64::from(self.store.geometry.block_size / 512)
     }
+
+    /// Blocks that a checkpoint of all that waits takes, with this on top; from above.
+    pub(crate) fn need(&self, extra: Extra) -> u64 {
+        let g = &self.store.geometry;
+        // More than there is does not fit; sums stay small.
+        let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
+        let data = self.dirty_blocks.saturating_add(extra.data.min(whole));
+        let leaves = extra.data / u64::from(g.block_size / 32) + 2;
+        let nodes = 3 * data.min(self.dirty.leaves() + leaves);
+        let inodes = self.dirty.inode_blocks();
+        let ifile = self.in_blocks(self.ifile.file.map.blocks);
+        // Nodes, bitmaps and descriptors of the inode file.
+        let ifile = inodes + (4 * inodes).min(ifile / 16 + 6);
+        let written = data + nodes + ifile;
+        // Each may end a life as well as begin one, and neighbours may be far apart in the DAT; but it has no more
+        // blocks than it has, and new ones fill up.
+        let changed = 2 * written + self.dirty.ending() + extra.moves + extra.dead;
+        let dat = self.in_blocks(self.dat.file.map.blocks);
+        let dat = changed.min(dat + written / self.dat.palloc.layout.entries_per_block() + 6);
+        let blocks = written + dat + extra.moves + extra.checkpoints + FIXED;
+        let segments = blocks / u64::from(g.blocks_per_segment) + 2 + extra.frees;
+        blocks + segments.min(self.in_blocks(self.sufile.file.map.blocks))
+    }
+
+    /// Segments that certainly hold so many blocks: besides them there are summaries, and ends too short for a log.
+    pub(crate) fn segments_for(&self, blocks: u64) -> u64 {
+        let size = u64::from(self.store.geometry.blocks_per_segment);
+        blocks.div_ceil((size - size / 32).saturating_sub(2).max(1)) + 1
+    }
+
+    /// Clean segments that a checkpoint under way will leave.
+    fn segments_left(&self) -> u64 {
+        let now = self.available_segments();
+        self.construction
+            .as_ref()
+            .map_or(now, |k| k.available.max(now).saturating_sub(self.segments_for(k.need)).min(now))
+    }
+
+    /// Whether a checkpoint of all that waits certainly fits.
+    pub(crate) fn check_room_for_checkpoint(&self) -> Result<()> {
+        let needed = self.segments_for(self.need(Extra::default()));
+        if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Segments with which the cleaner can empty one, whatever is in it.
+    fn floor(&self) -> u64 {
+        let size = u64::from(self.store.geometry.blocks_per_segment);
+        let dat = self.in_blocks(self.dat.file.map.blocks);
+        self.segments_for(size + size.min(dat) + FIXED + CHANGE)
+    }
+
+    /// Segments that who takes space leaves clean.
+    pub fn kept_back(&self) -> u64 {
+        self.store.geometry.reserved_segments().max(self.floor() + BETWEEN)
+    }
+
+    /// Whether `blocks` more waiting blocks can be promised a place.
+    pub fn check_space(&self, blocks: u64) -> Result<()> {
+        let refused = self.full.is_some_and(|(given, least)| given == self.given_up.times && blocks >= least);
+        let enough = self.segments_left() >= self.segments_with_space(blocks);
+        if refused || !enough { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// How many segments must be clean for [`Volume::check_space`] of so many blocks, with what waits now.
+    pub fn segments_with_space(&self, blocks: u64) -> u64 {
+        let need = self.need(Extra { data: blocks, ..Extra::default() });
+        self.kept_back().saturating_add(self.segments_for(need))
+    }
+
+    /// Whether even a change that takes no space has to wait until what waits is written, and more is clean.
+    pub fn is_tight(&self) -> bool {
+        let needed = self.segments_for(self.need(Extra { data: CHANGE, ..Extra::default() }));
+        self.segments_left() < self.floor() + needed
+    }
+
+    /// From now on there is no space for so many blocks ([`Volume::check_space`]) until something is given up, even if
+    /// a few segments become clean meanwhile: who was refused is not to see others succeed.
+    pub fn refuse_from(&mut self, blocks: u64) {
+        let least = match self.full {
+            Some((given, least)) if given == self.given_up.times => least.min(blocks),
+            _ => blocks,
+        };
+        self.full = Some((self.given_up.times, least));
+    }
+
+    /// Says that something was given up, by users or by what they looked at.
+    pub(crate) fn gave_up(&mut self, blocks: u64) {
+        self.given_up.times += 1;
+        self.given_up.blocks = self.given_up.blocks.saturating_add(blocks);
+    }
+}
+
+/// What was taken away so far, for whoever wants to know whether there may be more to reclaim than before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GivenUp {
+    pub times: u64,
+    /// From above.
+    pub blocks: u64,
 }

@@ -5,7 +5,6 @@
 //! volume has no clock, threads or randomness: times and seeds are handed in. It is meant to
 //! live under one lock; writing a log's bytes happens outside of it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -24,12 +23,14 @@ use crate::log::{Cursor, LogWrite, WriteOrder};
 use crate::mend::Aside;
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
+use crate::room::GivenUp;
 use crate::search::{self, Found};
 use crate::store::{Store, Watched};
 use crate::sufile::SuFile;
 use crate::supers::{self, LastLog, SuperWrite, Supers};
 use crate::verify_log::Verifier;
 use crate::view::View;
+use crate::waiting::Waiting;
 use crate::{At, Error, Result};
 
 /// How to open a volume.
@@ -132,7 +133,7 @@ pub struct Volume {
     pub(crate) nongc_ctime: u64,
     pub(crate) inodes: HashMap<u64, Box<Inode>>,
     /// Inodes whose `current` side holds changes.
-    pub(crate) dirty: BTreeSet<u64>,
+    pub(crate) dirty: Waiting,
     /// Numbers in use that the ifile does not show as taken: handed out since the last checkpoint, or
     /// of inodes that die with the one under construction.
     pub(crate) new_numbers: RangeSet<u64>,
@@ -175,7 +176,9 @@ pub struct Volume {
     /// What checkpoints could not take, for [`Volume::take_damage`].
     pub(crate) damage: Vec<(Ino, String)>,
     /// Counts requests that took something away: files, parts of them, checkpoints, snapshots.
-    pub(crate) given_up: u64,
+    pub(crate) given_up: GivenUp,
+    /// Requests of so many blocks were refused when so much had been given up.
+    pub(crate) full: Option<(u64, u64)>,
     /// The current tree, while a past one that is mended is in its place.
     pub(crate) aside: Option<Box<Aside>>,
 }
@@ -279,7 +282,7 @@ impl Volume {
             last_create: found.create,
             nongc_ctime: found.root.nongc_ctime,
             inodes: HashMap::new(),
-            dirty: BTreeSet::new(),
+            dirty: Waiting::new(&geometry),
             new_numbers: RangeSet::new(),
             next_ino: geometry.first_ino,
             inodes_count: 0,
@@ -304,7 +307,8 @@ impl Volume {
             bad_places: Vec::new(),
             generation: options.seed,
             damage: Vec::new(),
-            given_up: 0,
+            given_up: GivenUp::default(),
+            full: None,
             aside: None,
             log_blocks: options.max_log_blocks.max(8),
             store,
@@ -420,7 +424,7 @@ impl Volume {
     }
 
     /// Changes whenever something was taken away, so that there may be more to reclaim than before.
-    pub fn given_up(&self) -> u64 {
+    pub fn given_up(&self) -> GivenUp {
         self.given_up
     }
 

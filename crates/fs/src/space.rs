@@ -50,8 +50,9 @@ impl Fs {
         let used = whole.saturating_sub(clean);
         let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
         let free = clean.min(backing.unwrap_or(u64::MAX));
-        // One segment more than the reserve is where ENOSPC begins.
-        let kept = (s.reserved_segments + 1).saturating_mul(per_segment).saturating_add(self.kept(0));
+        // One segment more than is kept back is where ENOSPC begins.
+        let kept_back = self.volume.kept_back() + 1;
+        let kept = kept_back.saturating_mul(per_segment).saturating_add(self.kept(0));
         let available = clean.saturating_sub(kept).min(free);
         let inodes = match tree {
             Tree::Live => s.inodes,

@@ -16,8 +16,8 @@ use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
 use xtask::{
-    bench, cuts, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes, tree,
-    whole,
+    bench, cuts, cycles, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes,
+    tree, whole,
 };
 
 #[derive(Parser)]
@@ -64,6 +64,21 @@ enum Verb {
         /// How often.
         #[arg(long, default_value_t = 12)]
         kills: u64,
+    },
+    /// Fills volumes, makes space and fills them again, through mounts: they never wedge; root only.
+    Cycles {
+        /// First volume.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Volumes.
+        #[arg(long, default_value_t = 6)]
+        volumes: u64,
+        /// How often each is filled.
+        #[arg(long, default_value_t = 6)]
+        cycles: u64,
+        /// Volumes at once.
+        #[arg(long, default_value_t = 2)]
+        jobs: usize,
     },
     /// A large tree unpacked into a mount and copied there, equal after a remount and in the kernel; root only.
     Tree {
@@ -292,6 +307,9 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Kills { kills } => {
             let _rings = Switch::on();
             kill::kill(&built()?, &Programs::get(&root())?, kills)?;
+        }
+        Verb::Cycles { seed, volumes, cycles: n, jobs } => {
+            cycles::cycles(&built()?, seed..seed + volumes, n, jobs)?;
         }
         Verb::Tree { files, linux, package } => {
             tree::tree(&Rig::find()?, &built()?, &which(files, linux, package))?;

@@ -26,6 +26,7 @@ use crate::block::Block;
 use crate::live::{Fate, Keep, LogBlock};
 use crate::log::{Content, Item};
 use crate::meta::Physical;
+use crate::room::Extra;
 use crate::supers::SuperWrite;
 use crate::volume::Volume;
 use crate::{Error, Result};
@@ -148,8 +149,10 @@ impl Volume {
     pub fn begin_cleaning(&mut self, cleaning: Cleaning, now: u64) -> Result<Cleaned> {
         self.ready_to_begin()?;
         self.check_still_so(&cleaning)?;
-        self.check_room_for_checkpoint()?;
-        self.check_room(&cleaning)?;
+        let need = self.need(self.extra(&cleaning));
+        if self.available_segments() < self.segments_for(need) {
+            return Err(Error::NoSpace);
+        }
         self.touch(&cleaning)?;
         // From here on nothing may stop it before the moves are under way: what they leave is free.
         let begun = self.begun()?;
@@ -176,7 +179,7 @@ impl Volume {
         }
         done.moved = cleaning.live.len() as u64;
         let moves = self.moves(cleaning.live);
-        self.begin_moving(moves, begun, now);
+        self.begin_moving(moves, begun, need, now);
         if let Some(k) = &mut self.construction {
             k.cleaning = true;
         }
@@ -244,19 +247,17 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether the clean segments certainly hold it.
-    fn check_room(&self, cleaning: &Cleaning) -> Result<()> {
-        let g = &self.store.geometry;
-        let moves = cleaning.moves() as u64;
-        let waiting = self.dirty_blocks + self.frozen_blocks;
-        let dat = self.dat.file.map.blocks / u64::from(g.block_size / 512);
-        let touched = (moves + cleaning.dead.len() as u64 + waiting).min(dat) + waiting / 8;
-        let periods: u64 = cleaning.periods().iter().map(|p| (p.end - p.start) / 16 + 2).sum();
-        let inodes = 4 * self.dirty.len() as u64 / 3;
-        let blocks = moves + waiting + touched + periods.min(self.cpfile_blocks()) + inodes + 64;
-        let summaries = blocks / 32 + 2;
-        let needed = (blocks + summaries) / u64::from(g.blocks_per_segment) + 2;
-        if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+    /// What it brings besides what waits.
+    fn extra(&self, cleaning: &Cleaning) -> Extra {
+        // An entry takes up to a sixteenth of a block.
+        let checkpoints: u64 = cleaning.periods().iter().map(|p| (p.end - p.start) / 4 + 2).sum();
+        Extra {
+            moves: cleaning.moves() as u64,
+            dead: cleaning.dead.len() as u64,
+            checkpoints: checkpoints.min(self.cpfile_blocks()),
+            frees: cleaning.segments.len() as u64,
+            ..Extra::default()
+        }
     }
 
     fn cpfile_blocks(&self) -> u64 {

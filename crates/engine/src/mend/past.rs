@@ -203,7 +203,7 @@ impl Volume {
         self.next_ino = aside.next_ino;
         self.inodes_count = aside.inodes_count;
         self.tree_blocks = aside.tree_blocks;
-        self.dirty.clear();
+        self.dirty.take();
         (self.dirty_blocks, self.frozen_blocks) = (0, 0);
     }
 

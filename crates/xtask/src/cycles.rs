@@ -1,0 +1,196 @@
+//! Volumes that are filled, emptied and filled again, through the real mount: they never wedge.
+//!
+//! What must hold, cycle for cycle:
+//! - filling ends with ENOSPC and nothing else, and then there stays no space until something is removed;
+//! - removing, truncating and removing snapshots work on a full volume;
+//! - when they freed a few segments' worth, a small file can be made and synced within [`PATIENCE`];
+//! - what was written is there, and as much fits as in the first cycles.
+
+mod filling;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use silt_model::rng::Rng;
+
+use crate::mounted::{Mounted, judge, mkfs, run};
+use crate::scratch::Scratch;
+use filling::{Filling, Pattern};
+
+/// A small file can be made within this time after a removal, or the volume is wedged.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For so long after ENOSPC there must be no space.
+const STAYS: Duration = Duration::from_millis(1500);
+
+/// A volume that goes through cycles.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    mebibytes: u64,
+    block_size: u64,
+    /// Blocks.
+    segment: u64,
+    snapshots: bool,
+}
+
+impl Kind {
+    fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x6379_636c);
+        let mut one = |of: &[u64]| of[usize::try_from(rng.below(of.len() as u64)).unwrap_or(0)];
+        let block_size = one(&[4096, 4096, 1024]);
+        let (segment, mebibytes) = (one(&[16, 32, 64, 256]), one(&[16, 32, 64]));
+        // With fewer than some dozen segments hardly anything but the reserve is left.
+        let mebibytes = mebibytes.max(block_size * segment * 48 >> 20);
+        Kind { mebibytes, block_size, segment, snapshots: one(&[0, 1]) == 1 }
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        self.block_size * self.segment
+    }
+}
+
+/// Volumes `seeds` go through so many cycles each, `jobs` at a time. Needs root and /dev/fuse.
+pub fn cycles(silt: &Path, seeds: std::ops::Range<u64>, cycles: u64, jobs: usize) -> Result<()> {
+    let started = Instant::now();
+    let (next, written) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let life = || -> Result<()> {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return Ok(());
+            }
+            let kind = Kind::of(seed);
+            let bytes =
+                one_life(silt, seed, kind, cycles).with_context(|| format!("seed {seed}: {kind:?}"))?;
+            written.fetch_add(bytes, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(life)).collect();
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
+    })?;
+    println!(
+        "{} volumes filled and emptied {cycles} times each: {} MiB written in {:.0} s, never wedged",
+        seeds.end - seeds.start,
+        written.into_inner() >> 20,
+        started.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+struct Life<'a> {
+    silt: &'a Path,
+    dir: PathBuf,
+    kind: Kind,
+    rng: Rng,
+    filling: Filling,
+    /// Checkpoints that are snapshots, and the bytes that lived then.
+    snapshots: Vec<u64>,
+}
+
+fn one_life(silt: &Path, seed: u64, kind: Kind, cycles: u64) -> Result<u64> {
+    let scratch = Scratch::new("cycles")?;
+    let (image, dir) = (scratch.join("v.img"), scratch.join("mnt"));
+    let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
+    mkfs(silt, &image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
+    let mounted = Mounted::new(silt, &image, &dir, &[])?;
+    let filling = Filling::new(&dir, seed);
+    let mut life = Life { silt, dir, kind, rng: Rng::new(seed), filling, snapshots: Vec::new() };
+    let mut most = 0;
+    for cycle in 0..cycles {
+        let at = || format!("cycle {cycle}");
+        let (held, empty) = match life.cycle() {
+            Ok(done) => done,
+            Err(e) => {
+                let dir = life.dir.to_string_lossy().into_owned();
+                let status = life.silt(&["status", &dir]).unwrap_or_else(|e| e.to_string());
+                let moments = life.silt(&["lscp", &dir]).unwrap_or_else(|e| e.to_string());
+                return Err(e.context(format!("{status}{moments}")).context(at()));
+            }
+        };
+        if !empty {
+            continue;
+        }
+        // What a fresh volume holds of this kind of files, an old one must hold.
+        most = most.max(held);
+        if held * 10 < most * 7 {
+            bail!("cycle {cycle}: {held} bytes fill the volume that held {most} before");
+        }
+    }
+    let written = life.filling.written;
+    drop(life);
+    mounted.unmount()?;
+    judge(&image)?;
+    let mounted = Mounted::new(silt, &image, &scratch.join("mnt"), &[])?;
+    mounted.unmount()?;
+    Ok(written)
+}
+
+impl Life<'_> {
+    fn silt(&self, arguments: &[&str]) -> Result<String> {
+        let output = run(Command::new(self.silt).args(arguments))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Fills, removes something, and looks whether there is space; bytes that it took, and whether they are
+    /// comparable: large files on a volume without anything else.
+    fn cycle(&mut self) -> Result<(u64, bool)> {
+        let pattern = Pattern::ALL[usize::try_from(self.rng.below(6)).unwrap_or(0)];
+        let comparable = pattern == Pattern::Large && self.filling.bytes() == 0 && self.snapshots.is_empty();
+        self.filling.fill(pattern).with_context(|| format!("filling: {pattern:?}"))?;
+        let held = self.filling.bytes();
+        self.filling.top_up().context("filling the rest")?;
+        let full = Instant::now();
+        while full.elapsed() < STAYS {
+            if self.filling.one_more()? {
+                bail!(
+                    "{pattern:?}: {:?} after ENOSPC there is space, and nobody removed anything",
+                    full.elapsed()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.filling.compare()?.map_err(|e| anyhow!(e)).with_context(|| format!("{pattern:?}"))?;
+        self.make_space().with_context(|| format!("{pattern:?}: making space"))?;
+        let removed = Instant::now();
+        while !self.filling.one_more()? {
+            if removed.elapsed() > PATIENCE {
+                bail!("{pattern:?}: wedged: no space for a small file {PATIENCE:?} after a removal");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::File::open(&self.dir)?.sync_all().context("syncing after a removal")?;
+        if removed.elapsed() > PATIENCE {
+            bail!("{pattern:?}: a small file took {:?} after a removal", removed.elapsed());
+        }
+        if self.kind.snapshots && self.snapshots.len() < 3 && self.rng.below(3) == 0 {
+            let dir = self.dir.to_string_lossy().into_owned();
+            let said = self.silt(&["mkcp", "-s", "-p", &dir])?;
+            let number =
+                said.split_whitespace().find_map(|w| w.trim_end_matches([',', ';', ':']).parse().ok());
+            self.snapshots.push(number.with_context(|| format!("mkcp tells no number: {said}"))?);
+        }
+        Ok((held, comparable))
+    }
+
+    /// Removes at least a few segments' worth, one way or another.
+    fn make_space(&mut self) -> Result<()> {
+        let dir = self.dir.to_string_lossy().into_owned();
+        // What snapshots hold as well does not come back with the files.
+        for cno in std::mem::take(&mut self.snapshots) {
+            self.silt(&["chcp", "cp", &dir, &cno.to_string()])?;
+            self.silt(&["rmcp", &dir, &cno.to_string()])?;
+        }
+        let enough = 4 * self.kind.segment_bytes();
+        match self.rng.below(4) {
+            0 => self.filling.truncate_all()?,
+            1 | 2 if self.filling.bytes() > 2 * enough => {
+                self.filling.remove(enough)?;
+            }
+            _ => self.filling.remove_all()?,
+        }
+        Ok(())
+    }
+}
