@@ -13,8 +13,7 @@ const SIZE: u64 = 64 << 20;
 
 fn volume(blocks_per_segment: u32) -> (Arc<MemoryDevice>, Volume) {
     let device = Arc::new(MemoryDevice::new(SIZE));
-    let parameters =
-        Parameters { block_size: 1024, blocks_per_segment, now: 1000, ..Parameters::default() };
+    let parameters = Parameters { block_size: 1024, blocks_per_segment, now: 1000, ..Parameters::default() };
     Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
     let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
     v.take_over(2000).unwrap();

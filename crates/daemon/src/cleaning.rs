@@ -87,7 +87,8 @@ impl Nothing {
     fn holds(&self, volume: &Volume) -> bool {
         let now = volume.given_up();
         let segment = u64::from(volume.geometry().blocks_per_segment);
-        now == self.then || (now.blocks.saturating_sub(self.then.blocks) < segment && Instant::now() < self.until)
+        now == self.then
+            || (now.blocks.saturating_sub(self.then.blocks) < segment && Instant::now() < self.until)
     }
 }
 

@@ -58,6 +58,11 @@ impl PacedQueue {
         self.requests.is_empty()
     }
 
+    /// Bytes of data that the first one brings.
+    pub fn first(&self) -> Option<usize> {
+        self.requests.front().map(|(bytes, _)| *bytes)
+    }
+
     pub fn pop(&mut self) -> Option<Paced> {
         let (bytes, request) = self.requests.pop_front()?;
         self.bytes = self.bytes.saturating_sub(bytes as u64);

@@ -495,12 +495,13 @@ impl Writer {
     fn let_paced_run(&self) {
         loop {
             // For nobody there need be no room.
-            if self.core.queue.lock().paced.is_empty() {
-                return;
-            }
+            let Some(bytes) = self.core.queue.lock().paced.first() else { return };
             let (full, waits) = {
                 let fs = self.core.fs.lock();
-                (self.core.must_wait(&fs, 0), fs.volume().has_changes())
+                // Its bytes count once they wait for a log; space for them there must be now.
+                let blocks = bytes as u64 / self.core.block_size + 2;
+                let short = self.core.space.may_come(fs.volume(), blocks);
+                (short || self.core.must_wait(&fs, 0), fs.volume().has_changes())
             };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();

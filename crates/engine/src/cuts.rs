@@ -59,7 +59,13 @@ impl Volume {
         }
         let left = i.current.blocks.len();
         let mapped = i.map.blocks / units;
-        let ends = if !below { 0 } else if everything { mapped } else { mapped.min(2 * gone + 2) };
+        let ends = if !below {
+            0
+        } else if everything {
+            mapped
+        } else {
+            mapped.min(2 * gone + 2)
+        };
         i.pending = i.pending.saturating_sub_unsigned(gone);
         if below {
             i.current.cuts.insert(keys);

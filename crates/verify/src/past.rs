@@ -109,9 +109,9 @@ struct Follow<'c, 'a> {
 
 impl Follow<'_, '_> {
     /// The inode numbers of a block of the ifile; none of a block that holds no inodes.
-    fn numbers(&self, offset: u64) -> std::ops::RangeInclusive<u64> {
-        let Kind::Entries { first } = self.layout.kind(offset) else { return 1..=0 };
-        first..=self.layout.last_of_block(first)
+    fn numbers(&self, offset: u64) -> std::ops::Range<u64> {
+        let Kind::Entries { first } = self.layout.kind(offset) else { return 0..0 };
+        first..self.layout.last_of_block(first).saturating_add(1)
     }
 
     /// The slots of the tree, and which of them must be looked at.
