@@ -144,3 +144,39 @@ fn sectors_of_the_volume_itself() {
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     assert!(run.out.contains("Everything came back"), "{}", run.out);
 }
+
+/// An image that lies in a mounted volume, with its first super block or both overwritten: it is not taken for a file of
+/// that volume.
+#[test]
+fn a_damaged_image_in_a_mounted_volume_is_still_an_image() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let outer = b.volume("outer.img", "512M");
+    let (m, _) = common::Mounted::new(&b, &[&outer], "mnt");
+    let path = m.path("inner.img");
+    let inner = path.to_str().unwrap();
+    std::fs::write(&path, std::fs::read(b.golden("basic-4k")).unwrap()).unwrap();
+    let scribble = |at: u64| {
+        use std::os::unix::fs::FileExt;
+        std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[7; 512], at).unwrap();
+    };
+    scribble(1024);
+    // A verb for which both an image and a mount would do.
+    assert!(b.ok(&["lscp", inner]).lines().count() > 5);
+    let run = b.run(&["check", inner]);
+    assert!(run.code == 4 && run.out.contains("[super-block-copy]"), "{}{}", run.out, run.err);
+    let run = b.run(&["scrub", inner]);
+    assert!(run.code == 4 && run.out.contains("the first of the two super blocks"), "{}", run.out);
+    let size = std::fs::metadata(&path).unwrap().len();
+    scribble(((size >> 12) - 1) << 12);
+    let run = b.run(&["check", inner]);
+    assert!(run.code != 0 && !run.out.contains("sound"), "{}{}", run.out, run.err);
+    assert_eq!(b.run(&["repair", "--dry-run", inner]).code, 4);
+    let run = b.run(&["rescue", inner, "--to", &b.name("copy")]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    // The directory means the mount.
+    assert!(b.ok(&["check", m.dir()]).contains(": sound; "));
+    m.unmount();
+}

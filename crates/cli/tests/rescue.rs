@@ -126,3 +126,36 @@ fn what_is_no_volume_is_said() {
     file.write_all_at(&vec![0; 28 << 20], 4096).unwrap();
     b.fails(4, &["rescue", &v, "--to", "out"]);
 }
+
+/// A data-sync log in the midst of several is damaged: what is lost of synced files is said, by rescue and by repair.
+#[test]
+fn lost_synced_data_is_named() {
+    let b = Bench::new();
+    let g = b.golden("dsync-4k");
+    let device = silt_device::open(
+        std::path::Path::new(&g),
+        silt_device::Access::ReadOnly,
+        &silt_device::OpenOptions::default(),
+    )
+    .unwrap();
+    assert_eq!(silt_verify::unreached(&device), None);
+    drop(device);
+    assert!(!b.ok(&["rescue", &g]).contains("synced data"));
+    // The last block of the first log behind the newest checkpoint.
+    let s = silt_verify::surgeon::Surgeon::golden("dsync-4k");
+    let (newest, bs) = (s.latest(), 4096);
+    let first = s.logs(s.g().segment_of(newest.pos).0).into_iter().find(|l| l.pos.0 == newest.end()).unwrap();
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(&g).unwrap();
+    file.write_all_at(&[7; 64], (first.end() - 1) * bs).unwrap();
+    let told = format!("synced data behind checkpoint {} is lost: the log at block {} ", s.cno(), first.pos);
+    for args in [&["rescue", &g][..], &["rescue", &g, "--to", &b.name("copy")], &["repair", "--dry-run", &g]]
+    {
+        let run = b.run(args);
+        assert!(run.out.contains(&told) && run.out.contains(": bytes "), "{args:?}: {}{}", run.out, run.err);
+    }
+    assert_eq!(b.run(&["rescue", &g, "--to", &b.name("again")]).code, 1);
+    let json = b.run(&["rescue", "--json", &g]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["synced_lost"].as_str().unwrap().starts_with(&told), "{json}");
+}

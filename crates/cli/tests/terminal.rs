@@ -86,6 +86,56 @@ fn fsck_is_ended_by_ctrl_c() {
     assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
 }
 
+/// A second signal ends it at once: it does not come to say how far it was.
+#[test]
+fn a_second_ctrl_c_ends_it_at_once() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let before = std::fs::read(&g).unwrap();
+    let disk = Disk::new(&b, &g);
+    let v = disk.path();
+    symlink(SILT, b.path("fsck.nilfs2")).unwrap();
+    let fsck = || {
+        let mut command = b.command(b.path("fsck.nilfs2"));
+        command.args(["-f", "-y"]).arg(&v);
+        command
+    };
+    // The kernel may keep a signal until a read that is under way is over, and makes one of two that are alike: the second
+    // is another one, which the program takes for the same.
+    for second in [Signal::TERM] {
+        for (what, command, code) in [("check", silt(&b, &["check", &v]), 130), ("fsck", fsck(), 32)] {
+            disk.hold();
+            let mut child = start(command);
+            disk.wait_for_a_read();
+            let pause = || std::thread::sleep(std::time::Duration::from_millis(300));
+            pause();
+            interrupt(&child);
+            pause();
+            if !disk.is_holding() || child.try_wait().unwrap().is_some() {
+                disk.release();
+                panic!("{what} does not wait for its read: {:?}", child.wait_with_output());
+            }
+            kill_process(Pid::from_raw(child.id() as i32).unwrap(), second).unwrap();
+            // It is over but for the read that the kernel waits for.
+            pause();
+            disk.release();
+            let run = Run::of(&child.wait_with_output().unwrap());
+            assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (code, "", ""), "{what}, {second:?}");
+            // The disk may go on with the read of who has ended: it must not pass for the next one's.
+            while disk.is_holding() {
+                pause();
+            }
+        }
+    }
+    // One alone lets it say so.
+    assert!(!interrupted(&disk, silt(&b, &["check", &v])).out.is_empty());
+    drop(disk);
+    assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
+}
+
 /// What a command writes to a terminal.
 fn on_a_terminal(b: &Bench, disk: &Disk, args: &[&str]) -> (i32, String) {
     let line: Vec<String> =

@@ -30,6 +30,16 @@ pub trait Control {
 /// Finds the volume that `path` names: an image file, a block device, or any path in a mount of
 /// ours.
 pub fn connect(path: &Path) -> Result<Box<dyn Control>> {
+    find(path, is_image)
+}
+
+/// As [`connect`], for what is done with a volume as it lies there: a regular file is the image, however damaged, and
+/// not a file of the mount that it lies in.
+pub fn connect_stored(path: &Path) -> Result<Box<dyn Control>> {
+    find(path, |path| std::fs::metadata(path).is_ok_and(|m| !m.is_dir()))
+}
+
+fn find(path: &Path, is_image: impl Fn(&Path) -> bool) -> Result<Box<dyn Control>> {
     let mount = mounts::holding(path).map_err(|e| of_missing(path, e))?;
     if let Some(mount) = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2") {
         // A file in a mount may be an image itself.
@@ -126,13 +136,55 @@ pub fn only_mount() -> Result<Mount> {
     }
 }
 
-/// Whether a file or device holds a super block.
+/// Whether a file or device holds a super block, one of the two.
 fn is_image(path: &Path) -> bool {
     use std::os::unix::fs::FileExt;
-    if !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
-        return std::fs::metadata(path).is_ok_and(|m| !m.is_dir());
+    let Ok(meta) = std::fs::metadata(path) else { return false };
+    if !meta.is_file() {
+        return !meta.is_dir();
     }
-    let mut bytes = [0; sb::SIZE];
-    let read = std::fs::File::open(path).and_then(|f| f.read_exact_at(&mut bytes, sb::PRIMARY_OFFSET));
-    read.is_ok() && SuperBlock::parse(&bytes).is_ok()
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    [sb::PRIMARY_OFFSET, sb::secondary_offset(meta.len())].into_iter().any(|at| {
+        let mut bytes = [0; sb::SIZE];
+        file.read_exact_at(&mut bytes, at).is_ok() && SuperBlock::parse(&bytes).is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_device::MemoryDevice;
+    use silt_engine::mkfs::{Parameters, Plan};
+    use silt_format::super_block as sb;
+
+    use super::is_image;
+
+    #[test]
+    fn either_super_block_makes_an_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.img");
+        let size = 32 << 20;
+        let device = MemoryDevice::new(size);
+        let parameters = Parameters { blocks_per_segment: 256, ..Parameters::default() };
+        Plan::new(parameters, size).unwrap().write(&device, false).unwrap();
+        let mut whole = vec![0; usize::try_from(size).unwrap()];
+        silt_device::Device::read_at(&device, 0, &mut whole).unwrap();
+        for (lost, is) in [
+            (&[][..], true),
+            (&[sb::PRIMARY_OFFSET][..], true),
+            (&[sb::secondary_offset(size)][..], true),
+            (&[sb::PRIMARY_OFFSET, sb::secondary_offset(size)][..], false),
+        ] {
+            let mut bytes = whole.clone();
+            for at in lost {
+                let at = usize::try_from(*at).unwrap();
+                bytes[at..at + 512].fill(0xA5);
+            }
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(is_image(&path), is, "{lost:?}");
+        }
+        std::fs::write(&path, b"a letter").unwrap();
+        assert!(!is_image(&path) && !is_image(dir.path()) && !is_image(&dir.path().join("none")));
+    }
 }

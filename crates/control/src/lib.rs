@@ -31,7 +31,7 @@ mod wire;
 #[cfg(feature = "test-support")]
 pub mod wire;
 
-pub use connect::{Control, connect, mounted_volumes, of_mount, only_mount};
+pub use connect::{Control, connect, connect_stored, mounted_volumes, of_mount, only_mount};
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;
 pub use host::{Caller, Host, MountInfo};

@@ -128,7 +128,7 @@ impl Volume {
         for s in touched {
             let e = self.sufile.entry(store, dat, *s)?;
             // One that holds something is no segment that was still to be written, whatever a log says.
-            if e.is_clean() || (*s == self.cursor.next && e.nblocks.get() == 0) {
+            if e.is_clean() || (*s == self.cursor.next && e.nblocks.get() == 0 && !e.is_error()) {
                 self.sufile.scrap(store, dat, *s)?;
                 scrapped.push(*s);
             }

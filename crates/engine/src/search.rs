@@ -113,6 +113,17 @@ pub fn search(device: &dyn Device, g: &Geometry, supers: &mut Supers) -> Result<
 }
 
 pub(crate) fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clean: bool) -> Result<Found> {
+    search_behind(device, g, from, None, clean)
+}
+
+/// As [`search_from`]; with the header of the first log, that one counts although not all of it can be read.
+pub(crate) fn search_behind(
+    device: &dyn Device,
+    g: &Geometry,
+    from: LastLog,
+    mut trusted: Option<Header>,
+    clean: bool,
+) -> Result<Found> {
     let mut pos = BlockNr(from.pseg);
     let (mut seq, mut cno) = (from.seq, from.cno);
     let mut segment = g.segment_of(pos);
@@ -127,7 +138,11 @@ pub(crate) fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clea
     // than twice the segments before it meets a log it has overwritten.
     let mut segments_left = g.nsegments.saturating_mul(2).saturating_add(2);
     loop {
-        let log = read_log(device, g, pos, seq)?.filter(|h| {
+        let log = match trusted.take() {
+            Some(header) => Some(header),
+            None => read_log(device, g, pos, seq)?,
+        };
+        let log = log.filter(|h| {
             // Behind a torn log only what begins anew can be whole, and a checkpoint only if none
             // is missing before it: the device may have written later logs and not earlier ones.
             let begins = !missed || h.has(summary::LOGBGN);

@@ -7,13 +7,14 @@
 //!                           same use of the segment is looked for, block by block
 //! ```
 //!
-//! [`verify_log`] does it once; a [`Verifier`] remembers what it found as long as the segment is not written again.
-//! Nothing here takes a lock while it reads. Memory: 1 MiB for a log under way, and a few bytes a log that is
+//! [`verify_log`] does it once; a [`Verifier`] remembers what it found as long as the segment is not written again. Of
+//! several that want the same log verified, one reads it and the others wait.
+//! Nothing here holds a lock while it reads. Memory: 1 MiB for a log under way, and a few bytes a log that is
 //! remembered, [`REMEMBERED`] at most.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use silt_device::Device;
 use silt_format::summary::{self, Header};
@@ -162,6 +163,8 @@ pub struct Verifier {
     device: Arc<dyn Device>,
     geometry: Geometry,
     known: Mutex<Known>,
+    /// Somebody is done with a log.
+    done: Condvar,
 }
 
 #[derive(Default)]
@@ -171,12 +174,37 @@ struct Known {
     /// Counts segments that were forgotten: what was read before is not put in afterwards.
     forgotten: u64,
     bad: u64,
+    /// First blocks of the logs that are being read.
+    reading: HashSet<u64>,
+}
+
+/// A log that one reader alone reads; given up when dropped.
+struct Turn<'a>(&'a Verifier, u64);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.known().reading.remove(&self.1);
+        self.0.done.notify_all();
+    }
 }
 
 impl Verifier {
     /// One that knows nothing yet.
     pub fn new(device: Arc<dyn Device>, geometry: Geometry) -> Self {
-        Verifier { device, geometry, known: Mutex::default() }
+        Verifier { device, geometry, known: Mutex::default(), done: Condvar::new() }
+    }
+
+    /// Waits until nobody else reads the log that begins at `log`. `None`: another did meanwhile.
+    fn turn(&self, log: u64) -> Option<Turn<'_>> {
+        let mut known = self.known();
+        while known.reading.contains(&log) {
+            known = self.done.wait(known).unwrap_or_else(PoisonError::into_inner);
+        }
+        if known.state(&self.geometry, BlockNr(log)).is_some() {
+            return None;
+        }
+        known.reading.insert(log);
+        Some(Turn(self, log))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -185,11 +213,7 @@ impl Verifier {
 
     /// The log of a block and what is remembered of it; `None`: it has to be verified.
     pub fn state(&self, block: BlockNr) -> Option<(Range<u64>, LogState)> {
-        let known = self.known();
-        let logs = known.segments.get(&self.geometry.segment_of(block).0)?;
-        let span = logs.spans.get(logs.spans.partition_point(|s| s.blocks.end <= block.0))?;
-        let state = span.state.filter(|_| span.blocks.contains(&block.0))?;
-        Some((span.blocks.clone(), state))
+        self.known().state(&self.geometry, block)
     }
 
     /// Blocks of its log and what the checksum says, reading the log unless that is remembered. A log that the device
@@ -207,6 +231,14 @@ impl Verifier {
         let Ok(place) = logs.find(&*self.device, &self.geometry, segment, block) else { return nothing };
         let Some(span) = logs.spans.get_mut(place) else { return nothing };
         let fresh = span.state.is_none();
+        let _turn = match fresh.then(|| self.turn(span.blocks.start)) {
+            Some(None) => match self.state(block) {
+                Some(known) => return known,
+                // The segment is written again already.
+                None => None,
+            },
+            turn => turn.flatten(),
+        };
         let checked = span.state.or_else(|| check(&*self.device, &self.geometry, &span.blocks));
         span.state = checked;
         let state = checked.unwrap_or(LogState::Bad);
@@ -238,6 +270,13 @@ impl Verifier {
 }
 
 impl Known {
+    fn state(&self, g: &Geometry, block: BlockNr) -> Option<(Range<u64>, LogState)> {
+        let logs = self.segments.get(&g.segment_of(block).0)?;
+        let span = logs.spans.get(logs.spans.partition_point(|s| s.blocks.end <= block.0))?;
+        let state = span.state.filter(|_| span.blocks.contains(&block.0))?;
+        Some((span.blocks.clone(), state))
+    }
+
     /// Remembers a segment's logs; what another found out meanwhile is kept.
     fn put(&mut self, segment: u64, mut logs: Logs) {
         if let Some(old) = self.segments.remove(&segment) {
@@ -388,6 +427,75 @@ mod tests {
             assert_eq!(verifier.verify(at).1, LogState::Whole, "block {unreadable} comes");
             verifier.forget(g.segment_of(at));
         }
+    }
+
+    /// A device that takes its time, as others do.
+    struct Slow(MemoryDevice);
+
+    impl Device for Slow {
+        fn len(&self) -> u64 {
+            self.0.len()
+        }
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            self.0.read_at(offset, buf)
+        }
+        fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+            self.0.write_at(offset, bufs)
+        }
+        fn flush(&self) -> silt_device::Result<()> {
+            self.0.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> silt_device::Result<()> {
+            self.0.discard(offset, len)
+        }
+        fn capabilities(&self) -> silt_device::Capabilities {
+            self.0.capabilities()
+        }
+    }
+
+    /// Of readers that come at once one reads the log, and all have its answer.
+    #[test]
+    fn readers_share_what_one_of_them_verifies() {
+        let (device, v, blocks) = volume();
+        let g = *v.geometry();
+        let at = blocks[100];
+        device.write_at(g.byte_of(BlockNr(at)) + 77, &[&[0xEE]]).unwrap();
+        let (bad, _) = verify_log(&*device, &g, g.segment_of(BlockNr(at)), BlockNr(at)).unwrap();
+        let counter = Arc::new(silt_device::Counter::new(Slow(device.fork())));
+        let verifier = Verifier::new(counter.clone(), g);
+        let start = std::sync::Barrier::new(4);
+        let some: Vec<u64> = blocks.iter().copied().skip(80).take(80).collect();
+        let mut logs = std::collections::BTreeSet::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    for b in &some {
+                        let expected = if bad.contains(b) { LogState::Bad } else { LogState::Whole };
+                        assert_eq!(verifier.verify(BlockNr(*b)).1, expected, "block {b}");
+                    }
+                });
+            }
+        });
+        some.iter().for_each(|b| {
+            logs.insert(verifier.state(BlockNr(*b)).unwrap().0.start);
+        });
+        // Heads are looked for by each; a log of up to 16 blocks is read once.
+        let content = counter.counts().reads.bytes / 4096;
+        let heads = counter.counts().reads.requests - logs.len() as u64;
+        let most: u64 = logs
+            .iter()
+            .map(|l| {
+                let span = verifier.state(BlockNr(*l)).unwrap().0;
+                span.end - span.start
+            })
+            .sum();
+        assert!(
+            content <= most + heads,
+            "{content} blocks were read in {heads} heads and {most} blocks of logs"
+        );
+        assert_eq!(verifier.bad(), 1);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod classes;
 mod dirs;
 mod error;
 mod past;
+mod sectors;
 mod supers;
 mod tables;
 mod tree;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
 use silt_engine::mend::{Mender, Wounds};
-use silt_verify::{Options as CheckOptions, Report, Severity, Unwatched, Watch, check_watched};
+use silt_verify::{Options as CheckOptions, Report, Severity, Unreached, Unwatched, Watch, check_watched};
 
 pub use classes::{CLASSES, Class};
 pub use error::{Error, Result};
@@ -85,6 +86,8 @@ pub struct Plan {
     /// Of a volume that was not cleanly unmounted: the checkpoint that is taken for the newest, and a newer one whose
     /// super root is whole behind a log that is broken. What only that has is left out, as by a mount.
     pub unreached: Option<(u64, u64)>,
+    /// Synced data behind its newest checkpoint that no mount comes to; nor does a repair.
+    pub synced_lost: Option<Unreached>,
 }
 
 impl Plan {
@@ -152,6 +155,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         guarded: false,
     };
     stage("checking")?;
+    let synced_lost = silt_verify::unreached(&*overlay);
     let before = state.check()?;
     if errors(&before) > 0
         && let Some(e) = supers::unknown_features(&*overlay)
@@ -182,7 +186,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
                 no_space |= matches!(e, Error::Engine(silt_engine::Error::NoSpace));
                 // The others are tried all the same.
                 stopped = Some(e.to_string());
-                if step.kind != Kind::Back && !state.given_up.insert(step.kind) {
+                if !matches!(step.kind, Kind::Root | Kind::Back) && !state.given_up.insert(step.kind) {
                     break;
                 }
                 continue;
@@ -199,7 +203,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         now = after;
         if changed {
             // What could not be done before may be possible now.
-            state.given_up.retain(|k| matches!(k, Kind::Back | Kind::Flag));
+            state.given_up.retain(|k| matches!(k, Kind::Root | Kind::Back | Kind::Flag));
         } else if !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);
         }
@@ -212,7 +216,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
     no_space &= stopped.is_some();
     let base = base.unwrap_or(now.stats.last_cno);
     let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
-    Ok(Plan { overlay, rounds, before, after: now, stopped, no_space, unreached })
+    Ok(Plan { overlay, rounds, before, after: now, stopped, no_space, unreached, synced_lost })
 }
 
 /// The newest checkpoint that was made no later than `at`, seconds since 1970, where the volume can be read.
@@ -230,6 +234,8 @@ fn signature(report: &Report) -> BTreeMap<&'static str, u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Supers,
+    /// Of the newest checkpoint's tree.
+    Root,
     Tables(Stage),
     Tree,
     Logs,
@@ -332,6 +338,24 @@ impl State<'_> {
         if !supers.is_empty() && !self.given_up.contains(&Kind::Supers) {
             return Ok(Some(step(Kind::Supers, &supers, Wounds::default(), none())));
         }
+        let root: Vec<_> = found
+            .iter()
+            .copied()
+            .filter(|f| past::is_root(f) && f.place.cno == Some(report.stats.last_cno))
+            .collect();
+        let sound = past::table_is_sound(&found);
+        if !root.is_empty() && sound && self.given_up.insert(Kind::Root) {
+            let wounds = Wounds { ifile_root: true, ..Wounds::default() };
+            return Ok(Some(step(Kind::Root, &root, wounds, none())));
+        }
+        let roots = |times, tries: &mut past::Tries| {
+            let (past, mine) = past::roots(&found, report, tries, &self.kept, times);
+            let step = step(Kind::PastTrees, &mine, Wounds::default(), none());
+            (!past.is_empty()).then_some(Step { past, ..step })
+        };
+        if sound && let Some(step) = roots(1, &mut self.past) {
+            return Ok(Some(step));
+        }
         let geometry = supers::geometry(&*self.overlay);
         let (segments, logs) = tables::segments(&found, geometry.as_ref());
         let (_, mut tables) = tables::wounds(&found, report, geometry.as_ref());
@@ -344,17 +368,27 @@ impl State<'_> {
         // looked at when the bits are right.
         let of_ifile =
             |f: &silt_verify::Finding| f.place.ino == Some(6) && f.place.cno == Some(report.stats.last_cno);
-        let counts: Vec<_> =
-            tables.iter().copied().filter(|f| f.id == "palloc-free-count" && of_ifile(f)).collect();
+        let counts: Vec<_> = tables
+            .iter()
+            .copied()
+            .filter(|f| {
+                of_ifile(f) && (f.id == "palloc-free-count" || tables::is_lost_bitmap(f, geometry.as_ref()))
+            })
+            .collect();
         if !counts.is_empty()
             && !found.iter().any(|f| f.place.ino == Some(3))
             && !self.given_up.contains(&Kind::Tables(Stage::Bits))
         {
-            let wounds = Wounds { ifile: true, ..Wounds::default() };
+            let (wounds, _) = tables::wounds(&counts, report, None);
             return Ok(Some(step(Kind::Tables(Stage::Bits), &counts, wounds, none())));
         }
         // What builds on a table is looked at when the table is right: till then its findings may be that table's.
         for stage in Stage::ALL {
+            if stage == Stage::Checkpoints
+                && let Some(step) = roots(2, &mut self.past)
+            {
+                return Ok(Some(step));
+            }
             let mine: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == stage).collect();
             if !mine.is_empty() && !self.given_up.contains(&Kind::Tables(stage)) {
                 let (wounds, _) = tables::wounds(&mine, report, None);
@@ -422,13 +456,32 @@ impl State<'_> {
     /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
     /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
     /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
-    /// worse.
+    /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
     fn mend_supers(&self) -> Result<Option<Vec<String>>> {
         let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
-        let ways: &[bool] = if supers::is_clean(&*self.overlay) { &[true] } else { &[true, false] };
+        let clean = supers::is_clean(&*self.overlay);
+        let open = self.open_options();
+        let bad = sectors::bad(&*self.overlay);
+        if let Some((trial, said)) = sectors::keep_newest(&self.overlay, self.options, &open) {
+            let (after, g) = (self.check_of(&*trial)?, supers::geometry(&*trial));
+            best = Some((sectors::errors_but_of_data(&after, g.as_ref(), &bad), trial, said));
+        }
+        let whole = best.as_ref().is_some_and(|(errors, ..)| clean || *errors == 0);
+        let ways: &[bool] = match (whole, clean) {
+            (true, _) => &[],
+            (false, true) => &[true],
+            (false, false) => &[true, false],
+        };
         for &torn in ways {
             let trial = Arc::new(Overlay::new(self.overlay.clone()));
-            let Some(said) = supers::put_right(&*trial, torn, self.options.seed)? else { continue };
+            let mut said = match supers::put_right(&*trial, torn, self.options.seed)? {
+                Some(said) => said,
+                None if !bad.is_empty() => Vec::new(),
+                None => continue,
+            };
+            if !bad.is_empty() {
+                said.extend(sectors::leave(&trial, &bad, self.options, &open)?);
+            }
             let errors = errors(&self.check_of(&*trial)?);
             if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
                 best = Some((errors, trial, said));

@@ -31,6 +31,43 @@ pub(crate) struct Past {
 pub(crate) struct Tries {
     rounds: BTreeMap<u64, u32>,
     inodes: BTreeMap<u64, BTreeMap<u64, u32>>,
+    /// How often inode files were put together, or could not be.
+    roots: BTreeMap<u64, u32>,
+}
+
+/// Whether a finding may be about the root of a tree, in the checkpoint's entry: all that is found below it says nothing
+/// then.
+pub(crate) fn is_root(f: &Finding) -> bool {
+    let map = f.id.starts_with("map-") || matches!(f.id, "btree-root" | "direct-map-flags" | "inode-blocks");
+    f.id == "cpfile-ifile" || (map && f.place.ino == Some(Ino::IFILE.0))
+}
+
+/// Whether nothing is wrong with the table of addresses, by which an inode file is put together.
+pub(crate) fn table_is_sound(found: &[&Finding]) -> bool {
+    !found
+        .iter()
+        .any(|f| (f.id.starts_with("dat-") && f.id != "dat-live-unmapped") || f.place.ino == Some(Ino::DAT.0))
+}
+
+/// Past checkpoints but `kept` whose entries may not say where their trees are, the newest first, each at most so many
+/// `times`.
+pub(crate) fn roots<'a>(
+    found: &[&'a Finding],
+    report: &Report,
+    tries: &mut Tries,
+    kept: &BTreeSet<u64>,
+    times: u32,
+) -> (Vec<Past>, Vec<&'a Finding>) {
+    let past = |c: &u64| *c < report.stats.last_cno && !kept.contains(c);
+    let cno = |f: &Finding| f.place.cno.filter(past).filter(|_| is_root(f));
+    let mut all: BTreeSet<u64> = found.iter().filter_map(|f| cno(f)).collect();
+    all.retain(|c| tries.roots.get(c).is_none_or(|n| *n < times));
+    let all: Vec<u64> = all.into_iter().rev().take(AT_ONCE).collect();
+    all.iter().for_each(|c| *tries.roots.entry(*c).or_insert(0) += 1);
+    let mine = found.iter().copied().filter(|f| cno(f).is_some_and(|c| all.contains(&c))).collect();
+    let wounds = Wounds { ifile_root: true, ..Wounds::default() };
+    let past = |cno| Past { cno, rebuild: false, wounds: wounds.clone(), work: Work::default() };
+    (all.into_iter().map(past).collect(), mine)
 }
 
 /// Findings about trees of past checkpoints but `kept`, and what to do about them: the newest first, some at a time.
@@ -117,6 +154,8 @@ pub(crate) fn mend(
                 }
             }
             Ok(false) => {}
+            // It may be something else.
+            Err(_) if p.wounds.ifile_root => mender.said.clear(),
             Err(e) => {
                 own = vec![format!("it cannot be mended: {e}")];
                 tries.rounds.insert(c, TRIES);

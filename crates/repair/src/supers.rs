@@ -69,10 +69,14 @@ fn from_the_log(
     for (copy, block) in copies {
         let Some(mut block) = block.clone() else { continue };
         let Ok(g) = block.geometry(device.len()) else { continue };
-        let Some(last) = mend::newest(device, &g) else { continue };
-        if !mend::accept(device, &g, &last)? {
-            continue;
+        let mut found = None;
+        for root in mend::roots(device, &g) {
+            if mend::accept(device, &g, &root)? {
+                found = Some(root);
+                break;
+            }
         }
+        let Some(last) = found else { continue };
         block.last_pseg = last.pseg.into();
         block.last_seq = last.seq.into();
         block.last_cno = last.cno.into();
@@ -215,6 +219,12 @@ pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Op
 /// Number of the newest checkpoint whose super root is whole, wherever it lies.
 pub(crate) fn newest(device: &dyn Device) -> Option<u64> {
     mend::newest(device, &geometry(device)?).map(|last| last.cno)
+}
+
+/// Where the copies that can be read say that the newest log lies.
+pub(crate) fn cursors(device: &dyn Device) -> Vec<mend::LastLog> {
+    let copies = [Copy::Primary, Copy::Secondary].into_iter().filter_map(|c| read(device, place(device, c)));
+    copies.filter(|b| b.last_cno.get() != 0).map(|b| mend::cursor_of(&b)).collect()
 }
 
 /// The volume's fixed numbers, from a copy that has them.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use silt_device::Overlay;
 use silt_engine::mend::Wounds;
+use silt_format::palloc::{Kind as Part, Layout};
 use silt_format::{BlockNr, Geometry};
 use silt_verify::{Finding, Moment, Report, Tree};
 
@@ -55,7 +56,7 @@ pub(crate) fn stage(f: &Finding) -> Stage {
         id if id.starts_with("dat-") => Stage::Translation,
         "map-vblock" | "map-unwritten" | "map-dead" | "map-lifetime" | "map-owner" => Stage::Translation,
         _ if f.place.ino == Some(DAT) => Stage::Translation,
-        "device-read" if f.place.ino.is_none() && f.place.vblock.is_some() => Stage::Translation,
+        "device-read" if f.place.vblock.is_some() && f.place.block.is_none() => Stage::Translation,
         id if id.starts_with("btree-") => Stage::Nodes,
         "device-read" if f.place.vblock.is_some() => Stage::Nodes,
         "cpfile-inodes-count" | "cpfile-blocks-count" => Stage::Rest,
@@ -110,11 +111,13 @@ fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {
             w.bad_nodes.insert(v);
         }
         "device-read" if of(DAT) && p.offset.is_none() => w.table_map = true,
-        "device-read" if of(DAT) || (p.ino.is_none() && p.vblock.is_some()) => w.table = true,
+        // Where a number leads cannot be read: it has no place.
+        "device-read" if of(DAT) || (p.vblock.is_some() && p.block.is_none()) => w.table = true,
         "device-read" if p.segment.is_some() => return false,
         "device-read" if of(4) && p.offset.is_some() => w.checkpoints = true,
         "device-read" if of(5) && p.offset.is_some() => {}
-        "device-read" if p.vblock.is_some() && p.offset.is_none() => w.nodes = true,
+        // A node; blocks of data are named by offset and place alone.
+        "device-read" if p.vblock.is_some() && p.block.is_some() => w.nodes = true,
         _ => return is_current(f, report) && inode_file(f, w),
     }
     true
@@ -139,6 +142,14 @@ pub(crate) fn inode_file(f: &Finding, w: &mut Wounds) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Whether a finding says that bits or counts of an inode file cannot be read.
+pub(crate) fn is_lost_bitmap(f: &Finding, g: Option<&Geometry>) -> bool {
+    let (Some(g), Some(offset)) = (g, f.place.offset) else { return false };
+    f.id == "device-read"
+        && f.place.ino == Some(IFILE)
+        && !matches!(Layout::ifile(g).kind(offset), Part::Entries { .. })
 }
 
 /// Whether a finding is about a log.

@@ -44,6 +44,7 @@ mod super_root;
 pub mod surgeon;
 mod tree;
 mod tree_check;
+mod unreached;
 mod watch;
 
 pub use check::{Depth, LogPosition, Mark, Options, check, check_watched, is_no_volume, mark};
@@ -51,4 +52,5 @@ pub use error::Error;
 pub use impact::{Impact, explain};
 pub use report::{Finding, Place, Report, Severity, Stats};
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};
+pub use unreached::{Unreached, unreached};
 pub use watch::{Unwatched, Watch};

@@ -275,6 +275,9 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch) -> Res
     if let Some(words) = repair::unreached(&plan) {
         out.line(words)?;
     }
+    if let Some(lost) = &plan.synced_lost {
+        out.line(lost.to_string())?;
+    }
     let left = silt_repair::errors(&plan.after);
     let harmless =
         left == 0 && plan.unreached.is_none() && plan.before.errors().all(|f| HARMLESS.contains(&f.id));

@@ -93,6 +93,9 @@ struct Summary<'a> {
     /// A newer checkpoint behind a broken log, which no mount finds.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreached: Option<u64>,
+    /// Synced data behind the newest checkpoint that no mount comes to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    synced_lost: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<&'a str>,
     applied: bool,
@@ -231,6 +234,9 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
     if let Some(words) = unreached(plan) {
         out.line(words)?;
     }
+    if let Some(lost) = &plan.synced_lost {
+        out.line(lost.to_string())?;
+    }
     if plan.rounds.is_empty() && errors(&plan.before) == 0 {
         out.line(format!("{volume}: nothing to mend"))?;
         return out.finish();
@@ -266,6 +272,7 @@ fn json(plan: &Plan, applied: bool) -> Result<()> {
         bytes_written: plan.bytes(),
         left: plan.after.errors().take(100).map(ToString::to_string).collect(),
         unreached: plan.unreached.map(|(_, newest)| newest),
+        synced_lost: plan.synced_lost.as_ref().map(ToString::to_string),
         stopped: plan.stopped.as_deref(),
         applied,
     })?;

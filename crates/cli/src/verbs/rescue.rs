@@ -139,7 +139,8 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Stages) -> Result<(
     })?;
     watch.clear();
     let moment = rescue.moments().into_iter().find(|m| m.cno == cno);
-    let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally);
+    let synced = rescue.unreached().filter(|lost| lost.checkpoint == cno).map(|lost| lost.to_string());
+    let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally, synced.clone());
     if let Some(path) = &args.report {
         let fail = |e: std::io::Error| ControlError::io(path.display(), &e);
         let text = serde_json::to_string_pretty(&copied).map_err(|e| fail(e.into()))?;
@@ -153,7 +154,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Stages) -> Result<(
     }
     out.finish()?;
     match tally.grade() {
-        Grade::Whole => Ok(()),
+        Grade::Whole if synced.is_none() => Ok(()),
         Grade::Unreadable => Err(Failure::Damaged),
         _ => Err(Failure::Told),
     }
@@ -189,6 +190,9 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Stages) -> Result<()> {
 
 fn text(args: &Args, rescue: &Rescue<'_>, answer: &Answer, out: &mut Output) -> Result<()> {
     report::survey_lines(rescue).into_iter().try_for_each(|line| out.line(line))?;
+    if let Some(lost) = rescue.unreached() {
+        out.line(lost.to_string())?;
+    }
     out.line("")?;
     out.line(format!("{:>10}  {:<19}  {:<8}  what of it can be read", "MOMENT", "TIME", ""))?;
     for rated in answer.moments.iter().take(args.lines.max(1)) {

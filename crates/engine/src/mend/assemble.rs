@@ -4,18 +4,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
+use silt_format::checkpoint::CpEntry;
 use silt_format::dir;
 use silt_format::inode::RawInode;
 use silt_format::palloc::Kind as Part;
 use silt_format::{Cno, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
-use crate::Result;
+use super::mapped::Whole;
 use crate::block;
 use crate::bmap;
+use crate::ifile::IFile;
 use crate::inode::{self, Inode};
 use crate::meta::NodeReader;
+use crate::store::Key;
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 /// Where the attributes of an inode that was put together come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +52,40 @@ impl Volume {
         self.inodes.insert(ino.0, Box::new(inode));
         self.dirty.insert(ino.0);
         Ok(n)
+    }
+
+    /// The inode file of the tree at hand, whose checkpoint's entry does not say where it is. Errors: not every inode
+    /// that it has by its bitmaps, and by the entry's count, is there with all its blocks, or it has no root directory.
+    pub(crate) fn whole_ifile_from_logs(
+        &mut self,
+        end_of_log: (SegNr, u64),
+        entry: &CpEntry,
+    ) -> Result<IFile> {
+        let ifile = self.ifile_from_logs(end_of_log)?;
+        let c = entry.cno;
+        let not = |what: String| Error::corrupt(format!("checkpoint {c}"), "inode file", what);
+        let (mut inodes, wanted) = (0u64, entry.inodes_count.get());
+        self.each_taken(&ifile, |nr| {
+            inodes += u64::from(ifile.get(&self.store, &self.dat, Ino(nr)).is_ok());
+        })?;
+        if inodes != wanted || self.count_tree_of(&ifile)?.0 != wanted {
+            return Err(not(format!("logs have {inodes} inodes of it, not {wanted}")));
+        }
+        let mut seen = Whole::default();
+        // Its nodes have no place yet.
+        for (v, b) in &ifile.file.map.nodes {
+            self.store.launch(Key::Virtual(*v), b.clone());
+        }
+        self.see_tree(&ifile, &mut seen);
+        ifile.file.map.nodes.keys().for_each(|v| self.store.forget(Key::Virtual(*v)));
+        if seen.broken > 0 {
+            return Err(not(format!("{} blocks of its tree cannot be read", seen.broken)));
+        }
+        let root = ifile.get(&self.store, &self.dat, Ino::ROOT)?;
+        if root.file_type() != 0o040_000 {
+            return Err(not("it has no root directory".into()));
+        }
+        Ok(ifile)
     }
 
     /// Makes an inode anew of which nothing is to be believed: its blocks are those that logs have and that live in

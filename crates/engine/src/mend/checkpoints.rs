@@ -71,8 +71,8 @@ impl Seen for Count {
 }
 
 impl Volume {
-    /// Inodes and blocks of a tree, counted. Nothing of it may wait in memory.
-    pub(crate) fn count_tree_of(&self, ifile: &IFile) -> Result<(u64, u64)> {
+    /// Calls `f` for every number that an inode file's bitmaps say is a file's.
+    pub(crate) fn each_taken(&self, ifile: &IFile, mut f: impl FnMut(u64)) -> Result<()> {
         let layout = ifile.palloc.layout;
         let reader = NodeReader { nodes: &ifile.file.map.nodes, store: &self.store, resolve: &self.dat };
         let mut keys = Vec::new();
@@ -82,17 +82,25 @@ impl Volume {
             }
             ControlFlow::Continue(())
         })?;
-        let mut inodes = 0u64;
         for key in keys {
             let silt_format::palloc::Kind::Bitmap { group } = layout.kind(key) else { continue };
             let Some(b) = ifile.file.block(&self.store, &self.dat, key)? else { continue };
             for (i, byte) in b.iter().enumerate().filter(|(_, b)| **b != 0) {
                 for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
                     let nr = group * layout.entries_per_group() + i as u64 * 8 + bit;
-                    inodes += u64::from(nr == 2 || nr >= self.store.geometry.first_ino);
+                    if nr == Ino::ROOT.0 || nr >= self.store.geometry.first_ino {
+                        f(nr);
+                    }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Inodes and blocks of a tree, counted. Nothing of it may wait in memory.
+    pub(crate) fn count_tree_of(&self, ifile: &IFile) -> Result<(u64, u64)> {
+        let mut inodes = 0u64;
+        self.each_taken(ifile, |_| inodes += 1)?;
         let mut count = Count::default();
         self.see_tree(ifile, &mut count);
         Ok((inodes, count.blocks))

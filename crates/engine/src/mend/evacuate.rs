@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use silt_format::btree::Node;
+use silt_format::segment_usage::{self as su, SuEntry};
 use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
 
 use super::bits::Bits;
@@ -194,10 +195,28 @@ impl Volume {
     pub(crate) fn give_back(&mut self, segments: &BTreeSet<u64>) -> Result<()> {
         for s in segments {
             let bad = self.sufile.entry(&self.store, &self.dat, SegNr(*s))?.is_error();
-            if SegNr(*s) != self.cursor.segment && SegNr(*s) != self.cursor.next && !bad {
-                self.sufile.free(&self.store, &self.dat, SegNr(*s))?;
+            if SegNr(*s) != self.cursor.segment && SegNr(*s) != self.cursor.next {
+                if bad {
+                    self.sufile.set_error(&self.store, &self.dat, SegNr(*s))?;
+                } else {
+                    self.sufile.free(&self.store, &self.dat, SegNr(*s))?;
+                }
                 self.meta_dirty = true;
             }
+        }
+        Ok(())
+    }
+
+    /// Marks segments as bad: nobody takes them for new logs, and none that holds something is cleaned.
+    pub(crate) fn mark_bad(&mut self, segments: impl Iterator<Item = u64>) -> Result<()> {
+        for s in segments.map(SegNr) {
+            if self.sufile.entry(&self.store, &self.dat, s)?.nblocks.get() == 0 {
+                self.sufile.set_error(&self.store, &self.dat, s)?;
+            } else {
+                let bad = |e: &mut SuEntry| e.flags = (e.flags.get() | su::ERROR | su::DIRTY).into();
+                self.sufile.change(&self.store, &self.dat, s, bad)?;
+            }
+            self.meta_dirty = true;
         }
         Ok(())
     }

@@ -38,11 +38,13 @@ use crate::meta::Physical;
 use crate::store::Store;
 use crate::sufile::SuFile;
 use crate::supers;
+pub use crate::supers::LastLog;
 use crate::volume::{OpenOptions, Parts, Volume};
 use crate::{Error, Result};
 pub use assemble::Attributes;
 pub use start::{
-    accept, checkpoint_at, checkpoints, cursor_of, leads, newer_logs, newest, reaches, snapshots,
+    accept, bad_ahead, checkpoint_at, checkpoints, cursor_of, leads, newer_logs, newest, reaches, roots,
+    snapshots, unreadable,
 };
 
 use bits::Bits;
@@ -52,6 +54,10 @@ pub(crate) use past::Aside;
 /// What to mend. Everything is looked at that is named; the segment usage file always.
 #[derive(Debug, Clone, Default)]
 pub struct Wounds {
+    /// Begin at this log, of which not everything can be read, instead of what a mount finds.
+    pub start: Option<LastLog>,
+    /// Segments that must not be written again: they are marked as bad.
+    pub bad: BTreeSet<u64>,
     /// Build the DAT's own map anew.
     pub table_map: bool,
     /// Blocks of the DAT, by offset, that hold nothing to be trusted.
@@ -80,6 +86,9 @@ pub struct Wounds {
     pub bits: BTreeMap<u64, bool>,
     /// Inodes whose entries in the current ifile cannot be read.
     pub lost_inodes: BTreeSet<u64>,
+    /// The checkpoint's entry does not say where the ifile is: it is put together from the logs. An error where
+    /// something of it is missing.
+    pub ifile_root: bool,
     /// Blocks of the current ifile, by offset, that cannot be read.
     pub ifile_blocks: BTreeSet<u64>,
     /// The tree becomes that of a checkpoint.
@@ -115,7 +124,7 @@ impl Mender {
             return Err(Error::ReadOnlyFeatures(ro_features));
         }
         let mut said = Vec::new();
-        let found = start::find(&*device, &geometry, &mut supers)?;
+        let found = start::find(&*device, &geometry, &mut supers, wounds.start.as_ref())?;
         let clean = supers.state_at_open & STATE_VALID != 0;
         if wounds.clear_error {
             supers.state_at_open &= !STATE_ERROR;
@@ -136,7 +145,10 @@ impl Mender {
         said.append(&mut me.0);
         let mut moved = me.1;
         said.extend(volume.mend_usage()?);
+        let current = volume.cursor.segment;
+        volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
         volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+        volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
         if !clean && let Some(tail) = &found.tail {
             if wounds.back.is_none() && moved.is_empty() {
                 match volume.roll_forward(tail, options) {
@@ -375,7 +387,7 @@ impl Volume {
             }
         }
         let mut records = v.mend_places(&suspects, end_of_log)?;
-        v.open_metadata(root, end_of_log, wounds.checkpoints, &mut said)?;
+        v.open_metadata(root, end_of_log, wounds, &mut said)?;
         if wounds.table || wounds.table_map || !suspects.is_empty() {
             // What is mapped and passes for free would be handed out again.
             let free = v.mapped_and_free()?;
@@ -421,14 +433,14 @@ impl Volume {
         &mut self,
         root: &silt_format::super_root::SuperRoot,
         end_of_log: (SegNr, u64),
-        doubted: bool,
+        wounds: &Wounds,
         said: &mut Vec<String>,
     ) -> Result<()> {
         match CpFile::open(&self.store, &self.dat, root.cpfile) {
             Ok(cpfile) => self.cpfile = cpfile,
             Err(e) => said.push(format!("the head of the checkpoint file is lost ({e})")),
         }
-        if doubted {
+        if wounds.checkpoints {
             said.extend(self.older_checkpoint_blocks(end_of_log));
         }
         match SuFile::open(&self.store.geometry, &self.store, &self.dat, root.sufile) {
@@ -437,6 +449,14 @@ impl Volume {
         }
         let latest = self.last.cno;
         let found = self.cpfile.every(&self.store, &self.dat).into_iter().find(|e| e.cno.get() == latest);
+        if wounds.ifile_root
+            && let Some(entry) = &found
+        {
+            self.ifile = self.whole_ifile_from_logs(end_of_log, entry)?;
+            (self.inodes_count, self.tree_blocks) = self.count_tree_of(&self.ifile)?;
+            said.push(format!("the inode file of checkpoint {latest} is put together from the logs"));
+            return Ok(());
+        }
         let ifile = found.and_then(|e| Some((IFile::new(&self.store.geometry, e.ifile_inode).ok()?, e)));
         match ifile {
             Some((ifile, entry)) => {

@@ -87,11 +87,17 @@ impl Mender {
             // Synced data that was taken in when the volume was opened.
             self.volume.checkpoint_with(std::mem::take(&mut self.moved), now)?;
         }
-        if !self.volume.enter_past(c, kept)? {
+        if !self.volume.enter_past(c, kept, wounds.ifile_root)? {
             return Ok(false);
         }
         let ready = (|| {
-            if rebuild {
+            if wounds.ifile_root {
+                let end_of_log = self.end_of_log;
+                let v = &mut self.volume;
+                let entry = v.cpfile.get(&v.store, &v.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
+                v.ifile = v.whole_ifile_from_logs(end_of_log, &entry)?;
+                self.said.push("its inode file is put together from the logs".into());
+            } else if rebuild {
                 let end_of_log = self.end_of_log;
                 self.volume.ifile = self.volume.ifile_from_logs(end_of_log)?;
             }
@@ -152,21 +158,36 @@ impl Volume {
         }
     }
 
-    fn enter_past(&mut self, c: Cno, kept: &BTreeSet<u64>) -> Result<bool> {
+    /// With `lost` the entry does not say where the tree is: it is empty for now.
+    fn enter_past(&mut self, c: Cno, kept: &BTreeSet<u64>, lost: bool) -> Result<bool> {
         let all = self.cpfile.every(&self.store, &self.dat);
         let Some(entry) = all.iter().find(|e| e.cno.get() == c.0) else { return Ok(false) };
         let map = entry.ifile_inode.bmap;
         let mut alike: Vec<u64> =
             all.iter().filter(|e| e.ifile_inode.bmap == map).map(|e| e.cno.get()).collect();
-        alike.retain(|c| !kept.contains(c));
+        // A root that is lost is nobody else's.
+        alike.retain(|other| !kept.contains(other) && (!lost || *other == c.0));
         alike.sort_unstable();
         let (Some(first), Some(last)) = (alike.first().copied(), alike.last().copied()) else {
             return Ok(false);
         };
-        if self.ifile.file.map.root == map || c.0 >= self.cno.0 {
+        // One that shares the tree says where it is.
+        let sound = |e: &&CpEntry| IFile::new(&self.store.geometry, e.ifile_inode).is_ok();
+        if lost
+            && map != [0; 56]
+            && !sound(&entry)
+            && let Some(other) = all.iter().filter(|e| e.ifile_inode.bmap == map).find(sound)
+        {
+            let inode = other.ifile_inode;
+            self.cpfile.change(&self.store, &self.dat, c, |e| e.ifile_inode = inode)?;
+            self.meta_dirty = true;
             return Ok(false);
         }
-        let ifile = IFile::new(&self.store.geometry, entry.ifile_inode)?;
+        if (self.ifile.file.map.root == map && !lost) || c.0 >= self.cno.0 {
+            return Ok(false);
+        }
+        let g = &self.store.geometry;
+        let ifile = if lost { IFile::none(g) } else { IFile::new(g, entry.ifile_inode)? };
         let (inodes, blocks) = (entry.inodes_count.get(), entry.blocks_count.get());
         let mut before = Whole::default();
         self.see_tree(&ifile, &mut before);

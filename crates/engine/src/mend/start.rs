@@ -13,21 +13,40 @@ use crate::supers::{LastLog, Supers};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
 
-/// Searches as a mount does.
-pub(crate) fn find(device: &dyn Device, g: &Geometry, supers: &mut Supers) -> Result<Found> {
-    search::search(device, g, supers)
+/// Searches as a mount does; or begins at a log whose summary and super root verify, whatever else is in it.
+pub(crate) fn find(
+    device: &dyn Device,
+    g: &Geometry,
+    supers: &mut Supers,
+    start: Option<&LastLog>,
+) -> Result<Found> {
+    let Some(start) = start else { return search::search(device, g, supers) };
+    let at = BlockNr(start.pseg);
+    let end = if g.holds(at) { g.segment_end(g.segment_of(at)).0 } else { 0 };
+    let h = sound(device, g, at, end).filter(|h| h.has(summary::SR)).ok_or_else(|| {
+        Error::corrupt(format!("block {at}"), "log", "has no summary or super root that can be read")
+    })?;
+    let clean = supers.state_at_open & STATE_VALID != 0;
+    search::search_behind(device, g, *start, Some(h), clean)
+        // What lies behind it cannot be read either.
+        .or_else(|_| search::search_behind(device, g, *start, Some(h), true))
 }
 
 /// The newest log of the volume whose summary and super root verify; what else is in it may be damaged.
 pub fn newest(device: &dyn Device, g: &Geometry) -> Option<LastLog> {
-    let mut best: Option<LastLog> = None;
+    roots(device, g).first().copied()
+}
+
+/// All logs whose summaries and super roots verify, the newest first. Memory: 24 bytes each.
+pub fn roots(device: &dyn Device, g: &Geometry) -> Vec<LastLog> {
+    let mut all: Vec<LastLog> = Vec::new();
     let mut end: Option<(u64, u64, u64)> = None;
     let mut look = |s: SegNr, expected: Option<u64>, end: &mut Option<(u64, u64, u64)>| {
         each_sound(device, g, s, expected, |at, h, root| {
             let new = LastLog { pseg: at, seq: h.seq.get(), cno: h.cno.get() };
             *end = (*end).max(Some((new.seq, at, h.next.get())));
-            if root && best.is_none_or(|b| (b.seq, b.pseg) < (new.seq, new.pseg)) {
-                best = Some(new);
+            if root {
+                all.push(new);
             }
         });
     };
@@ -46,11 +65,59 @@ pub fn newest(device: &dyn Device, g: &Geometry) -> Option<LastLog> {
             break;
         }
     }
-    best
+    all.sort_unstable_by_key(|l| std::cmp::Reverse((l.seq, l.pseg)));
+    all.dedup();
+    all
+}
+
+/// Blocks that the device cannot read of a log whose summary and super root verify; none of one that cannot be told.
+pub fn unreadable(device: &dyn Device, g: &Geometry, log: &LastLog) -> Vec<u64> {
+    let at = BlockNr(log.pseg);
+    if !g.holds(at) {
+        return Vec::new();
+    }
+    let found = sound(device, g, at, g.segment_end(g.segment_of(at)).0);
+    found.map_or_else(Vec::new, |h| bad_blocks(device, g, at.0..at.0 + u64::from(h.nblocks.get())))
+}
+
+/// Segments with blocks that the device cannot read where the log of a super block lies, where it goes on, and behind
+/// the newest whole super root: what is written next may fall on them.
+pub fn bad_ahead(device: &dyn Device, g: &Geometry, cursors: &[LastLog]) -> BTreeSet<u64> {
+    let mut looked = BTreeSet::new();
+    for c in cursors.iter().filter(|c| g.holds(BlockNr(c.pseg))) {
+        let segment = g.segment_of(BlockNr(c.pseg));
+        looked.insert(segment.0);
+        each_sound(device, g, segment, None, |_, h, _| {
+            if g.holds(BlockNr(h.next.get())) {
+                looked.insert(g.segment_of(BlockNr(h.next.get())).0);
+            }
+        });
+    }
+    let blocks = |s: u64| g.segment_start(SegNr(s)).0..g.segment_end(SegNr(s)).0;
+    looked.retain(|s| !bad_blocks(device, g, blocks(*s)).is_empty());
+    looked
+}
+
+/// The blocks of a range that cannot be read.
+fn bad_blocks(device: &dyn Device, g: &Geometry, blocks: std::ops::Range<u64>) -> Vec<u64> {
+    const PIECE: u64 = 256;
+    let mut bytes = vec![0; g.bs() * 256];
+    let mut bad = Vec::new();
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let n = PIECE.min(blocks.end - at);
+        let len = usize::try_from(n).unwrap_or(0) * g.bs();
+        if device.read_at(g.byte_of(BlockNr(at)), &mut bytes[..len]).is_err() {
+            let block = &mut bytes[..g.bs()];
+            bad.extend((at..at + n).filter(|b| device.read_at(g.byte_of(BlockNr(*b)), block).is_err()));
+        }
+        at += n;
+    }
+    bad
 }
 
 /// Makes a log valid whose summary and super root verify and whose content does not: what is wrong in it shows
-/// when it is looked at. Tells whether there is such a log at `cursor`.
+/// when it is looked at. Tells whether there is such a log at `cursor`, and the device can read all of it.
 pub fn accept(device: &dyn Device, g: &Geometry, cursor: &LastLog) -> Result<bool> {
     let at = BlockNr(cursor.pseg);
     let Some(h) = sound(device, g, at, g.segment_end(g.segment_of(at)).0) else { return Ok(false) };
@@ -65,7 +132,9 @@ pub fn accept(device: &dyn Device, g: &Geometry, cursor: &LastLog) -> Result<boo
     let mut rest = vec![0; g.bs()];
     for n in 1..u64::from(h.nblocks.get()) {
         // A block that cannot be read cannot be made valid either.
-        device.read_at(g.byte_of(BlockNr(at.0 + n)), &mut rest)?;
+        if device.read_at(g.byte_of(BlockNr(at.0 + n)), &mut rest).is_err() {
+            return Ok(false);
+        }
         crc.update(&rest);
     }
     let sum = crc.finish();

@@ -7,4 +7,6 @@ mod kept;
 mod limits;
 mod past;
 mod planted;
+mod sectors;
+mod synced;
 mod whole;

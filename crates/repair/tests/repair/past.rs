@@ -143,3 +143,71 @@ fn a_damaged_version_does_not_take_the_place_of_another() {
     });
     keeps_all(&sound.device, &s.device).unwrap();
 }
+
+/// What is done to the root of a tree in the entry of its checkpoint.
+const ROOTS: [(&str, fn(&mut silt_format::checkpoint::CpEntry)); 6] = [
+    ("noise", |e| e.ifile_inode.bmap.copy_from_slice(&noise(56, 9))),
+    ("nothing", |e| e.ifile_inode.bmap.fill(0)),
+    ("another pointer", |e| {
+        let bmap = &mut e.ifile_inode.bmap;
+        // The first pointer of a direct map, or of a B-tree's root.
+        let at = if bmap[0] & 1 == 0 { 8 } else { 32 };
+        bmap[at] ^= 0x15;
+    }),
+    ("flags of no map", |e| e.ifile_inode.bmap[0] = 0x7e),
+    ("no metadata file", |e| e.ifile_inode.links_count = 0.into()),
+    ("an inode of noise", |e| {
+        e.ifile_inode.bmap.copy_from_slice(&noise(56, 11));
+        e.ifile_inode.mode = 0x1234.into();
+        e.ifile_inode.size = 0x7777_7777_7777.into();
+    }),
+];
+
+/// The entry of a checkpoint does not say where its inode file is: what logs have of it is put together, in the newest
+/// checkpoint, plain ones and snapshots, and every tree is what it was.
+#[test]
+fn a_lost_inode_file_root_costs_no_checkpoint() {
+    let mut failed = Vec::new();
+    let mut run = 0;
+    for name in ["basic-4k", "basic-1k", "gc-4k", "btree-1k"] {
+        let mut sound = Surgeon::golden(name);
+        unmounted(&mut sound);
+        for (c, _) in trees(&sound.device) {
+            for (what, damage) in ROOTS {
+                let mut s = Surgeon { device: sound.device.fork() };
+                s.patch_checkpoint(c, damage);
+                if checked(&s.device).is_clean() {
+                    continue;
+                }
+                run += 1;
+                match keeps_all(&sound.device, &s.device) {
+                    Ok((_, 0)) => {}
+                    Ok((said, n)) => {
+                        failed.push(format!("{name}: checkpoint {c}, {what}: {n} files\n{said}"))
+                    }
+                    Err(why) => failed.push(format!("{name}: checkpoint {c}, {what}: {why}")),
+                }
+            }
+        }
+    }
+    assert!(run > 50 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Not all of the inode file can be found: nothing is made up, and the checkpoint is dropped.
+#[test]
+fn an_inode_file_of_which_something_is_missing_is_not_put_together() {
+    let mut sound = Surgeon::golden("basic-4k");
+    unmounted(&mut sound);
+    let mut s = Surgeon { device: sound.device.fork() };
+    s.patch_checkpoint(3, |e| {
+        e.ifile_inode.bmap.copy_from_slice(&noise(56, 9));
+        e.inodes_count = (e.inodes_count.get() + 1).into();
+    });
+    let made = plan(Arc::new(s.device.fork()), &gentle()).unwrap();
+    assert_eq!(errors(&made.after), 0, "{}", say(&made));
+    assert!(say(&made).contains("checkpoint 3 is dropped"), "{}", say(&made));
+    made.apply(&s.device).unwrap();
+    let without: Vec<_> = trees(&sound.device).into_iter().filter(|(c, _)| *c != 3).collect();
+    let after = trees(&s.device);
+    assert!(without.iter().all(|t| after.contains(t)), "{}", say(&made));
+}

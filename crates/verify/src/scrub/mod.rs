@@ -23,7 +23,7 @@ mod sense;
 mod state;
 mod supers;
 mod syndrome;
-mod tail;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

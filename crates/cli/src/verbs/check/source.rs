@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use silt_control::mounts::{self, Mount};
-use silt_control::{Control, ControlError, Kind, Request, Response, connect};
+use silt_control::{Control, ControlError, Kind, Request, Response, connect_stored};
 use silt_device::{Access, FileDevice, OpenOptions};
 use silt_verify::LogPosition;
 
@@ -31,7 +31,7 @@ pub fn open(named: &Path) -> Result<Source> {
         let device = silt_device::open(&mount.source, Access::ReadOnly, &options)?;
         return Ok(Source { device, at: None, _held: None });
     }
-    let control = connect(named)?;
+    let control = connect_stored(named)?;
     if control.is_mounted() {
         return mounted(control);
     }

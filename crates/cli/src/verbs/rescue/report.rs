@@ -106,6 +106,9 @@ pub struct Copied<'a> {
     unverified: u64,
     /// Both; not more than a limit.
     items: Vec<Item>,
+    /// Synced data behind the moment that did not come back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    synced_lost: Option<String>,
     #[serde(skip)]
     tally: &'a Tally,
     #[serde(skip)]
@@ -113,12 +116,12 @@ pub struct Copied<'a> {
 }
 
 impl<'a> Copied<'a> {
-    pub fn new(cno: u64, created: u64, to: &Path, tally: &'a Tally) -> Self {
+    pub fn new(cno: u64, created: u64, to: &Path, tally: &'a Tally, synced_lost: Option<String>) -> Self {
         Copied {
             moment: cno,
             time: Some(created).filter(|t| *t != 0).and_then(times::iso),
             to: to.display().to_string(),
-            complete: tally.grade() == Grade::Whole,
+            complete: tally.grade() == Grade::Whole && synced_lost.is_none(),
             directories: tally.directories,
             files: tally.files,
             links: tally.links,
@@ -126,6 +129,7 @@ impl<'a> Copied<'a> {
             damaged: tally.damaged,
             unverified: tally.unverified,
             items: tally.problems.iter().map(Item::new).collect(),
+            synced_lost,
             tally,
             created,
         }
@@ -142,6 +146,9 @@ impl<'a> Copied<'a> {
             plural(self.directories, "directory"),
             size::show(self.bytes),
         ))?;
+        if let Some(lost) = &self.synced_lost {
+            out.line(lost)?;
+        }
         let (damaged, unverified): (Vec<_>, Vec<_>) =
             self.tally.problems.iter().partition(|p| !p.only_unverified());
         if self.complete {
@@ -295,6 +302,9 @@ pub struct Survey {
     unreadable_blocks: u64,
     newest: Option<u64>,
     newest_whole: Option<u64>,
+    /// Synced data behind the newest checkpoint that does not come back with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    synced_lost: Option<String>,
     moments: Vec<Shown>,
     /// Of the newest moment, what is damaged or does not verify.
     items: Vec<Item>,
@@ -314,6 +324,7 @@ impl Survey {
             unreadable_blocks: s.unreadable.iter().map(|r| r.end - r.start).sum(),
             newest: answer.newest,
             newest_whole: answer.newest_whole,
+            synced_lost: rescue.unreached().map(|lost| lost.to_string()),
             moments: answer.moments.iter().map(|r| shown_moment(rescue, r)).collect(),
             items: newest.map(|t| t.problems.iter().map(Item::new).collect()).unwrap_or_default(),
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use silt_control::{Control, ControlError, Kind, connect};
+use silt_control::{Control, ControlError, Kind, connect_stored};
 
 use crate::failure::{Failure, Result};
 use crate::size;
@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let mut control = connect(&args.volume)?;
+    let mut control = connect_stored(&args.volume)?;
     if control.is_mounted() {
         return online::run(args, &mut *control);
     }

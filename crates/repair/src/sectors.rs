@@ -1,0 +1,108 @@
+//! The newest log where the device cannot read all of it (format 3.1: one checksum over all, so nothing mounts it).
+//!
+//! Where its summary and super root can be read, it is kept: a new checkpoint is written of it elsewhere, and what was
+//! lost of it is mended as in any other log. Else an older log takes its place. Either way the segment is marked as
+//! bad, so that nothing is written over the sectors, now or later.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use silt_device::{Device, Overlay};
+use silt_engine::OpenOptions;
+use silt_engine::mend::{self, LastLog, Mender, Wounds};
+use silt_format::{BlockNr, Geometry};
+use silt_verify::{Finding, Report};
+
+use crate::{Options, Result, errors, supers};
+
+/// The newest log with a super root, if blocks of it cannot be read, and how many. `None` also where the super blocks
+/// name a newer one, whose summary or super root is lost.
+fn newest(device: &dyn Device) -> Option<(LastLog, usize)> {
+    let g = supers::geometry(device)?;
+    let last = mend::newest(device, &g)?;
+    let named = supers::cursors(device).iter().map(|c| c.cno).max()?;
+    let bad = mend::unreadable(device, &g, &last).len();
+    (bad > 0 && last.cno >= named).then_some((last, bad))
+}
+
+/// Writes a checkpoint that begins where the newest log cannot be read to the end; `None`: there is no such log, or too
+/// much of it is lost.
+pub(crate) fn keep_newest(
+    device: &Arc<Overlay>,
+    options: &Options,
+    open: &OpenOptions,
+) -> Option<(Arc<Overlay>, Vec<String>)> {
+    let (last, count) = newest(&**device)?;
+    let g = supers::geometry(&**device)?;
+    let segment = g.segment_of(BlockNr(last.pseg)).0;
+    let plain = Wounds {
+        start: Some(last),
+        bad: bad(&**device).into_iter().chain([segment]).collect(),
+        ..Wounds::default()
+    };
+    // Without the table nothing else is found.
+    let table = Wounds { table: true, ..plain.clone() };
+    let map = Wounds { table_map: true, ..table.clone() };
+    let empty = Wounds {
+        segments: BTreeSet::from([segment]),
+        zero_unreadable: options.zero_unreadable,
+        ..Wounds::default()
+    };
+    [plain, table, map].iter().find_map(|wounds| {
+        let trial = Arc::new(Overlay::new(device.clone()));
+        let mut said = vec![format!(
+            "{count} blocks of the log of checkpoint {} cannot be read: what is left of it is written anew elsewhere, \
+             and its segment is marked as bad",
+            last.cno
+        )];
+        // What was synced behind it is taken in before anything is moved.
+        for wounds in [wounds, &empty] {
+            let mut mender = Mender::open(trial.clone(), open, wounds).ok()?;
+            said.append(&mut mender.said);
+            said.extend(mender.finish(options.now).ok()?);
+        }
+        Some((trial, said))
+    })
+}
+
+/// Where the log goes on into blocks that cannot be read, leaves it for another segment, and marks those as bad.
+pub(crate) fn leave(
+    device: &Arc<Overlay>,
+    bad: &BTreeSet<u64>,
+    options: &Options,
+    open: &OpenOptions,
+) -> Result<Vec<String>> {
+    let wounds = Wounds { bad: bad.clone(), ..Wounds::default() };
+    let mut mender = Mender::open(device.clone(), open, &wounds)?;
+    let mut said = std::mem::take(&mut mender.said);
+    said.extend(mender.finish(options.now)?);
+    let all: Vec<_> = bad.iter().map(ToString::to_string).collect();
+    said.push(format!(
+        "sectors where the log goes on cannot be read: it goes on elsewhere, and these segments are marked as bad: {}",
+        all.join(", ")
+    ));
+    Ok(said)
+}
+
+/// Segments where the log goes on that hold blocks which cannot be read.
+pub(crate) fn bad(device: &dyn Device) -> BTreeSet<u64> {
+    let Some(g) = supers::geometry(device) else { return BTreeSet::new() };
+    let mut cursors = supers::cursors(device);
+    cursors.extend(mend::newest(device, &g));
+    mend::bad_ahead(device, &g, &cursors)
+}
+
+/// Errors but those of logs that cannot be read: where all else is sound, only file data is lost with them. What is dead
+/// in a segment of `bad` that was given up is taken out of the table a round later, and is none either.
+pub(crate) fn errors_but_of_data(report: &Report, g: Option<&Geometry>, bad: &BTreeSet<u64>) -> u64 {
+    let inside = |block: Option<u64>| {
+        let (Some(g), Some(block)) = (g, block.map(BlockNr)) else { return false };
+        g.holds(block) && bad.contains(&g.segment_of(block).0)
+    };
+    let passed = |f: &&Finding| match f.id {
+        "device-read" => f.place.segment.is_some(),
+        "dat-blocknr" => inside(f.place.block),
+        _ => false,
+    };
+    errors(report).saturating_sub(report.errors().filter(passed).count() as u64)
+}
