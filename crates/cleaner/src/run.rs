@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use silt_engine::clean::{Cleaned, Cleaning, Salvage, Usage};
-use silt_engine::{Error, Result, Volume};
+use silt_engine::{Error, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
 
 use crate::gather::{Access, Gatherer, Limits, SetAside};
@@ -33,6 +34,8 @@ pub struct Options {
     pub policy: Policy,
     /// Checkpoints from this number on are kept, besides snapshots; `None`: snapshots and the newest alone.
     pub oldest: Option<u64>,
+    /// Single checkpoints that are kept besides those.
+    pub moments: Arc<[u64]>,
     /// Ends when so many segments can be written.
     pub until: Option<u64>,
     /// Segments with fewer blocks to gain are left.
@@ -49,6 +52,7 @@ impl Default for Options {
         Options {
             policy: Policy::default(),
             oldest: None,
+            moments: Arc::default(),
             until: None,
             least: 1,
             aside: BTreeSet::new(),
@@ -163,6 +167,15 @@ pub fn run(
     }
 }
 
+/// Counts how much of each segment is needed: one pass over the DAT, some blocks of it at a time.
+pub fn count(access: &impl Access, keep: Keep) -> Result<Usage> {
+    let mut usage = access.with(|v| Usage::new(v.geometry(), keep))?;
+    while !usage.is_complete() {
+        access.with(|v| v.count_usage(&mut usage, COUNTED))??;
+    }
+    Ok(usage)
+}
+
 /// Counts what is needed once, and empties the segments that are worth it.
 pub fn pass(
     mover: &impl Mover,
@@ -172,13 +185,12 @@ pub fn pass(
     let mut outcome = Outcome::default();
     // What lies before the newest checkpoint is not needed by recovery then.
     mover.settle()?;
-    let (mut usage, size) = mover.with(|v| -> Result<_> {
-        let keep = v.keep(options.oldest)?;
-        Ok((Usage::new(v.geometry(), keep), u64::from(v.geometry().blocks_per_segment)))
+    let (keep, size) = mover.with(|v| -> Result<_> {
+        let mut keep = v.keep(options.oldest)?;
+        keep.also(options.moments.iter().copied());
+        Ok((keep, u64::from(v.geometry().blocks_per_segment)))
     })??;
-    while !usage.is_complete() {
-        mover.with(|v| v.count_usage(&mut usage, COUNTED))??;
-    }
+    let usage = count(mover, keep)?;
     let least = options.least.max(1);
     let mut all = mover.with(|v| candidates(v, &usage, 0..u64::MAX, least))??;
     all.retain(|c| !options.aside.contains(&c.segment.0));

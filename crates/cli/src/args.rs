@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::exit;
 use crate::verbs::{
     chcp, check, clean, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize,
-    rmcp, scrub, status, sync, tune, umount,
+    retain, rmcp, scrub, status, sync, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -33,6 +33,7 @@ pub enum Verb {
     Tune(tune::Args),
     Resize(resize::Args),
     Clean(clean::Args),
+    Retain(retain::Args),
     Check(check::Args),
     Scrub(scrub::Args),
     Rescue(rescue::Args),

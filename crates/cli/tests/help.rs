@@ -6,9 +6,9 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
-const VERBS: [&str; 20] = [
+const VERBS: [&str; 21] = [
     "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "clean", "check", "scrub", "rescue", "repair", "lab", "install",
+    "resize", "clean", "retain", "check", "scrub", "rescue", "repair", "lab", "install",
 ];
 
 #[test]

@@ -8,9 +8,12 @@ use silt_cleaner::{Mover as _, Outcome, Whole};
 use silt_device::Device;
 use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
+use silt_format::Ino;
+use silt_fs::Fs;
 
+use crate::retention::Given;
 use crate::scrub::{ScrubAction, ScrubStatus};
-use crate::{ControlError, Damage, Kind, MomentMount, MountPoint, Result, UnmountWhat};
+use crate::{ControlError, Damage, GivenUp, Kind, MomentMount, MountPoint, Result, UnmountWhat};
 
 /// Who asks; the kernel vouches for both numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub trait Host {
     /// Runs `f` with the volume under its lock. `f` is called once, and does not wait for anything
     /// but metadata.
     fn with_volume(&self, f: &mut dyn FnMut(&mut Volume));
+
+    /// Runs `f` with the file system under the same lock, where there is one.
+    fn with_fs(&self, _f: &mut dyn FnMut(&mut Fs)) {}
 
     /// Makes everything that waits a checkpoint, durable on return; the newest checkpoint's number.
     fn sync(&self) -> Result<u64>;
@@ -116,6 +122,19 @@ pub trait Host {
         (Vec::new(), Vec::new())
     }
 
+    /// What was said about retention when it was mounted.
+    fn retention_given(&self) -> Given {
+        Given::default()
+    }
+
+    /// Hears that the file with the wish was put in place, in this directory.
+    fn retention_changed(&self, _dir: Ino) {}
+
+    /// What the cleaner gave up since it was mounted.
+    fn given_up(&self) -> Option<GivenUp> {
+        None
+    }
+
     /// Seconds since 1970.
     fn now(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
@@ -135,6 +154,13 @@ pub(crate) fn with<R>(host: &dyn Host, mut f: impl FnMut(&mut Volume) -> R) -> R
     let mut result = None;
     host.with_volume(&mut |volume| result = Some(f(volume)));
     result.ok_or_else(|| ControlError::new(Kind::Unavailable, "the volume is being closed"))
+}
+
+/// Runs `f` with the file system and returns what it returns; none where the host has none.
+pub(crate) fn with_fs<R>(host: &dyn Host, mut f: impl FnMut(&mut Fs) -> R) -> Option<R> {
+    let mut result = None;
+    host.with_fs(&mut |fs| result = Some(f(fs)));
+    result
 }
 
 /// How often a change is tried while checkpoints are being written.

@@ -23,6 +23,7 @@ mod paths;
 mod remote;
 mod request;
 mod response;
+pub mod retention;
 pub mod scrub;
 mod serve;
 pub mod socket;
@@ -38,9 +39,12 @@ pub use host::{Caller, Host, MountInfo};
 pub use local::LocalVolume;
 pub use moment::Moment;
 pub use remote::{PATIENCE, RemoteVolume};
-pub use request::{CheckpointQuery, Clean, Least, MomentMount, Request, SegmentQuery, Tune, UnmountWhat};
+pub use request::{
+    CheckpointQuery, Clean, Least, MomentMount, Request, Retain, SegmentQuery, Tune, UnmountWhat,
+};
 pub use response::{
     Checkpoint, CleanProgress, CleanReport, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized,
     Response, Segment, SetAside, Settings, Status,
 };
+pub use retention::{GivenUp, Retention, RetentionPreview};
 pub use serve::serve;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use silt_device::{Access, Device, FileDevice};
 use silt_engine::{OpenOptions, OpenReport, Volume};
 use silt_format::super_block::KNOWN_RO_FEATURES;
+use silt_fs::Fs;
 
 use crate::connect::Control;
 use crate::error::plain;
@@ -69,10 +70,12 @@ impl LocalVolume {
         if request != Request::Status {
             notes.iter().try_for_each(|note| out(Response::Notice(note.clone())))?;
         }
-        let host = Opened { path: &self.path, file, volume: Mutex::new(volume), notes };
+        let fs = Mutex::new(Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() }));
+        let host = Opened { path: &self.path, file, fs, notes };
         let result = execute(&host, &Caller::this_process(), request, out);
         // Also after an error: what was done before it must not look like a crash.
-        let mut volume = host.volume.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let fs = host.fs.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut volume = fs.into_volume();
         let closed = volume.close(self::now()).map_err(ControlError::from);
         result.and(closed)
     }
@@ -138,7 +141,7 @@ fn notes(report: &OpenReport, access: Access) -> Vec<String> {
 struct Opened<'a> {
     path: &'a Path,
     file: Arc<FileDevice>,
-    volume: Mutex<Volume>,
+    fs: Mutex<Fs>,
     notes: Vec<String>,
 }
 
@@ -148,11 +151,16 @@ impl Host for Opened<'_> {
     }
 
     fn with_volume(&self, f: &mut dyn FnMut(&mut Volume)) {
-        f(&mut self.volume.lock().unwrap_or_else(PoisonError::into_inner));
+        f(self.fs.lock().unwrap_or_else(PoisonError::into_inner).volume_mut());
+    }
+
+    fn with_fs(&self, f: &mut dyn FnMut(&mut Fs)) {
+        f(&mut self.fs.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn sync(&self) -> Result<u64> {
-        let mut volume = self.volume.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fs = self.fs.lock().unwrap_or_else(PoisonError::into_inner);
+        let volume = fs.volume_mut();
         if volume.is_read_only() {
             return Ok(volume.last_log().cno);
         }

@@ -75,6 +75,12 @@ pub enum Request {
     /// Empties segments until nothing is left that is worth it. Answers: [`crate::CleanProgress`] now and then, and at
     /// the end [`crate::CleanReport`].
     Clean(Clean),
+    /// What is kept of the past. Answer: [`crate::Retention`].
+    ShowRetention,
+    /// Sets what is kept. Answer: [`crate::Retention`].
+    SetRetention(Retain),
+    /// What keeping so much would bring; what is none is as it is. Answer: [`crate::RetentionPreview`].
+    PreviewRetention(Retain),
     /// Scrubbing of a mounted volume. Answer: [`crate::scrub::ScrubStatus`].
     Scrub(ScrubAction),
 }
@@ -125,8 +131,11 @@ pub struct Tune {
 /// How to clean.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clean {
-    /// Checkpoints younger than so many seconds are kept, besides snapshots.
+    /// Checkpoints younger than so many seconds are kept, besides snapshots and the volume's floor.
     pub protection: u64,
+    /// In place of that: what is kept, in words; an empty text for what the volume wishes.
+    #[serde(default)]
+    pub retain: Option<String>,
     /// In which order, by name; none: the default.
     pub policy: Option<String>,
     /// What a segment must give to be taken; none: a twentieth of it.
@@ -139,6 +148,15 @@ pub struct Clean {
     pub at_once: Option<u64>,
     /// Rest so many milliseconds after every step.
     pub rest: u64,
+}
+
+/// What is to be kept, in words; what is none stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retain {
+    /// "default" takes the volume's own away.
+    pub wish: Option<String>,
+    /// What is kept even where it leaves no space.
+    pub floor: Option<String>,
 }
 
 /// What emptying a segment must give.
@@ -194,6 +212,8 @@ impl Request {
             | Request::LatestLog
             | Request::FindMoment { .. }
             | Request::ShowSettings
+            | Request::ShowRetention
+            | Request::PreviewRetention(_)
             | Request::Scrub(ScrubAction::Status) => true,
             Request::MakeCheckpoint { .. }
             | Request::ChangeMode { .. }
@@ -203,6 +223,7 @@ impl Request {
             | Request::MountMoment(_)
             | Request::Unmount(_)
             | Request::Clean(_)
+            | Request::SetRetention(_)
             | Request::Scrub(_) => false,
         }
     }
@@ -217,6 +238,7 @@ impl Request {
                 | Request::Tune(_)
                 | Request::Resize { .. }
                 | Request::Clean(_)
+                | Request::SetRetention(_)
         )
     }
 }

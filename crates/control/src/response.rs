@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::scrub::ScrubStatus;
-use crate::{ControlError, paths};
+use crate::{ControlError, Retention, RetentionPreview, paths};
 
 /// One part of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,10 @@ pub enum Response {
     CleanProgress(CleanProgress),
     /// To [`crate::Request::Clean`].
     Cleaned(Box<CleanReport>),
+    /// To [`crate::Request::ShowRetention`] and SetRetention.
+    Retention(Box<Retention>),
+    /// To [`crate::Request::PreviewRetention`].
+    RetentionPreview(Box<RetentionPreview>),
     /// To [`crate::Request::Scrub`].
     Scrub(Box<ScrubStatus>),
     /// A batch, the first met first.

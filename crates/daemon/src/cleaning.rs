@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use parking_lot::{Condvar, Mutex};
-use silt_cleaner::{Access, Cleaned, Mover, Options, Outcome, Policy, pass};
+use silt_cleaner::{Access, Cleaned, Mover, Outcome};
+use silt_control::GivenUp;
 use silt_engine::clean::Cleaning;
-use silt_engine::{Error, GivenUp, Result, Volume};
+use silt_engine::{Error, Result, Volume};
 
-use crate::core::{Core, now_secs};
+use crate::core::Core;
 use crate::writer::Writer;
 
 /// How often it is looked whether segments are short.
@@ -30,16 +31,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// For so long nothing more is tried once nothing more could be gained, and so many times what finding that took.
 const REST: Duration = Duration::from_secs(1);
 const REST_TIMES: u32 = 10;
-/// Where what is to be kept leaves too little space, checkpoints younger than this are, in seconds; then the next one
-/// counts.
-const AGES: [u64; 5] = [21_600, 3_600, 600, 60, 0];
-/// What is younger is given up only for those who wait, in seconds.
-const RECENT: u64 = 3_600;
 /// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
 /// changes besides its data.
-const SPARE: u64 = 2 << 20;
-/// Longest rest between two steps while nobody waits.
-const PAUSE: Duration = Duration::from_millis(200);
+pub const SPARE: u64 = 2 << 20;
 
 /// What the cleaner wants of the log writer.
 pub enum Job {
@@ -70,14 +64,16 @@ struct State {
     rest_until: Option<Instant>,
     stop: bool,
     aside: BTreeMap<u64, String>,
-    /// Seconds since 1970; younger checkpoints were given up for want of space.
-    given_up: Option<u64>,
+    /// What of the past went.
+    given_up: GivenUp,
+    /// What was wrong with the wish when that was told last.
+    told: Option<String>,
 }
 
 /// Since when nothing can be gained.
 #[derive(Debug, Clone, Copy)]
 struct Nothing {
-    then: GivenUp,
+    then: silt_engine::GivenUp,
     /// Until then it is believed even if a little is given up.
     until: Instant,
 }
@@ -97,8 +93,8 @@ impl Nothing {
 pub struct Report {
     /// Segments that stay although they might be emptied, and why.
     pub aside: BTreeMap<u64, String>,
-    /// History older than the wish of a day was given up down to here, in seconds since 1970.
-    pub given_up: Option<u64>,
+    /// What of the past went.
+    pub given_up: GivenUp,
 }
 
 impl Space {
@@ -161,14 +157,46 @@ impl Space {
         self.wake.notify_all();
     }
 
-    fn stopped(&self) -> bool {
+    /// Whether the cleaner is to end.
+    pub fn is_stopped(&self) -> bool {
         self.state.lock().stop
     }
 
     /// What was done since the volume was mounted.
     pub fn report(&self) -> Report {
         let state = self.state.lock();
-        Report { aside: state.aside.clone(), given_up: state.given_up }
+        Report { aside: state.aside.clone(), given_up: state.given_up.clone() }
+    }
+
+    /// Something else is to be kept from now on: what could not be gained before may be now.
+    pub fn think_again(&self) {
+        let mut state = self.state.lock();
+        state.nothing = None;
+        state.rest_until = None;
+        state.short = true;
+        self.wake.notify_all();
+    }
+
+    /// Notes that moments went: as wished, or beyond that, when all that was kept is said by `down_to`.
+    pub fn note_given_up(&self, moments: u64, now: u64, down_to: Option<String>) {
+        let given = &mut self.state.lock().given_up;
+        if moments == 0 {
+            return;
+        }
+        if down_to.is_some() {
+            given.beyond += moments;
+            (given.when, given.down_to) = (Some(now), down_to);
+        } else {
+            given.as_wished += moments;
+        }
+    }
+
+    /// Whether this is new to who reads the log.
+    pub fn is_news(&self, problem: Option<&String>) -> bool {
+        let mut state = self.state.lock();
+        let news = problem.is_some() && state.told.as_ref() != problem;
+        state.told = problem.cloned();
+        news
     }
 
     /// Notes what a run of the cleaner came to.
@@ -221,6 +249,8 @@ impl Mover for Mounted<'_> {
 pub fn run(core: &Arc<Core>) {
     let space = &core.space;
     space.enabled.store(true, Ordering::Relaxed);
+    // A wish that makes no sense is told before it matters.
+    crate::ladder::effective(core);
     loop {
         let mut wanted = {
             let mut state = space.state.lock();
@@ -242,7 +272,7 @@ pub fn run(core: &Arc<Core>) {
         if wanted || available < low {
             let begin = Instant::now();
             let before = core.fs.lock().volume().given_up();
-            let enough = clean(core);
+            let enough = crate::ladder::clean(core);
             let (available, low, _) = marks(core);
             let mut state = space.state.lock();
             // Or since then.
@@ -270,82 +300,22 @@ fn low(volume: &Volume) -> u64 {
 }
 
 /// Segments that can be written, how few call for cleaning, and how many end it.
-fn marks(core: &Core) -> (u64, u64, u64) {
+pub fn marks(core: &Core) -> (u64, u64, u64) {
     let fs = core.fs.lock();
     let (volume, g) = (fs.volume(), fs.volume().geometry());
     (volume.available_segments(), low(volume), g.reserved_segments() + 3 + g.nsegments / 5)
 }
 
-/// Cleans, giving up as little of the past as will do; whether there is space then.
-fn clean(core: &Arc<Core>) -> bool {
-    let (_, low, high) = marks(core);
-    let high = high.max({
-        let wanted = core.space.state.lock().wanted.unwrap_or(0);
-        core.fs.lock().volume().segments_with_space(wanted.saturating_add(2 * SPARE / 1024))
-    });
-    let mut options = Options { until: Some(high), ..Options::default() };
-    let wish = core.options.protection;
-    for age in std::iter::once(wish).chain(AGES.into_iter().filter(|age| *age < wish)) {
-        options.now = now_secs();
-        options.aside.extend(core.space.report().aside.keys());
-        let since = options.now.saturating_sub(age);
-        let reserve = core.fs.lock().volume().geometry().reserved_segments() + 2;
-        if age < wish && age < RECENT && !core.space.is_wanted() && marks(core).0 > reserve {
-            // The last hour goes only for who waits.
-            return true;
-        }
-        let since_then =
-            if age == 0 { Ok(None) } else { core.fs.lock().volume().first_checkpoint_since(since) };
-        options.oldest = match since_then {
-            Ok(c) => c,
-            Err(e) => {
-                tracing::warn!("history cannot be looked at: {e}");
-                return false;
-            }
-        };
-        // Passes that hardly gain anything are not worth it before more is given up.
-        let size = u64::from(core.fs.lock().volume().geometry().blocks_per_segment);
-        options.least = if age == 0 { size / 50 + 1 } else { size / 16 + 1 };
-        if age == 0 {
-            // Every block counts now, and those that cost most come last.
-            options.policy = Policy::Greedy;
-        }
-        let mut last = Instant::now();
-        let outcome = pass(&Mounted(core), &options, |_| {
-            let took = last.elapsed();
-            if !core.space.is_wanted() && !core.space.stopped() {
-                std::thread::sleep(took.min(PAUSE));
-            }
-            last = Instant::now();
-            !core.space.stopped()
-        });
-        match outcome {
-            Ok(outcome) => {
-                core.space.note(&outcome);
-                for a in &outcome.aside {
-                    tracing::warn!("segment {} is set aside: {}", a.segment, a.why);
-                }
-                if outcome.cleaned.checkpoints > 0 && age < wish {
-                    core.space.state.lock().given_up = Some(since);
-                }
-                if outcome.stopped {
-                    return false;
-                }
-            }
-            Err(e) => {
-                tracing::warn!("segments cannot be emptied: {e}");
-                return false;
-            }
-        }
-        if marks(core).0 >= low && is_enough(core) {
-            return true;
-        }
-    }
-    is_enough(core)
+/// Segments that are to be clean for those who wait.
+pub fn wanted_segments(core: &Core) -> u64 {
+    let wanted = core.space.state.lock().wanted.unwrap_or(0);
+    let fs = core.fs.lock();
+    let spare = SPARE / u64::from(fs.volume().geometry().block_size);
+    fs.volume().segments_with_space(wanted.saturating_add(2 * spare))
 }
 
 /// Whether there is as much as those want who wait.
-fn is_enough(core: &Core) -> bool {
+pub fn is_enough(core: &Core) -> bool {
     let wanted = core.space.state.lock().wanted.unwrap_or(1);
     let fs = core.fs.lock();
     let spare = SPARE / u64::from(fs.volume().geometry().block_size);

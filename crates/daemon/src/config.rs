@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use silt_control::retention::Given;
+
 /// What an error of the volume's metadata does (`errors=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnError {
@@ -57,8 +59,8 @@ pub struct MountOptions {
     pub io_uring: bool,
     /// Segments are emptied when few are clean (`nogc` turns it off).
     pub gc: bool,
-    /// Checkpoints younger than this are kept as long as there is space, in seconds (`pp=`).
-    pub protection: u64,
+    /// What is kept of the past (`retain=`, `keep=`, `pp=`), where that is said here.
+    pub retention: Given,
     /// A super block to be used in place of those of the volume, which is then only read.
     pub super_block: Option<Vec<u8>>,
 }
@@ -87,7 +89,7 @@ impl Default for MountOptions {
             verify: false,
             io_uring: false,
             gc: true,
-            protection: 86_400,
+            retention: Given::default(),
             super_block: None,
         }
     }

@@ -5,19 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use silt_cleaner::{Mover as _, Outcome};
+use silt_control::retention::{DIR, FILE, Given};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
-    Caller, ControlError, Damage, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat,
+    Caller, ControlError, Damage, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat,
 };
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
+use silt_format::Ino;
+use silt_fs::Fs;
 use silt_fuse::{MountOptions, Unmount};
 
 use crate::cleaning::Mounted;
 use crate::config::Config;
+use crate::convert::node;
 use crate::core::{Core, Want, now_secs};
 use crate::moments::Moments;
+use crate::notices::Notice;
 use crate::scrub::Scrubber;
 
 /// See the module.
@@ -157,13 +162,33 @@ impl Host for DaemonHost {
                 report.aside.len()
             ));
         }
-        if let Some(time) = report.given_up {
-            let age = now_secs().saturating_sub(time);
-            notes.push(format!(
-                "space was short: moments that are older than about {age} seconds were given up, snapshots excepted"
-            ));
-        }
+        notes.extend(crate::given_up::sentence(&report.given_up, now_secs()));
         (report.aside.into_keys().collect(), notes)
+    }
+
+    fn with_fs(&self, f: &mut dyn FnMut(&mut Fs)) {
+        f(&mut self.core.fs.lock());
+        self.core.touched();
+    }
+
+    fn retention_given(&self) -> Given {
+        self.core.options.retention.clone()
+    }
+
+    fn retention_changed(&self, dir: Ino) {
+        let (root, dir) = (node(Ino::ROOT), node(dir));
+        self.core.tell([
+            Notice::Name(root, DIR.to_vec()),
+            Notice::Content(root),
+            Notice::Name(dir, FILE.to_vec()),
+            Notice::Content(dir),
+        ]);
+        self.core.fs.lock().volume_mut().refuse_nothing();
+        self.core.space.think_again();
+    }
+
+    fn given_up(&self) -> Option<GivenUp> {
+        Some(self.core.space.report().given_up)
     }
 
     fn scrub(&self, action: &ScrubAction) -> Result<ScrubStatus, ControlError> {

@@ -112,18 +112,24 @@ impl SegmentWalk {
 /// What keeps old blocks alive.
 #[derive(Debug, Clone, Default)]
 pub struct Keep {
-    /// Snapshots and other single checkpoints, ascending.
+    /// Snapshots and other single checkpoints, ascending: 8 bytes each.
     moments: Vec<u64>,
     /// Checkpoints from this number on are kept.
     from: u64,
 }
 
 impl Keep {
-    /// Keeps these checkpoints, too.
+    /// Keeps these checkpoints, too. Whether they exist does not matter.
     pub fn also(&mut self, checkpoints: impl IntoIterator<Item = u64>) {
-        self.moments.extend(checkpoints);
+        let from = self.from;
+        self.moments.extend(checkpoints.into_iter().filter(|c| *c < from));
         self.moments.sort_unstable();
         self.moments.dedup();
+    }
+
+    /// Whether this checkpoint is kept.
+    pub fn keeps(&self, checkpoint: u64) -> bool {
+        checkpoint >= self.from || self.moments.binary_search(&checkpoint).is_ok()
     }
 
     /// Whether a checkpoint of this range is kept.
@@ -148,7 +154,7 @@ pub enum Fate {
 
 impl Volume {
     /// What is kept: snapshots, what is looked at, the newest checkpoint, and those from `oldest` on. Snapshots made
-    /// later are not in it.
+    /// later are not in it; single plain checkpoints come in by [`Keep::also`].
     pub fn keep(&self, oldest: Option<u64>) -> Result<Keep> {
         let mut keep = Keep { moments: Vec::new(), from: oldest.unwrap_or(u64::MAX).min(self.last.cno) };
         keep.also(self.snapshots()?.into_iter().map(|c| c.0).chain(self.views.keys().copied()));
@@ -225,5 +231,26 @@ impl Volume {
         }
         // The newest checkpoint is kept even if its successor, being made, no longer needs it.
         if keep.any_in(&period) { Ok(Fate::Live) } else { Ok(Fate::Dead(period)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_moments_and_all_from_one_on_are_kept() {
+        let mut keep = Keep { moments: Vec::new(), from: 100 };
+        keep.also([7, 3]);
+        keep.also([120, 50, 7]);
+        assert_eq!(keep.moments, [3, 7, 50], "what is kept anyway is not listed");
+        for period in [3..4, 0..4, 7..8, 4..8, 8..51, 50..51, 99..101, 100..101, 500..u64::MAX] {
+            assert!(keep.any_in(&period), "{period:?}");
+            assert!((period.start..period.end.min(700)).any(|c| keep.keeps(c)), "{period:?}");
+        }
+        for period in [0..3, 4..7, 8..50, 51..100, 3..3, 60..60] {
+            assert!(!keep.any_in(&period), "{period:?}");
+            assert!(!period.clone().any(|c| keep.keeps(c)), "{period:?}");
+        }
     }
 }

@@ -124,6 +124,11 @@ impl Volume {
         self.full = Some((self.given_up.times, least));
     }
 
+    /// Takes [`Volume::refuse_from`] back.
+    pub fn refuse_nothing(&mut self) {
+        self.full = None;
+    }
+
     /// Says that something was given up, by users or by what they looked at.
     pub(crate) fn gave_up(&mut self, blocks: u64) {
         self.given_up.times += 1;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use silt_control::{
-    Caller, CheckpointQuery, ControlError, Host, Kind, Moment, MountInfo, Request, Result, SegmentQuery,
-    Tune, execute,
+    Caller, CheckpointQuery, ControlError, Host, Kind, Moment, MountInfo, Request, Result, Retain,
+    SegmentQuery, Tune, execute,
 };
 use silt_device::Device;
 use silt_engine::{OpenOptions, Volume};
@@ -76,6 +76,8 @@ pub fn look(device: &Arc<Watched>, _: &mut Seen) {
     }
     ask(&host, Request::ListSegments(SegmentQuery { all: true, ..SegmentQuery::default() }));
     ask(&host, Request::ListSegments(SegmentQuery { live: Some(60), ..SegmentQuery::default() }));
+    ask(&host, Request::ShowRetention);
+    ask(&host, Request::PreviewRetention(Retain { wish: Some("one a day for ever".into()), floor: None }));
     ask(&host, Request::DumpSegments { segments: (0..20).chain([u64::MAX]).collect() });
     for at in
         [Moment::Time(NOW), Moment::Time(1_700_000_020), Moment::Checkpoint(2), Moment::Checkpoint(u64::MAX)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use silt_control::wire::{Ask, MAX_REQUEST, VERSION, send};
-use silt_control::{CheckpointQuery, Request, SegmentQuery, Tune};
+use silt_control::{CheckpointQuery, Request, Retain, SegmentQuery, Tune};
 use silt_device::Device;
 use silt_fuse::abi::opcode;
 
@@ -108,6 +108,7 @@ fn control(to: &Path) -> anyhow::Result<()> {
         Request::DumpSegments { segments: vec![0, 7] },
         Request::Tune(Tune { label: Some("label".into()), ..Tune::default() }),
         Request::Resize { size: Some(1 << 30) },
+        Request::SetRetention(Retain { wish: Some("all for 1 day".into()), floor: Some("default".into()) }),
         Request::FindMoment { at: silt_control::Moment::Time(1_700_000_000), snapshot_only: true },
         Request::Unmount(silt_control::UnmountWhat::Everything),
     ];

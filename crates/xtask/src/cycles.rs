@@ -42,7 +42,7 @@ impl Kind {
         let block_size = one(&[4096, 4096, 1024]);
         let (segment, mebibytes) = (one(&[16, 32, 64, 256]), one(&[16, 32, 64]));
         // With fewer than some dozen segments hardly anything but the reserve is left.
-        let mebibytes = mebibytes.max(block_size * segment * 48 >> 20);
+        let mebibytes = mebibytes.max((block_size * segment * 48) >> 20);
         Kind { mebibytes, block_size, segment, snapshots: one(&[0, 1]) == 1 }
     }
 

@@ -13,8 +13,9 @@ use crate::{progress, size, target, times};
 /// This is new and not to be trusted yet: have a copy of the volume.
 ///
 /// What is needed of a segment moves to another, and the segment is clean. Needed are the files as they are, every
-/// snapshot, and moments younger than the protection period; older moments go where they are in the way. A log is held
-/// against its checksum before anything of it is copied; a segment that cannot be trusted is set aside.
+/// snapshot, the floor that silt retain --keep set, and moments younger than the protection period; older moments go where
+/// they are in the way. A log is held against its checksum before anything of it is copied; a segment that cannot be
+/// trusted is set aside.
 ///
 /// Of a mounted volume, Silt does this by itself when few segments are clean, unless it is mounted with -o nogc.
 #[derive(clap::Args)]
@@ -22,6 +23,9 @@ pub struct Args {
     /// Moments younger than this are kept; s, m, h, d, w, M or Y may follow the number
     #[arg(short, long, value_name = "PERIOD", value_parser = times::period, default_value = "1h")]
     protection_period: u64,
+    /// Keep what the volume wishes (silt retain), or what these words wish, in place of a period
+    #[arg(long, value_name = "WORDS", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "protection_period")]
+    retain: Option<String>,
     /// Leave segments that would give fewer blocks, or a smaller share of a segment in percent
     #[arg(short, long, value_name = "COUNT[%]", value_parser = least)]
     min_reclaimable_blocks: Option<Least>,
@@ -83,6 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut control = target::open(args.volume.as_deref())?;
     let request = Request::Clean(Clean {
         protection: args.protection_period,
+        retain: args.retain.clone(),
         policy: Some(args.policy.clone()),
         least: args.min_reclaimable_blocks,
         until: args.until,

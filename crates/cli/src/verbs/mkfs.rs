@@ -5,9 +5,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use silt_control::{ControlError, Kind};
+use silt_control::{ControlError, Kind, LocalVolume, Request, Retain};
 use silt_device::{Access, Device, FileDevice};
 use silt_engine::mkfs::{Parameters, Plan};
+use silt_retention::Wish;
 use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
@@ -60,8 +61,15 @@ pub struct Args {
     /// Owner of the root directory, as UID:GID
     #[arg(long, value_name = "UID:GID", value_parser = owner)]
     owner: Option<(u32, u32)>,
+    /// What is to be kept of the past, in words: silt retain --help
+    #[arg(long, value_name = "WORDS", value_parser = words)]
+    retain: Option<Wish>,
     /// Block device or image file
     volume: PathBuf,
+}
+
+fn words(text: &str) -> std::result::Result<Wish, String> {
+    text.parse().map_err(|e: silt_retention::WordsError| e.to_string())
 }
 
 fn owner(text: &str) -> std::result::Result<(u32, u32), String> {
@@ -159,8 +167,9 @@ pub fn run(args: Args) -> Result<()> {
     let plan = args.size.map(|size| Plan::new(parameters.clone(), size)).transpose()?;
     let (device, made) = open(&args, exists)?;
     let result = make(&args, &device, plan, parameters);
+    drop(device);
+    let result = result.and_then(|()| retain(&args));
     if result.is_err() && made {
-        drop(device);
         let _ = std::fs::remove_file(&args.volume);
     }
     result
@@ -176,6 +185,13 @@ fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parame
     };
     plan.write(device, !args.keep)?;
     say(args, &plan, "is")
+}
+
+/// Leaves the wish on the new volume.
+fn retain(args: &Args) -> Result<()> {
+    let Some(wish) = &args.retain else { return Ok(()) };
+    let retain = Retain { wish: Some(wish.to_string()), floor: None };
+    target::call(&mut LocalVolume::new(&args.volume)?, Request::SetRetention(retain), |_| Ok(()))
 }
 
 /// The device for writing, and whether a file was made for it.

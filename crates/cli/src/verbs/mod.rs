@@ -15,6 +15,7 @@ pub mod mount;
 pub mod repair;
 pub mod rescue;
 pub mod resize;
+pub mod retain;
 pub mod rmcp;
 pub mod scrub;
 pub mod status;
@@ -42,6 +43,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),
         Verb::Clean(args) => clean::run(&args),
+        Verb::Retain(args) => retain::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Scrub(args) => scrub::run(&args),
         Verb::Rescue(args) => rescue::run(&args),

@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
-use silt_cleaner::{Access, Limits, Mover, Options, Salvage, run};
+use silt_cleaner::{Access, History, Limits, Mover, Options, Salvage, run};
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_engine::{Error, Volume};
+use silt_retention::{Ladder, Wish};
 
 use super::Out;
+use super::retain::{effective, wish};
 use crate::host::{Host, with};
 use crate::request::MAX_LIST;
 use crate::response::{CleanProgress, CleanReport, SetAside};
 use crate::{Clean, ControlError, Kind, Least, Response, Result};
 
 /// A host as the cleaner sees it.
-struct Via<'a>(&'a dyn Host);
+pub(super) struct Via<'a>(pub &'a dyn Host);
 
 impl Access for Via<'_> {
     fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> silt_engine::Result<R> {
@@ -42,6 +44,7 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     };
     let now = host.now();
     let oldest = match clean.protection {
+        _ if clean.retain.is_some() => None,
         0 => None,
         seconds => with(host, |v| v.first_checkpoint_since(now.saturating_sub(seconds)))??,
     };
@@ -60,7 +63,7 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     };
     let most = defaults.limits.segments;
     let segments = clean.at_once.map_or(most, |n| usize::try_from(n).unwrap_or(most).clamp(1, most));
-    let options = Options {
+    let mut options = Options {
         policy,
         oldest,
         until: clean.until.map(|bytes| bytes.div_ceil(segment_size.max(1))),
@@ -69,6 +72,20 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
         now,
         ..defaults
     };
+    let counts = effective(host);
+    let wish = match clean.retain.as_deref() {
+        Some("") => counts.wish,
+        Some(words) => wish(words)?,
+        None => Wish::nothing(),
+    };
+    if clean.retain.is_some() || !counts.floor.is_nothing() {
+        let history = History::read(&Via(host))?;
+        let kept = Ladder::new(&wish, &counts.floor).kept(0, &history.points, now);
+        history.keep(&kept, &mut options);
+        if let Some(oldest) = oldest {
+            options.oldest = Some(oldest.min(history.end));
+        }
+    }
     let mut gone = None;
     let outcome = run(&Via(host), &options, |p| {
         std::thread::sleep(Duration::from_millis(clean.rest.min(60_000)));

@@ -7,6 +7,7 @@
 pub(crate) mod checkpoints;
 mod clean;
 mod dump;
+mod retain;
 mod segments;
 pub(crate) mod settings;
 mod status;
@@ -55,6 +56,9 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
             out(Response::Mounted(host.mount_moment(caller, &mount)?))
         }
         Request::Clean(clean) => clean::clean(host, &clean, out),
+        Request::ShowRetention => retain::show(host, out),
+        Request::SetRetention(retain) => retain::set(host, &retain, out),
+        Request::PreviewRetention(retain) => retain::preview(host, &retain, out),
         Request::Scrub(action) => {
             let status = host.scrub(&action)?.within_an_answer();
             out(Response::Scrub(Box::new(status)))

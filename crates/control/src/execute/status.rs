@@ -73,6 +73,7 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
     let (aside, told) = host.cleaning();
     status.set_aside = aside;
     status.notes.extend(told);
+    status.notes.extend(super::retain::effective(host).problem);
     status.damaged = host.damage().0.len() as u64;
     if let Some(m) = mount {
         status.mounts = m.mounts;

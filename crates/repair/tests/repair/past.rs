@@ -144,8 +144,10 @@ fn a_damaged_version_does_not_take_the_place_of_another() {
     keeps_all(&sound.device, &s.device).unwrap();
 }
 
+type Spoil = fn(&mut silt_format::checkpoint::CpEntry);
+
 /// What is done to the root of a tree in the entry of its checkpoint.
-const ROOTS: [(&str, fn(&mut silt_format::checkpoint::CpEntry)); 6] = [
+const ROOTS: [(&str, Spoil); 6] = [
     ("noise", |e| e.ifile_inode.bmap.copy_from_slice(&noise(56, 9))),
     ("nothing", |e| e.ifile_inode.bmap.fill(0)),
     ("another pointer", |e| {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use silt_control::{ControlError, Kind, Moment};
 use silt_daemon::{MountOptions, OnError};
+use silt_retention::Wish;
 
 use crate::failure::{Failure, Result};
 use crate::size;
@@ -45,7 +46,10 @@ Mount options:
                          /sys/module/fuse/parameters/enable_uring says Y (default: noio_uring)
   remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
   gc, nogc               empty segments when few are clean (default), or leave that to silt clean
-  pp=SECONDS             moments younger than this are kept as long as there is space (default: 86400, a day)
+  retain=WORDS           what is kept of the past as long as there is space, as silt retain has it, with ; or + for
+                         commas (default: what the volume says, else all for a day and ever less of what is older)
+  keep=WORDS             what is kept even where it leaves no space (default: what the volume says, else nothing)
+  pp=SECONDS             everything younger than this is part of that wish (of the default one in place of the day)
   discard, nodiscard     accepted; they change nothing yet
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
 accepted. Access times are kept in memory only, whatever is asked.";
@@ -193,8 +197,11 @@ impl Options {
             }
             ("noio_uring", None) => d.io_uring = false,
             ("pp", Some(v)) => {
-                d.protection = v.parse().map_err(|_| bad(name, v, "a number of seconds"))?;
+                let seconds = v.parse().map_err(|_| bad(name, v, "a number of seconds"))?;
+                d.retention.protection = Some(seconds);
             }
+            ("retain", Some(v)) => d.retention.wish = Some(words(name, v)?),
+            ("keep", Some(v)) => d.retention.floor = Some(words(name, v)?),
             (name, None) if NOT_YET.contains(&name) => {
                 self.details.push(format!("{name} changes nothing yet"));
             }
@@ -246,6 +253,10 @@ fn bad(name: &str, value: &str, wanted: &str) -> Failure {
     Failure::usage(format!("{name}={value}: this takes {wanted}"))
 }
 
+fn words(name: &str, text: &str) -> Result<Wish> {
+    text.parse().map_err(|e| Failure::usage(format!("{name}={text}: {e}")))
+}
+
 fn interval(text: &str) -> Result<Duration> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let seconds: f64 = number.parse().map_err(|_| bad("interval", text, "a number of seconds"))?;
@@ -282,7 +293,15 @@ mod tests {
         assert_eq!(o.daemon.on_error, OnError::RemountReadOnly);
         let (notes, details) = o.check().unwrap();
         assert_eq!((notes.len(), details.len()), (1, 1));
-        assert!(!o.daemon.gc && parse("").unwrap().daemon.gc && o.daemon.protection == 60);
+        assert!(!o.daemon.gc && parse("").unwrap().daemon.gc && o.daemon.retention.protection == Some(60));
+        let o =
+            parse("retain=all for 1 day;1/hour for 1 month+one_a_day_for_ever,keep=all for 1 hour").unwrap();
+        let said = |w: &Option<Wish>| w.as_ref().unwrap().to_string();
+        assert_eq!(
+            said(&o.daemon.retention.wish),
+            "all for 1 day, one an hour for 1 month, one a day for ever"
+        );
+        assert_eq!(said(&o.daemon.retention.floor), "all for 1 hour");
 
         let o = parse("interval=0.5,cache=64M,dirty=1G,direct,allow_other,at=9,noexec,io_uring").unwrap();
         assert!(parse("verify").unwrap().daemon.verify && !parse("verify,noverify").unwrap().daemon.verify);
@@ -321,6 +340,8 @@ mod tests {
             "dirty=x",
             "pp=x",
             "pp",
+            "retain=sometimes",
+            "keep",
             "ro=1",
             "rescue=x",
             "rescue",

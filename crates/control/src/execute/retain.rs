@@ -1,0 +1,108 @@
+//! What is kept of the past: shown, set, and tried.
+
+use silt_cleaner::History;
+use silt_engine::Time;
+use silt_retention::{Ladder, Settings, Wish};
+
+use super::Out;
+use super::clean::Via;
+use crate::host::{Host, with, with_fs};
+use crate::retention::{Effective, Retention, RetentionPreview, Source, read, store};
+use crate::{ControlError, Kind, Response, Result, Retain};
+
+/// What counts on a volume.
+pub fn effective(host: &dyn Host) -> Effective {
+    let given = host.retention_given();
+    with_fs(host, |fs| Effective::read(fs, &given))
+        .unwrap_or_else(|| Effective::of(&given, Ok(Settings::default())))
+}
+
+/// A wish in words.
+pub fn wish(words: &str) -> Result<Wish> {
+    words.parse().map_err(|e: silt_retention::WordsError| {
+        ControlError::new(Kind::Invalid, format!("{words:?}: {e}"))
+            .hint("such as: all for 1 day, one an hour for 1 month, one a day for ever")
+    })
+}
+
+/// Says what is kept, and what went.
+pub fn show(host: &dyn Host, out: Out<'_>) -> Result<()> {
+    let e = effective(host);
+    let stat = with(host, |v| v.stat())??;
+    out(Response::Retention(Box::new(Retention {
+        wish: e.wish.to_string(),
+        wish_from: e.wish_from,
+        floor: e.floor.to_string(),
+        floor_from: e.floor_from,
+        problem: e.problem,
+        moments: stat.checkpoints.saturating_sub(stat.snapshots),
+        snapshots: stat.snapshots,
+        given_up: host.given_up(),
+    })))
+}
+
+/// Puts words into the volume's file; what there is of them else stays, unless it makes no sense.
+pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
+    let words = |given: &Option<String>| match given.as_deref().map(str::trim) {
+        None => Ok(None),
+        Some(text) if text.eq_ignore_ascii_case("default") => Ok(Some(None)),
+        Some(text) => wish(text).map(|w| Some(Some(w))),
+    };
+    let (new_wish, new_floor) = (words(&retain.wish)?, words(&retain.floor)?);
+    if with(host, |v| v.is_read_only())? {
+        return Err(silt_engine::Error::ReadOnly.into());
+    }
+    let now = Time { secs: i64::try_from(host.now()).unwrap_or(i64::MAX), nanos: 0 };
+    let stored = with_fs(host, |fs| {
+        let mut settings = read(fs).unwrap_or_default();
+        settings.wish = new_wish.clone().unwrap_or(settings.wish);
+        settings.floor = new_floor.clone().unwrap_or(settings.floor);
+        store(fs, &settings, now)
+    });
+    let Some(stored) = stored else {
+        return Err(ControlError::new(Kind::Unavailable, "the volume is being closed"));
+    };
+    let dir = stored.map_err(|e| {
+        let error =
+            ControlError::io("writing .silt/retention", &std::io::Error::from_raw_os_error(e.errno()));
+        if e == silt_fs::FsError::NoSpace { error.hint("delete something first") } else { error }
+    })?;
+    host.sync()?;
+    host.retention_changed(dir);
+    let e = effective(host);
+    for (set, from, option) in [
+        (retain.wish.is_some(), e.wish_from, "retain= or pp="),
+        (retain.floor.is_some(), e.floor_from, "keep="),
+    ] {
+        if set && from == Source::Mount {
+            let text =
+                format!("the mount option {option} goes before it as long as the volume is mounted with it");
+            out(Response::Notice(text))?;
+        }
+    }
+    show(host, out)
+}
+
+/// Says what a wish would bring.
+pub fn preview(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
+    let e = effective(host);
+    let tried = |given: &Option<String>, else_: Wish| given.as_deref().map_or(Ok(else_), wish);
+    let (wish, floor) = (tried(&retain.wish, e.wish)?, tried(&retain.floor, e.floor)?);
+    let access = Via(host);
+    let history = History::read(&access)?;
+    let kept = Ladder::new(&wish, &floor).kept(0, &history.points, host.now());
+    let p = silt_cleaner::preview(&access, &history, &kept)?;
+    let (block, segment) = with(host, |v| {
+        let g = v.geometry();
+        (u64::from(g.block_size), u64::from(g.blocks_per_segment))
+    })?;
+    out(Response::RetentionPreview(Box::new(RetentionPreview {
+        wish: wish.to_string(),
+        floor: floor.to_string(),
+        moments: p.moments,
+        gone: p.gone,
+        bytes: p.blocks.saturating_mul(block),
+        unused: p.unused.saturating_mul(block),
+        segment_size: segment.saturating_mul(block),
+    })))
+}
