@@ -74,17 +74,19 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Nothing {
     then: silt_engine::GivenUp,
-    /// Until then it is believed even if a little is given up.
+    /// Until then it is believed even if a little is given up, as long as nobody has to be refused for it.
     until: Instant,
 }
 
 impl Nothing {
-    /// Whether it is still believed.
-    fn holds(&self, volume: &Volume) -> bool {
+    /// Whether it is still believed, when so many blocks are asked for.
+    fn holds(&self, volume: &Volume, blocks: u64) -> bool {
         let now = volume.given_up();
         let segment = u64::from(volume.geometry().blocks_per_segment);
         now == self.then
-            || (now.blocks.saturating_sub(self.then.blocks) < segment && Instant::now() < self.until)
+            || (now.blocks.saturating_sub(self.then.blocks) < segment
+                && Instant::now() < self.until
+                && volume.check_space(blocks).is_ok())
     }
 }
 
@@ -115,7 +117,7 @@ impl Space {
             return false;
         }
         let mut state = self.state.lock();
-        if state.stop || state.nothing.is_some_and(|n| n.holds(volume)) {
+        if state.stop || state.nothing.is_some_and(|n| n.holds(volume, blocks)) {
             return false;
         }
         state.nothing = None;

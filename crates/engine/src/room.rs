@@ -20,6 +20,9 @@ const CHANGE: u64 = 24;
 /// Segments between the floor and what is kept back, at least.
 const BETWEEN: u64 = 3;
 
+/// Blocks that may come back where nobody counts them: more than a segment has, and sums of it stay numbers.
+pub(crate) const MUCH: u64 = 1 << 40;
+
 /// What comes on top of what waits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Extra {

@@ -96,7 +96,7 @@ impl Volume {
         self.write_size(now, size, nsegments, STATE_RESIZE).inspect_err(|_| self.supers = before)?;
         self.store.geometry.nsegments = nsegments;
         self.sufile.grow(&self.store, &self.dat, gained)?;
-        self.gave_up(u64::MAX);
+        self.gave_up(crate::room::MUCH);
         self.meta_dirty = true;
         self.checkpoint(now)?;
         self.write_size(now, size, nsegments, 0)?;

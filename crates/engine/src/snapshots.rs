@@ -84,7 +84,7 @@ impl Volume {
             return Err(Error::CheckpointBusy(c.0, "it is the newest"));
         }
         self.cpfile.clear_snapshot(&self.store, &self.dat, c)?;
-        self.gave_up(u64::MAX);
+        self.gave_up(crate::room::MUCH);
         self.meta_dirty = true;
         Ok(())
     }
@@ -110,7 +110,7 @@ impl Volume {
             start = stop.saturating_add(1);
         }
         if deleted > 0 {
-            self.gave_up(u64::MAX);
+            self.gave_up(crate::room::MUCH);
             self.meta_dirty = true;
         }
         Ok((deleted, kept))

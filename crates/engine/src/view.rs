@@ -55,7 +55,7 @@ impl Volume {
             v.users -= 1;
             if v.users == 0 {
                 self.views.remove(&c.0);
-                self.gave_up(u64::MAX);
+                self.gave_up(crate::room::MUCH);
             }
         }
     }
