@@ -54,7 +54,8 @@ impl Fs {
         let kept_back = self.volume.kept_back() + 1;
         let kept = kept_back.saturating_mul(per_segment).saturating_add(self.kept(0));
         // The last blocks are for what a log takes besides data. While changes wait that is an estimate from above.
-        let refused = !self.volume.has_changes() && self.volume.check_space(1 + SLACK + self.kept(0)).is_err();
+        let refused =
+            !self.volume.has_changes() && self.volume.check_space(1 + SLACK + self.kept(0)).is_err();
         let available = if refused { 0 } else { clean.saturating_sub(kept).min(free) };
         let inodes = match tree {
             Tree::Live => s.inodes,
