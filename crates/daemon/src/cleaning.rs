@@ -33,7 +33,11 @@ const REST: Duration = Duration::from_secs(1);
 const REST_TIMES: u32 = 10;
 /// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
 /// changes besides its data.
-pub const SPARE: u64 = 2 << 20;
+const SPARE: u64 = 2 << 20;
+/// No more of a small volume than this part.
+const SPARE_PART: u64 = 128;
+/// Blocks that a change takes besides its data at most.
+const BESIDES: u64 = 16;
 
 /// What the cleaner wants of the log writer.
 pub enum Job {
@@ -103,7 +107,7 @@ impl Space {
     /// Whether a change that brings `blocks` may find no space now and should wait, since some may come; or, if it
     /// takes none, should wait because what waits before it takes all there is.
     pub fn may_come(&self, volume: &Volume, blocks: u64) -> bool {
-        let spare = SPARE / u64::from(volume.geometry().block_size);
+        let (blocks, spare) = (blocks + BESIDES, spare(volume));
         let tight = volume.is_tight();
         if !tight && volume.check_space(blocks + spare).is_ok() {
             return false;
@@ -296,6 +300,13 @@ pub fn run(core: &Arc<Core>) {
     space.enabled.store(false, Ordering::Relaxed);
 }
 
+/// Blocks for which there is to be space besides those of a change.
+fn spare(volume: &Volume) -> u64 {
+    let g = volume.geometry();
+    let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
+    (SPARE / u64::from(g.block_size)).min(whole / SPARE_PART)
+}
+
 /// With fewer segments than these that can be written, others are emptied.
 fn low(volume: &Volume) -> u64 {
     volume.geometry().reserved_segments() + 2 + volume.geometry().nsegments / 10
@@ -312,7 +323,7 @@ pub fn marks(core: &Core) -> (u64, u64, u64) {
 pub fn wanted_segments(core: &Core) -> u64 {
     let wanted = core.space.state.lock().wanted.unwrap_or(0);
     let fs = core.fs.lock();
-    let spare = SPARE / u64::from(fs.volume().geometry().block_size);
+    let spare = spare(fs.volume());
     fs.volume().segments_with_space(wanted.saturating_add(2 * spare))
 }
 
@@ -320,7 +331,7 @@ pub fn wanted_segments(core: &Core) -> u64 {
 pub fn is_enough(core: &Core) -> bool {
     let wanted = core.space.state.lock().wanted.unwrap_or(1);
     let fs = core.fs.lock();
-    let spare = SPARE / u64::from(fs.volume().geometry().block_size);
+    let spare = spare(fs.volume());
     fs.volume().check_space(wanted.max(spare) + spare).is_ok() && !fs.volume().is_tight()
 }
 
