@@ -18,13 +18,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// How a descent ended.
 enum End {
-    /// There is space, or enough of it for now.
+    /// There is space, or as much as those want who wait.
     Enough,
     /// There is nothing more to give up.
     Bottom,
     /// It was stopped, or failed.
     Broken,
-    /// Something else is to be kept now.
+    /// The wish was changed meanwhile.
     Changed,
 }
 

@@ -158,7 +158,7 @@ impl Volume {
         }
     }
 
-    /// With `lost` the entry does not say where the tree is: it is empty for now.
+    /// With `lost` the entry does not say where the tree is: it is empty until its blocks are put together.
     fn enter_past(&mut self, c: Cno, kept: &BTreeSet<u64>, lost: bool) -> Result<bool> {
         let all = self.cpfile.every(&self.store, &self.dat);
         let Some(entry) = all.iter().find(|e| e.cno.get() == c.0) else { return Ok(false) };
