@@ -18,6 +18,8 @@ const COUNTED: usize = 1024;
 const REFUSED: usize = 8;
 /// After so many steps in a row that left no more clean than there was, the rest is left: moving takes as much.
 const IN_VAIN: u32 = 8;
+/// Or when they left so many segments less.
+const LOST: u64 = 2;
 
 /// Makes what is planned.
 pub trait Mover: Access {
@@ -198,15 +200,16 @@ pub fn pass(
     let total = all.len() as u64;
     let keep = usage.keep().clone();
     let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
-    let mut most = options.limits.moves;
+    let (mut most, mut segments_at_once) = (options.limits.moves, options.limits.segments);
     // For these there was no room; where others become clean, there may be.
     let mut refused: Vec<SegNr> = Vec::new();
-    let (mut highest, mut in_vain) = (0, 0);
+    let (mut highest, mut in_vain) = (mover.with(|v| v.available_segments())?, 0);
     while !gatherer.is_done() {
-        let available = mover.with(|v| v.available_segments())?;
-        // Copies take clean segments before others become clean.
-        let room = usize::try_from(available.saturating_sub(3).saturating_mul(size) / 4).unwrap_or(most);
-        gatherer.limit(room.min(most));
+        // Copies take clean segments before others become clean. As many as fit at once: what a step writes besides
+        // is much the same for few as for many.
+        let (available, room) = mover.with(|v| (v.available_segments(), v.room_for_cleaning()))?;
+        gatherer.limit(usize::try_from(room.0).unwrap_or(most).min(most));
+        gatherer.limit_segments(usize::try_from(room.1).unwrap_or(segments_at_once).min(segments_at_once));
         if options.until.is_some_and(|n| available >= n) {
             outcome.enough = true;
             return Ok(outcome);
@@ -216,6 +219,13 @@ pub fn pass(
         outcome.aside.extend(plan.aside);
         outcome.unverified.extend(plan.unverified);
         if plan.cleaning.is_empty() {
+            continue;
+        }
+        if plan.cleaning.frees() > 0 && mover.with(|v| v.gain(&plan.cleaning))? <= 0 {
+            in_vain += 1;
+            if in_vain >= IN_VAIN {
+                break;
+            }
             continue;
         }
         match mover.make(plan.cleaning) {
@@ -234,7 +244,7 @@ pub fn pass(
             // It takes less at a time.
             Err(Error::NoSpace) if segments.len() > 1 => {
                 most /= 4;
-                gatherer.limit_segments(segments.len() / 2);
+                segments_at_once = segments.len() / 2;
                 gatherer.put_back(&segments);
             }
             Err(Error::NoSpace) => {
@@ -245,7 +255,7 @@ pub fn pass(
             }
             Err(e) => return Err(e),
         }
-        if in_vain >= IN_VAIN {
+        if in_vain >= IN_VAIN || mover.with(|v| v.available_segments())? + LOST <= highest {
             break;
         }
         let done = total.saturating_sub(gatherer.left());

@@ -11,7 +11,7 @@ use silt_fs::{Fs, FsError};
 use silt_fuse::{Errno, NodeId};
 
 use crate::convert::ino;
-use crate::core::{Core, Want};
+use crate::core::{Core, Takes, Want};
 use crate::damage::Met;
 use crate::notices::Notice;
 
@@ -22,8 +22,7 @@ pub struct Change<F, A> {
     pub names: Vec<(NodeId, Vec<u8>)>,
     /// The inode whose content or attributes it changes.
     pub node: Option<NodeId>,
-    /// Bytes of data it brings.
-    pub bytes: usize,
+    pub takes: Takes,
     pub run: F,
     pub answer: A,
 }
@@ -40,7 +39,7 @@ where
         F: Send + 'static,
     {
         let fs = core.fs.lock();
-        if must_wait(core, &fs, self.bytes) {
+        if must_wait(core, &fs, self.takes) {
             drop(fs);
             self.wait(core);
         } else {
@@ -53,7 +52,7 @@ where
     where
         F: Send + 'static,
     {
-        core.pace(self.bytes, Box::new(move |core| self.late(core)));
+        core.pace(self.takes, Box::new(move |core| self.late(core)));
     }
 
     fn late(self, core: &Arc<Core>) {
@@ -69,12 +68,12 @@ where
 
     /// Does it now.
     pub fn go(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
-        let Change { names, node, bytes, run, answer } = self;
+        let Change { names, node, takes, run, answer } = self;
         let result = run(&mut fs);
         let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
         let unfrozen = fs.volume().unfrozen_blocks();
         if matches!(result, Err(FsError::NoSpace)) {
-            core.space.refused(fs.volume_mut(), bytes as u64 / core.block_size + 1);
+            core.space.refused(fs.volume_mut(), takes.blocks(core.block_size));
         }
         drop(fs);
         let (value, handed_out) = match result {
@@ -86,7 +85,7 @@ where
         };
         core.touched();
         // Data is counted by its blocks.
-        if bytes == 0 {
+        if takes.bytes == 0 {
             core.count_change();
         }
         core.maybe_write_back(unfrozen);
@@ -116,8 +115,8 @@ where
 }
 
 /// Whether a change has to wait for room, or for those that came before it and wait.
-pub fn must_wait(core: &Core, fs: &Fs, bytes: usize) -> bool {
-    core.must_wait(fs, core.block_size + bytes as u64) || !core.queue.lock().paced.is_empty()
+pub fn must_wait(core: &Core, fs: &Fs, takes: Takes) -> bool {
+    core.must_wait(fs, takes) || !core.queue.lock().paced.is_empty()
 }
 
 fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Option<NodeId>) -> bool {

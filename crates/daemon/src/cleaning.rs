@@ -36,6 +36,10 @@ const REST_TIMES: u32 = 10;
 const SPARE: u64 = 2 << 20;
 /// No more of a small volume than this part.
 const SPARE_PART: u64 = 128;
+/// After so many bytes were written, what they took the place of is worth a pass even if nothing was given up; of a
+/// small volume after this part, but a segment at least.
+const REWRITTEN: u64 = 64 << 20;
+const REWRITTEN_PART: u64 = 64;
 /// Blocks that a change takes besides its data at most.
 const BESIDES: u64 = 16;
 
@@ -78,7 +82,9 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Nothing {
     then: silt_engine::GivenUp,
-    /// Until then it is believed even if a little is given up, as long as nobody has to be refused for it.
+    /// What checkpoints had rewritten then, in blocks.
+    rewritten: u64,
+    /// Until then it is believed even if a little is given up, as long as nobody who takes space is refused for it.
     until: Instant,
 }
 
@@ -86,11 +92,18 @@ impl Nothing {
     /// Whether it is still believed, when so many blocks are asked for.
     fn holds(&self, volume: &Volume, blocks: u64) -> bool {
         let now = volume.given_up();
-        let segment = u64::from(volume.geometry().blocks_per_segment);
+        let g = volume.geometry();
+        let segment = u64::from(g.blocks_per_segment);
+        let part = g.nsegments.saturating_mul(segment) / REWRITTEN_PART;
+        // What was in the place of that can be reclaimed.
+        let much = segment.max(part.min(REWRITTEN / u64::from(g.block_size)));
+        if volume.rewritten_blocks().saturating_sub(self.rewritten) >= much {
+            return false;
+        }
         now == self.then
             || (now.blocks.saturating_sub(self.then.blocks) < segment
                 && Instant::now() < self.until
-                && volume.check_space(blocks).is_ok())
+                && (blocks == 0 || volume.check_space(blocks).is_ok()))
     }
 }
 
@@ -104,20 +117,28 @@ pub struct Report {
 }
 
 impl Space {
-    /// Whether a change that brings `blocks` may find no space now and should wait, since some may come; or, if it
+    /// Whether a change that takes `blocks` may find no space now and should wait, since some may come; or, if it
     /// takes none, should wait because what waits before it takes all there is.
     pub fn may_come(&self, volume: &Volume, blocks: u64) -> bool {
-        let (blocks, spare) = (blocks + BESIDES, spare(volume));
+        let has_space = |besides| {
+            if blocks == 0 {
+                !volume.is_short()
+            } else {
+                volume.check_space(blocks + BESIDES + besides).is_ok()
+            }
+        };
         let tight = volume.is_tight();
-        if !tight && volume.check_space(blocks + spare).is_ok() {
+        if !tight && has_space(spare(volume)) {
             return false;
         }
-        // What waits is estimated from above: once it is written, there may be space.
-        let waits = volume.has_changes() || volume.is_constructing();
-        if waits && (tight || volume.check_space(blocks).is_err()) {
+        let cleans = self.enabled.load(Ordering::Relaxed);
+        // What waits is estimated from above: once it is written, there may be space. A checkpoint for every change
+        // would take more than it is worth.
+        let waits = if cleans { volume.waits_for_much() } else { volume.has_changes() };
+        if (waits || volume.is_constructing()) && (tight || !has_space(0)) {
             return true;
         }
-        if !self.enabled.load(Ordering::Relaxed) {
+        if !cleans {
             return false;
         }
         let mut state = self.state.lock();
@@ -126,7 +147,8 @@ impl Space {
         }
         state.nothing = None;
         let before = state.wanted;
-        state.wanted = Some(blocks.max(before.unwrap_or(0)));
+        let with = if blocks == 0 { 0 } else { blocks + BESIDES };
+        state.wanted = Some(with.max(before.unwrap_or(0)));
         if before.is_none() {
             self.wake.notify_all();
         }
@@ -136,7 +158,7 @@ impl Space {
     /// A change with so many blocks was refused: as long as nothing can be gained, so are all others of that size.
     pub fn refused(&self, volume: &mut Volume, blocks: u64) {
         // Not if it is believed for a while only.
-        if self.state.lock().nothing.is_some_and(|n| n.then == volume.given_up()) {
+        if blocks > 0 && self.state.lock().nothing.is_some_and(|n| n.then == volume.given_up()) {
             volume.refuse_from(blocks);
         }
     }
@@ -277,7 +299,10 @@ pub fn run(core: &Arc<Core>) {
         let (available, low, _) = marks(core);
         if wanted || available < low {
             let begin = Instant::now();
-            let before = core.fs.lock().volume().given_up();
+            let (before, rewritten) = {
+                let fs = core.fs.lock();
+                (fs.volume().given_up(), fs.volume().rewritten_blocks())
+            };
             let enough = crate::ladder::clean(core);
             let (available, low, _) = marks(core);
             let mut state = space.state.lock();
@@ -288,7 +313,7 @@ pub fn run(core: &Arc<Core>) {
             if !enough {
                 // What was taken away meanwhile may not have counted.
                 let until = Instant::now() + REST.max(REST_TIMES * begin.elapsed());
-                state.nothing = Some(Nothing { then: before, until });
+                state.nothing = Some(Nothing { then: before, rewritten, until });
             }
         }
         if wanted {
@@ -332,6 +357,9 @@ pub fn is_enough(core: &Core) -> bool {
     let wanted = core.space.state.lock().wanted.unwrap_or(1);
     let fs = core.fs.lock();
     let spare = spare(fs.volume());
+    if wanted == 0 {
+        return !fs.volume().is_short();
+    }
     fs.volume().check_space(wanted.max(spare) + spare).is_ok() && !fs.volume().is_tight()
 }
 

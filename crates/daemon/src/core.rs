@@ -49,8 +49,31 @@ pub type Paced = Box<dyn FnOnce(&Arc<Core>) + Send>;
 /// Requests that wait for room, and the bytes of data they hold.
 #[derive(Default)]
 pub struct PacedQueue {
-    requests: VecDeque<(usize, Paced)>,
+    requests: VecDeque<(Takes, Paced)>,
     bytes: u64,
+}
+
+/// What a change takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Takes {
+    /// Bytes of data that it brings.
+    pub bytes: usize,
+    /// Whether it may take space at all. What deletes does not, nor what changes attributes.
+    pub space: bool,
+}
+
+impl Takes {
+    pub const NOTHING: Takes = Takes { bytes: 0, space: false };
+    pub const NAMES: Takes = Takes { bytes: 0, space: true };
+
+    pub fn data(bytes: usize) -> Self {
+        Takes { bytes, space: true }
+    }
+
+    /// Blocks for which there must be space.
+    pub fn blocks(&self, block_size: u64) -> u64 {
+        if self.space { self.bytes as u64 / block_size + 2 } else { 0 }
+    }
 }
 
 impl PacedQueue {
@@ -58,14 +81,14 @@ impl PacedQueue {
         self.requests.is_empty()
     }
 
-    /// Bytes of data that the first one brings.
-    pub fn first(&self) -> Option<usize> {
-        self.requests.front().map(|(bytes, _)| *bytes)
+    /// What the first one takes.
+    pub fn first(&self) -> Option<Takes> {
+        self.requests.front().map(|(takes, _)| *takes)
     }
 
     pub fn pop(&mut self) -> Option<Paced> {
-        let (bytes, request) = self.requests.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(bytes as u64);
+        let (takes, request) = self.requests.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(takes.bytes as u64);
         Some(request)
     }
 }
@@ -164,10 +187,16 @@ impl Core {
         fs.volume().waiting_blocks() * self.block_size + self.waiting_changes() + more > limit
     }
 
-    /// Whether a change with `more` bytes has to wait: for room, or so that those who sync do not wait long for
+    /// Whether a change has to wait: for space, for room, or so that those who sync do not wait long.
+    pub fn must_wait(&self, fs: &Fs, takes: Takes) -> bool {
+        let data = if takes.space { self.block_size + takes.bytes as u64 } else { 0 };
+        self.lacks_room(fs, data) || self.space.may_come(fs.volume(), takes.blocks(self.block_size))
+    }
+
+    /// Whether a change with `more` bytes has to wait for room, or so that those who sync do not wait long for
     /// what others write, since a checkpoint takes all of it.
-    pub fn must_wait(&self, fs: &Fs, more: u64) -> bool {
-        if self.is_full(fs, more) || self.space.may_come(fs.volume(), more / self.block_size + 1) {
+    pub fn lacks_room(&self, fs: &Fs, more: u64) -> bool {
+        if self.is_full(fs, more) {
             return true;
         }
         let changes = self.changes.load(Ordering::Relaxed) * CHANGE;
@@ -189,9 +218,9 @@ impl Core {
         self.frozen_changes.fetch_add(taken, Ordering::Relaxed);
     }
 
-    /// Keeps a request that holds `bytes` of data until there is room. Where as much waits already as may
+    /// Keeps a request until there is room. Where as much waits already as may
     /// wait in memory, so does the caller: nothing else bounds what the kernel sends.
-    pub fn pace(&self, bytes: usize, request: Paced) {
+    pub fn pace(&self, takes: Takes, request: Paced) {
         let mut queue = self.queue.lock();
         queue.write_back = true;
         self.wake.notify_one();
@@ -204,8 +233,8 @@ impl Core {
             drop(request);
             return;
         }
-        queue.paced.bytes += bytes as u64;
-        queue.paced.requests.push_back((bytes, request));
+        queue.paced.bytes += takes.bytes as u64;
+        queue.paced.requests.push_back((takes, request));
         queue.write_back = true;
         self.wake.notify_one();
     }

@@ -21,7 +21,7 @@ use silt_fuse::{
 
 use crate::changing::{Change, errno, must_wait};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time};
-use crate::core::{Core, Want};
+use crate::core::{Core, Takes, Want};
 use crate::damage::Met;
 use crate::fixing::Fixing;
 use crate::notices::Notice;
@@ -81,6 +81,7 @@ impl Mount {
         &self,
         name: (NodeId, &[u8]),
         more: Option<(NodeId, &[u8])>,
+        takes: Takes,
         run: impl FnOnce(&mut Fs) -> Result<(T, Option<Ino>), FsError> + Send + 'static,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
@@ -89,13 +90,14 @@ impl Mount {
         }
         let names =
             [Some(name), more].into_iter().flatten().map(|(dir, name)| (dir, name.to_vec())).collect();
-        Change { names, node: None, bytes: 0, run, answer }.start(&self.core);
+        Change { names, node: None, takes, run, answer }.start(&self.core);
     }
 
     /// Changes an inode, if the tree can be changed.
     fn change_inode<T: Send + 'static>(
         &self,
         node: NodeId,
+        takes: Takes,
         run: impl FnOnce(&mut Fs) -> Result<T, FsError> + Send + 'static,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
@@ -103,7 +105,7 @@ impl Mount {
             return answer(Err(self.errno(&e)));
         }
         let run = move |fs: &mut Fs| run(fs).map(|done| (done, None));
-        Change { names: Vec::new(), node: Some(node), bytes: 0, run, answer }.start(&self.core);
+        Change { names: Vec::new(), node: Some(node), takes, run, answer }.start(&self.core);
     }
 
     /// Makes a name of something and answers with its entry, which the kernel remembers from now on.
@@ -120,7 +122,7 @@ impl Mount {
             fs.remember_in(s.ino, ino(parent));
             Ok((s, Some(s.ino)))
         };
-        self.change_names((parent, name), None, run, answer);
+        self.change_names((parent, name), None, Takes::NAMES, run, answer);
     }
 
     /// `chattr`. What was written through mappings before a file is fixed arrives before.
@@ -143,7 +145,7 @@ impl Mount {
                 }
                 Err(e) => reply.error(e),
             };
-            Change { names: Vec::new(), node: Some(node), bytes: 0, run, answer }.start(&core);
+            Change { names: Vec::new(), node: Some(node), takes: Takes::NOTHING, run, answer }.start(&core);
         };
         let before = self.core.fs.lock().flags(self.tree, ino(node)).unwrap_or(0);
         let fixes = wanted & !before & (flags::IMMUTABLE | flags::APPEND) != 0;
@@ -300,7 +302,7 @@ impl Filesystem for Mount {
         };
         let ctx = context(ctx);
         let run = move |fs: &mut Fs| fs.setattr(&ctx, ino(node), &change);
-        self.change_inode(node, run, |result| match result {
+        self.change_inode(node, Takes::NOTHING, run, |result| match result {
             Ok(s) => reply.attr(&attr(&s), TTL),
             Err(e) => reply.error(e),
         });
@@ -335,13 +337,13 @@ impl Filesystem for Mount {
     fn unlink(&self, ctx: &Context, parent: NodeId, name: &[u8], reply: ReplyEmpty) {
         let (ctx, own) = (context(ctx), name.to_vec());
         let run = move |fs: &mut Fs| fs.unlink(&ctx, ino(parent), &own).map(|_| ((), None));
-        self.change_names((parent, name), None, run, |result| reply.result(result));
+        self.change_names((parent, name), None, Takes::NOTHING, run, |result| reply.result(result));
     }
 
     fn rmdir(&self, ctx: &Context, parent: NodeId, name: &[u8], reply: ReplyEmpty) {
         let (ctx, own) = (context(ctx), name.to_vec());
         let run = move |fs: &mut Fs| fs.rmdir(&ctx, ino(parent), &own).map(|_| ((), None));
-        self.change_names((parent, name), None, run, |result| reply.result(result));
+        self.change_names((parent, name), None, Takes::NOTHING, run, |result| reply.result(result));
     }
 
     fn rename(&self, ctx: &Context, parent: NodeId, r: &Rename<'_>, reply: ReplyEmpty) {
@@ -351,7 +353,7 @@ impl Filesystem for Mount {
             fs.rename(&ctx, ino(parent), &name, ino(new_parent), &new_name, flags).map(|_| ((), None))
         };
         let (from, to) = ((parent, r.name), (r.new_parent, r.new_name));
-        self.change_names(from, Some(to), run, |result| reply.result(result));
+        self.change_names(from, Some(to), Takes::NAMES, run, |result| reply.result(result));
     }
 
     fn link(&self, ctx: &Context, node: NodeId, new_parent: NodeId, new_name: &[u8], reply: ReplyEntry) {
@@ -423,14 +425,15 @@ impl Filesystem for Mount {
             }
         };
         let fs = core.fs.lock();
-        if must_wait(core, &fs, bytes) {
+        let takes = Takes::data(bytes);
+        if must_wait(core, &fs, takes) {
             drop(fs);
             let data = write.data.to_vec();
             let run = move |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, &data, flags)?, None));
-            Change { names: Vec::new(), node: whose, bytes, run, answer }.wait(core);
+            Change { names: Vec::new(), node: whose, takes, run, answer }.wait(core);
         } else {
             let run = |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, write.data, flags)?, None));
-            Change { names: Vec::new(), node: whose, bytes, run, answer }.go(core, fs);
+            Change { names: Vec::new(), node: whose, takes, run, answer }.go(core, fs);
         }
     }
 
@@ -532,7 +535,12 @@ impl Filesystem for Mount {
     fn fallocate(&self, ctx: &Context, node: NodeId, f: &Fallocate, reply: ReplyEmpty) {
         let (ctx, mode, offset, length) = (context(ctx), f.mode, f.offset, f.length);
         let run = move |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length);
-        self.change_inode(node, run, |result| reply.result(result));
+        let takes = if mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() == 0 {
+            Takes::NAMES
+        } else {
+            Takes::NOTHING
+        };
+        self.change_inode(node, takes, run, |result| reply.result(result));
     }
 
     fn lseek(&self, _: &Context, node: NodeId, lseek: &Lseek, reply: ReplyLseek) {

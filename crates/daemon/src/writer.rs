@@ -495,13 +495,12 @@ impl Writer {
     fn let_paced_run(&self) {
         loop {
             // For nobody there need be no room.
-            let Some(bytes) = self.core.queue.lock().paced.first() else { return };
+            let Some(takes) = self.core.queue.lock().paced.first() else { return };
             let (full, waits) = {
                 let fs = self.core.fs.lock();
                 // Its bytes count once they wait for a log; space for them there must be now.
-                let blocks = bytes as u64 / self.core.block_size + 2;
-                let short = self.core.space.may_come(fs.volume(), blocks);
-                (short || self.core.must_wait(&fs, 0), fs.volume().has_changes())
+                let short = self.core.space.may_come(fs.volume(), takes.blocks(self.core.block_size));
+                (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes())
             };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
@@ -525,6 +524,7 @@ mod tests {
 
     use super::*;
     use crate::config::MountOptions;
+    use crate::core::Takes;
     use silt_device::MemoryDevice;
     use silt_engine::mkfs::{Parameters, Plan};
     use silt_engine::{OpenOptions, Volume};
@@ -607,15 +607,15 @@ mod tests {
             }
         }
         ask(&w);
-        assert!(!core.must_wait(&core.fs.lock(), 4096), "nobody syncs again and again");
+        assert!(!core.must_wait(&core.fs.lock(), Takes::NAMES), "nobody syncs again and again");
         (0..3).for_each(|_| ask(&w));
-        assert!(core.must_wait(&core.fs.lock(), 4096));
+        assert!(core.must_wait(&core.fs.lock(), Takes::NAMES));
         // What cannot be written now is a matter of the limit of memory alone.
         core.stalled.store(libc::ENOSPC, Ordering::Relaxed);
-        assert!(!core.must_wait(&core.fs.lock(), 4096));
+        assert!(!core.must_wait(&core.fs.lock(), Takes::NAMES));
         core.stalled.store(0, Ordering::Relaxed);
         let now = now_secs();
         core.fs.lock().volume_mut().begin_checkpoint(now).unwrap();
-        assert!(!core.must_wait(&core.fs.lock(), 4096), "the next log is empty yet");
+        assert!(!core.must_wait(&core.fs.lock(), Takes::NAMES), "the next log is empty yet");
     }
 }

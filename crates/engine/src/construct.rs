@@ -583,6 +583,7 @@ impl Volume {
 
     /// Everything is written: what was frozen is clean.
     fn complete(&mut self, k: &mut Construction) -> Cno {
+        self.compare_estimate(k);
         self.store.landed();
         if let Some(w) = &self.store.verifier {
             // Who looked at these segments meanwhile may have seen logs that were not there yet.
@@ -610,6 +611,7 @@ impl Volume {
             self.last_create = k.create;
             if !k.cleaning {
                 self.nongc_ctime = k.create;
+                self.rewritten = self.rewritten.saturating_add(k.blocks);
             }
             self.cno = cno.next();
             self.dat.now = self.cno;

@@ -43,7 +43,7 @@ pub use inode::{Attr, Inode, Time};
 pub use live::{Fate, Keep, LogBlock, SegmentWalk};
 pub use log::{LogWrite, WriteOrder};
 pub use redo::Redo;
-pub use room::GivenUp;
+pub use room::{GivenUp, Underestimate};
 pub use settings::{Tune, read_super_block, tune};
 pub use snapshots::{CheckpointInfo, SegmentInfo};
 pub use store::Watched;

@@ -10,6 +10,11 @@
 //! removes snapshots) leaves the floor, with which the cleaner empties a segment whatever is in it: so each of them
 //! can go on when the one before was written and cleaned after (spec 14.1).
 
+use std::collections::BTreeSet;
+
+use silt_format::SegNr;
+
+use crate::construct::{Construction, Kind};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -19,6 +24,9 @@ const FIXED: u64 = 24;
 const CHANGE: u64 = 24;
 /// Segments between the floor and what is kept back, at least.
 const BETWEEN: u64 = 3;
+
+/// Segments that one cleaning frees at most, for the estimate of what they change.
+const MOST_FREED: u64 = 64;
 
 /// Blocks that may come back where nobody counts them: more than a segment has, and sums of it stay numbers.
 pub(crate) const MUCH: u64 = 1 << 40;
@@ -30,8 +38,8 @@ pub(crate) struct Extra {
     pub data: u64,
     /// Blocks that are moved.
     pub moves: u64,
-    /// Numbers that are given back.
-    pub dead: u64,
+    /// Blocks of the DAT that change with what is moved and given back.
+    pub table: u64,
     /// Blocks of the checkpoint file.
     pub checkpoints: u64,
     /// Segments that become clean.
@@ -58,7 +66,7 @@ impl Volume {
         let written = data + nodes + ifile;
         // Each may end a life as well as begin one, and neighbours may be far apart in the DAT; but it has no more
         // blocks than it has, and new ones fill up.
-        let changed = 2 * written + self.dirty.ending() + extra.moves + extra.dead;
+        let changed = 2 * written + self.dirty.ending() + extra.table;
         let dat = self.in_blocks(self.dat.file.map.blocks);
         let dat = changed.min(dat + written / self.dat.palloc.layout.entries_per_block() + 6);
         let blocks = written + dat + extra.moves + extra.checkpoints + FIXED;
@@ -66,10 +74,19 @@ impl Volume {
         blocks + segments.min(self.in_blocks(self.sufile.file.map.blocks))
     }
 
-    /// Segments that certainly hold so many blocks: besides them there are summaries, and ends too short for a log.
-    pub(crate) fn segments_for(&self, blocks: u64) -> u64 {
+    /// Blocks that a segment certainly holds: besides them there are summaries, and ends too short for a log.
+    fn blocks_in_one(&self) -> u64 {
         let size = u64::from(self.store.geometry.blocks_per_segment);
-        blocks.div_ceil((size - size / 32).saturating_sub(2).max(1)) + 1
+        (size - size / 32).saturating_sub(2).max(1)
+    }
+
+    fn blocks_in(&self, segments: u64) -> u64 {
+        segments.saturating_mul(self.blocks_in_one())
+    }
+
+    /// Segments that certainly hold so many blocks.
+    pub(crate) fn segments_for(&self, blocks: u64) -> u64 {
+        blocks.div_ceil(self.blocks_in_one()) + 1
     }
 
     /// Clean segments that a checkpoint under way will leave.
@@ -78,6 +95,28 @@ impl Volume {
         self.construction
             .as_ref()
             .map_or(now, |k| k.available.max(now).saturating_sub(self.segments_for(k.need)).min(now))
+    }
+
+    /// A checkpoint is complete: holds what was said of it against what it took.
+    pub(crate) fn compare_estimate(&mut self, k: &Construction) {
+        if k.kind == Kind::DataSync || self.moved {
+            return;
+        }
+        let mut taken: BTreeSet<SegNr> = k.allocated.iter().chain(&k.composed_in).copied().collect();
+        // The next one was taken before.
+        for begun in k.begun.segments() {
+            taken.remove(&begun);
+        }
+        let (taken, told) = (taken.len() as u64, self.segments_for(k.need));
+        let summaries = k.need / 32 + 2 * (k.logs + 1);
+        if taken > told || k.blocks > k.need.saturating_add(summaries) {
+            self.underestimated = Some(Underestimate { need: k.need, blocks: k.blocks, told, taken });
+        }
+    }
+
+    /// The last checkpoint that took more than was said of it, which must never be. For tests.
+    pub fn underestimated(&self) -> Option<Underestimate> {
+        self.underestimated
     }
 
     /// Whether a checkpoint of all that waits certainly fits.
@@ -111,10 +150,49 @@ impl Volume {
         self.kept_back().saturating_add(self.segments_for(need))
     }
 
+    /// Segments that a checkpoint of what waits and one change more takes.
+    fn segments_for_a_change(&self) -> u64 {
+        self.segments_for(self.need(Extra { data: CHANGE, ..Extra::default() }))
+    }
+
     /// Whether even a change that takes no space has to wait until what waits is written, and more is clean.
     pub fn is_tight(&self) -> bool {
-        let needed = self.segments_for(self.need(Extra { data: CHANGE, ..Extra::default() }));
-        self.segments_left() < self.floor() + needed
+        self.segments_left() < self.floor() + self.segments_for_a_change()
+    }
+
+    /// Whether half of what is kept for those who give space back is used up: the cleaner should go first while it has
+    /// the room to do much at once.
+    pub fn is_short(&self) -> bool {
+        let floor = self.floor();
+        let half = floor + self.kept_back().saturating_sub(floor) / 2;
+        self.segments_left() < half + self.segments_for_a_change()
+    }
+
+    /// Whether names or attributes may change. Who gives space back may use the floor as well, as long as the next
+    /// checkpoint certainly fits: one that does not would end all writing. [`Error::NoSpace`] if not.
+    pub fn check_change(&self, gives_back: bool) -> Result<()> {
+        let keep = if gives_back { 0 } else { self.floor() };
+        if self.segments_left() < keep + self.segments_for_a_change() { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether so much waits that writing it makes the estimate of what it takes much better.
+    pub fn waits_for_much(&self) -> bool {
+        let half = u64::from(self.store.geometry.blocks_per_segment) / 2;
+        self.construction.is_some() || self.need(Extra::default()) >= FIXED + half
+    }
+
+    /// How many blocks a cleaning may copy, and how many segments it may free, so that it certainly fits.
+    pub fn room_for_cleaning(&self) -> (u64, u64) {
+        let size = u64::from(self.store.geometry.blocks_per_segment);
+        let room = self.blocks_in(self.available_segments().saturating_sub(1));
+        let of = |table, frees| {
+            room.saturating_sub(self.need(Extra { table, checkpoints: frees, frees, ..Extra::default() }))
+        };
+        // Either all of the DAT fits as well, or what the blocks of so many segments may change of it.
+        let whole = of(MUCH, MOST_FREED);
+        let frees = room / 2 / size.max(1);
+        let part = of(frees * size, frees);
+        if whole >= part { (whole, MOST_FREED) } else { (part, frees) }
     }
 
     /// From now on there is no space for so many blocks ([`Volume::check_space`]) until something is given up, even if
@@ -137,6 +215,17 @@ impl Volume {
         self.given_up.times += 1;
         self.given_up.blocks = self.given_up.blocks.saturating_add(blocks);
     }
+}
+
+/// A checkpoint that took more than was said of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Underestimate {
+    /// Blocks: what was said, summaries aside, and what was written, with those.
+    pub need: u64,
+    pub blocks: u64,
+    /// Segments.
+    pub told: u64,
+    pub taken: u64,
 }
 
 /// What was taken away so far, for whoever wants to know whether there may be more to reclaim than before.

@@ -23,7 +23,7 @@ use crate::log::{Cursor, LogWrite, WriteOrder};
 use crate::mend::Aside;
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
-use crate::room::GivenUp;
+use crate::room::{GivenUp, Underestimate};
 use crate::search::{self, Found};
 use crate::store::{Store, Watched};
 use crate::sufile::SuFile;
@@ -177,6 +177,9 @@ pub struct Volume {
     pub(crate) damage: Vec<(Ino, String)>,
     /// Counts requests that took something away: files, parts of them, checkpoints, snapshots.
     pub(crate) given_up: GivenUp,
+    /// Blocks written by checkpoints that were not made to clean.
+    pub(crate) rewritten: u64,
+    pub(crate) underestimated: Option<Underestimate>,
     /// Requests of so many blocks were refused when so much had been given up.
     pub(crate) full: Option<(u64, u64)>,
     /// The current tree, while a past one that is mended is in its place.
@@ -308,6 +311,8 @@ impl Volume {
             generation: options.seed,
             damage: Vec::new(),
             given_up: GivenUp::default(),
+            rewritten: 0,
+            underestimated: None,
             full: None,
             aside: None,
             log_blocks: options.max_log_blocks.max(8),
@@ -426,6 +431,12 @@ impl Volume {
     /// Changes whenever something was taken away, so that there may be more to reclaim than before.
     pub fn given_up(&self) -> GivenUp {
         self.given_up
+    }
+
+    /// Blocks that checkpoints took since the volume was opened, those of cleanings aside: where no data came, they
+    /// took the place of others, which can be reclaimed.
+    pub fn rewritten_blocks(&self) -> u64 {
+        self.rewritten
     }
 
     /// The volume's fixed numbers.

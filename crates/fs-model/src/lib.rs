@@ -268,6 +268,7 @@ impl FsTarget {
                 Step::Done(cno) => {
                     self.device.flush().unwrap();
                     self.fs.volume_mut().freed_are_durable();
+                    assert_eq!(self.fs.volume().underestimated(), None, "checkpoint {cno}");
                     let Some(frozen) = self.frozen.take() else { break };
                     self.fs.volume_mut().open_view(cno).unwrap();
                     let made = self.tree(Tree::Past(cno.0), FROZEN).unwrap();

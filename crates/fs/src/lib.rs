@@ -169,6 +169,11 @@ impl Fs {
         self.volume.check_space(blocks.saturating_add(self.kept(0))).of(Ino::ROOT)
     }
 
+    /// Makes sure that names or attributes can change: the log takes something for that, too.
+    fn need_for_change(&self, gives_back: bool) -> Result<()> {
+        self.volume.check_change(gives_back).of(Ino::ROOT)
+    }
+
     /// Writes a block. Whether there is space was asked before ([`Fs::need`]), or need not be: what
     /// deletes may use the volume's reserve (spec 14.1).
     fn put_block(&mut self, ino: Ino, key: u64, block: Block) -> Result<()> {

@@ -62,8 +62,10 @@ pub fn cycles(silt: &Path, seeds: std::ops::Range<u64>, cycles: u64, jobs: usize
                 return Ok(());
             }
             let kind = Kind::of(seed);
+            let begun = Instant::now();
             let bytes =
                 one_life(silt, seed, kind, cycles).with_context(|| format!("seed {seed}: {kind:?}"))?;
+            println!("seed {seed}: {kind:?}: {} MiB in {:.0} s", bytes >> 20, begun.elapsed().as_secs_f64());
             written.fetch_add(bytes, Ordering::Relaxed);
         }
     };

@@ -383,9 +383,11 @@ fn silt() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("silt"))
 }
 
-/// The same, built from the sources as they are.
+/// The same, built from the sources as they are; as it is with `SILT_NO_BUILD=1`.
 fn built() -> Result<PathBuf> {
-    whole::build(&root())?;
+    if std::env::var_os("SILT_NO_BUILD").is_none() {
+        whole::build(&root())?;
+    }
     silt()
 }
 

@@ -15,7 +15,7 @@
 mod usage;
 mod victim;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use rangemap::RangeSet;
@@ -33,6 +33,9 @@ use crate::{Error, Result};
 
 pub use usage::{SegmentUsage, Usage};
 pub use victim::{Salvage, Victim};
+
+/// Blocks that the smallest checkpoint takes: summary, super root, and one at least of each table.
+const LEAST: u64 = 8;
 
 /// A segment that is emptied, as it was when that began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,6 +189,14 @@ impl Volume {
         Ok(done)
     }
 
+    /// Blocks that a cleaning gains, from above, what it writes of the DAT among it; negative where it takes more than
+    /// it frees.
+    pub fn gain(&self, cleaning: &Cleaning) -> i64 {
+        let frees = cleaning.segments.len() as u64 * u64::from(self.store.geometry.blocks_per_segment);
+        let takes = cleaning.live.len() as u64 + self.table_blocks(cleaning) + LEAST;
+        frees.cast_signed().saturating_sub(takes.cast_signed())
+    }
+
     /// Says that everything written so far is on the medium: segments that were freed may be written as soon as nobody
     /// reads there ([`Volume::guard`]).
     pub fn freed_are_durable(&mut self) {
@@ -247,13 +258,32 @@ impl Volume {
         Ok(())
     }
 
+    /// Blocks of the DAT that it changes; bitmaps and what is above them aside.
+    fn table_blocks(&self, cleaning: &Cleaning) -> u64 {
+        let layout = &self.dat.palloc.layout;
+        let live = cleaning.live.iter().map(|(b, _)| b);
+        let all = live.chain(cleaning.dead.iter().map(|d| &d.block)).chain(&cleaning.table);
+        let blocks: BTreeSet<(bool, u64)> = all
+            .map(|b| match b.payload.info {
+                BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } => {
+                    (true, layout.entry(vblock.0).block)
+                }
+                BlockInfo::DatData { offset } => (true, offset),
+                // One node and the block below it.
+                BlockInfo::DatNode { key, .. } => (false, key),
+            })
+            .collect();
+        blocks.len() as u64
+    }
+
     /// What it brings besides what waits.
     fn extra(&self, cleaning: &Cleaning) -> Extra {
         // An entry takes up to a sixteenth of a block.
         let checkpoints: u64 = cleaning.periods().iter().map(|p| (p.end - p.start) / 4 + 2).sum();
         Extra {
-            moves: cleaning.moves() as u64,
-            dead: cleaning.dead.len() as u64,
+            moves: cleaning.live.len() as u64,
+            // A bitmap and its descriptor for each group.
+            table: 2 * self.table_blocks(cleaning) + 2,
             checkpoints: checkpoints.min(self.cpfile_blocks()),
             frees: cleaning.segments.len() as u64,
             ..Extra::default()
