@@ -15,7 +15,7 @@ mod history;
 mod policy;
 mod run;
 
-pub use gather::{Access, Gatherer, Limits, Plan, SetAside};
+pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
 pub use history::{History, Preview, preview};
 pub use policy::{Candidate, Policy, candidates};
 pub use run::{Mover, Options, Outcome, Progress, Whole, count, pass, run};

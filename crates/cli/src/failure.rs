@@ -19,8 +19,10 @@ pub enum Failure {
     Told,
     /// The volume is damaged, and what is wrong has been said.
     Damaged,
-    /// Ended by whoever started it, before it was done.
+    /// Ended by whoever started it, before it was done, and that has been said.
     Interrupted,
+    /// The same, with a sentence.
+    Ended(String),
     /// As fsck(8) counts; everything has been said already.
     Fsck(u8),
     /// Whoever read our output has gone: nothing to say, nobody to say it to.
@@ -39,7 +41,7 @@ impl Failure {
             Failure::Error(e) => exit::of(e.kind),
             Failure::Told => exit::FAILURE,
             Failure::Damaged => exit::of(Kind::Corrupt),
-            Failure::Interrupted => exit::INTERRUPTED,
+            Failure::Interrupted | Failure::Ended(_) => exit::INTERRUPTED,
             Failure::Fsck(code) => *code,
             Failure::Pipe => exit::OK,
         }
@@ -47,8 +49,10 @@ impl Failure {
 
     /// Says it on standard error.
     pub fn tell(&self) {
-        if let Failure::Error(e) = self {
-            complain(e);
+        match self {
+            Failure::Error(e) => complain(e),
+            Failure::Ended(what) => complain(&ControlError::new(Kind::Other, what.as_str())),
+            _ => {}
         }
     }
 }

@@ -34,6 +34,11 @@ impl<W: Watch> Interruptible<W> {
 }
 
 impl<W> Interruptible<W> {
+    /// The watcher.
+    pub fn inner(&self) -> &W {
+        &self.watch
+    }
+
     /// The same without the watcher.
     pub fn quiet(self) -> Interruptible<Unwatched> {
         Interruptible { watch: Unwatched, stop: self.stop }

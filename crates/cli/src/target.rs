@@ -34,6 +34,7 @@ pub fn call(
                 Failure::Told
                 | Failure::Damaged
                 | Failure::Interrupted
+                | Failure::Ended(_)
                 | Failure::Fsck(_)
                 | Failure::Pipe => {
                     silt_control::ControlError::new(silt_control::Kind::Other, "the output ended")

@@ -52,6 +52,29 @@ fn a_volume_left_by_a_crash_is_fine_if_its_log_is() {
     assert_eq!(fsck(&b, &["-n", &g]).code, 0);
 }
 
+/// What was synced behind the newest checkpoint and is lost is said once, whatever else is found and done.
+#[test]
+fn lost_synced_data_is_said() {
+    let b = Bench::new();
+    let g = b.golden("dsync-4k");
+    let s = silt_verify::surgeon::Surgeon::golden("dsync-4k");
+    let newest = s.latest();
+    let first = s.logs(s.g().segment_of(newest.pos).0).into_iter().find(|l| l.pos.0 == newest.end()).unwrap();
+    let told = format!("synced data behind checkpoint {} is lost: the log at block {} ", s.cno(), first.pos);
+    for option in ["-af", "-fy"] {
+        assert!(!fsck(&b, &[option, &b.golden("dsync-4k")]).out.contains("synced data"), "{option}");
+    }
+    let file = std::fs::File::options().write(true).open(&g).unwrap();
+    file.write_all_at(&[7; 64], (first.end() - 1) * 4096).unwrap();
+    for option in ["-a", "-n", "-f", "-fy"] {
+        let run = fsck(&b, &[option, &g]);
+        let lines: Vec<&str> = run.out.lines().filter(|l| l.starts_with(&told)).collect();
+        assert_eq!(lines.len(), 1, "{option}: {}{}", run.out, run.err);
+        assert!(lines[0].contains("; inode ") && lines[0].contains(": bytes "), "{}", lines[0]);
+        assert!(!run.out.contains("mounting rolls it forward"), "{}", run.out);
+    }
+}
+
 #[test]
 fn damage_is_left_and_said() {
     let b = Bench::new();

@@ -22,17 +22,22 @@ fn interrupt(child: &Child) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
 }
 
-/// Runs a command while a read of its volume is held up, interrupts it there, and lets the read go on.
+/// Runs a command, interrupts it while a read of its volume is held up, and lets the read go on.
 fn interrupted(disk: &Disk, command: Command) -> Run {
     disk.hold();
     let mut child = start(command);
     disk.wait_for_a_read();
+    assert!(child.try_wait().unwrap().is_none(), "it is at work");
     interrupt(&child);
-    // It waits for its read, and the signal has come.
+    // It waits for its read, and the signal has come; who reads ahead in another thread need not wait.
     std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(disk.is_holding() && child.try_wait().unwrap().is_none(), "it is at work");
     disk.release();
-    Run::of(&child.wait_with_output().unwrap())
+    let run = Run::of(&child.wait_with_output().unwrap());
+    // A read of who has ended must not pass for the next one's.
+    while disk.is_holding() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    run
 }
 
 fn silt(b: &Bench, args: &[&str]) -> Command {
@@ -86,6 +91,89 @@ fn fsck_is_ended_by_ctrl_c() {
     assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
 }
 
+/// Planning a repair, and reading what is to be rescued: one sentence, the exit code, and nothing is written.
+#[test]
+fn repair_and_rescue_are_ended_by_ctrl_c() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let before = std::fs::read(&g).unwrap();
+    let disk = Disk::new(&b, &g);
+    let v = disk.path();
+    let to = b.name("copy");
+    let nothing = "; nothing was written to it";
+    let cases: [(&[&str], &str); 5] = [
+        (&["repair", "--dry-run", &v], nothing),
+        (&["repair", "--dry-run", "--json", &v], nothing),
+        (&["rescue", &v], ""),
+        (&["rescue", "--json", &v], ""),
+        (&["rescue", "--to", &to, &v], ""),
+    ];
+    for (args, more) in cases {
+        let run = interrupted(&disk, silt(&b, args));
+        assert_eq!((run.code, run.out.as_str()), (130, ""), "{args:?}: {}", run.err);
+        assert_eq!(run.err, format!("silt: {v}: ended before it was done{more}\n"), "{args:?}");
+    }
+    assert!(!b.path("copy").exists(), "it had not begun to copy");
+    drop(disk);
+    assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
+}
+
+/// While it copies, a file that is large among them: what is there is called what it is.
+#[test]
+fn a_copy_is_ended_by_ctrl_c() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let disk = Disk::new(&b, &g);
+    disk.slow(std::time::Duration::from_millis(20));
+    let child = start(silt(&b, &["rescue", "--to", &b.name("copy"), &disk.path()]));
+    while !b.path("copy").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    interrupt(&child);
+    disk.slow(std::time::Duration::ZERO);
+    let run = Run::of(&child.wait_with_output().unwrap());
+    assert_eq!((run.code, run.out.as_str()), (130, ""), "{}", run.err);
+    let told = format!("ended before it was done; the copy in {} is not all there is\n", b.name("copy"));
+    assert!(run.err.ends_with(&told), "{}", run.err);
+}
+
+/// Asked whether to go on, Ctrl-C is an answer.
+#[test]
+fn a_question_is_ended_by_ctrl_c() {
+    if !find("script") {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(&g).unwrap();
+    file.write_all_at(&[7; 512], 1024).unwrap();
+    let before = std::fs::read(&g).unwrap();
+    let mut command = b.command("script");
+    command.args(["--quiet", "--flush", "--return", "--command"]);
+    command.arg(format!("'{SILT}' repair --no-undo '{g}'")).arg("typed").stdin(Stdio::piped());
+    let mut child = start(command);
+    let typed = || String::from_utf8_lossy(&std::fs::read(b.path("typed")).unwrap_or_default()).into_owned();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !typed().contains("Go on? [y/N] ") && std::time::Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // The terminal makes a signal of it.
+    let mut keys = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut keys, &[3]).unwrap();
+    let run = Run::of(&child.wait_with_output().unwrap());
+    drop(keys);
+    assert_eq!(run.code, 130, "{}", typed());
+    assert!(typed().contains("nothing was written to it"), "{}", typed());
+    assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
+}
+
 /// A second signal ends it at once: it does not come to say how far it was.
 #[test]
 fn a_second_ctrl_c_ends_it_at_once() {
@@ -106,7 +194,13 @@ fn a_second_ctrl_c_ends_it_at_once() {
     // The kernel may keep a signal until a read that is under way is over, and makes one of two that are alike: the second
     // is another one, which the program takes for the same.
     for second in [Signal::TERM] {
-        for (what, command, code) in [("check", silt(&b, &["check", &v]), 130), ("fsck", fsck(), 32)] {
+        for (what, command, code) in [
+            ("check", silt(&b, &["check", &v]), 130),
+            ("fsck", fsck(), 32),
+            ("repair", silt(&b, &["repair", "--dry-run", &v]), 130),
+            ("rescue", silt(&b, &["rescue", &v]), 130),
+            ("copy", silt(&b, &["rescue", "--to", &b.name("copy"), &v]), 130),
+        ] {
             disk.hold();
             let mut child = start(command);
             disk.wait_for_a_read();

@@ -79,6 +79,11 @@ pub trait Host {
         Vec::new()
     }
 
+    /// What was synced and is lost to every mount ([`crate::lost`]).
+    fn lost(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Files found damaged since it was mounted, the first met first, and how often damage was met that is not
     /// in the list because that is full.
     fn damage(&self) -> (Vec<Damage>, u64) {

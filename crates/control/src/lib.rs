@@ -17,6 +17,7 @@ mod error;
 mod execute;
 mod host;
 mod local;
+pub mod lost;
 pub mod moment;
 pub mod mounts;
 mod paths;

@@ -15,7 +15,7 @@ use crate::connect::Control;
 use crate::error::plain;
 use crate::execute::{execute, settings};
 use crate::host::{Caller, Host, MountInfo};
-use crate::{ControlError, Kind, Request, Response, Result};
+use crate::{ControlError, Kind, Request, Response, Result, lost};
 
 /// An unmounted volume.
 pub struct LocalVolume {
@@ -61,17 +61,20 @@ impl LocalVolume {
             seed: getrandom::u64().unwrap_or(now),
             ..OpenOptions::default()
         };
+        let lost = lost::look(&*file);
         let (mut volume, report) = Volume::open(device, &options)?;
         if access == Access::ReadWrite {
             volume.take_over(now)?;
         }
         let notes = notes(&report, access);
+        let mut fs = Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() });
+        let lost = lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs));
         // A status carries them itself.
         if request != Request::Status {
-            notes.iter().try_for_each(|note| out(Response::Notice(note.clone())))?;
+            let mut told = notes.iter().chain(&lost);
+            told.try_for_each(|note| out(Response::Notice(note.clone())))?;
         }
-        let fs = Mutex::new(Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() }));
-        let host = Opened { path: &self.path, file, fs, notes };
+        let host = Opened { path: &self.path, file, fs: Mutex::new(fs), notes, lost };
         let result = execute(&host, &Caller::this_process(), request, out);
         // Also after an error: what was done before it must not look like a crash.
         let fs = host.fs.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -143,6 +146,7 @@ struct Opened<'a> {
     file: Arc<FileDevice>,
     fs: Mutex<Fs>,
     notes: Vec<String>,
+    lost: Vec<String>,
 }
 
 impl Host for Opened<'_> {
@@ -181,5 +185,9 @@ impl Host for Opened<'_> {
 
     fn notes(&self) -> Vec<String> {
         self.notes.clone()
+    }
+
+    fn lost(&self) -> Vec<String> {
+        self.lost.clone()
     }
 }

@@ -237,6 +237,9 @@ pub struct Status {
     /// Segments that cannot be emptied, because what is in them cannot be trusted ([`crate::Request::Clean`]).
     #[serde(default)]
     pub set_aside: Vec<u64>,
+    /// What was synced and is lost to every mount, as it was found when the volume was opened: sentences.
+    #[serde(default)]
+    pub lost: Vec<String>,
     /// Sentences worth telling.
     #[serde(default)]
     pub notes: Vec<String>,

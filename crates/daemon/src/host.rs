@@ -32,11 +32,19 @@ pub struct DaemonHost {
     device: Arc<FileDevice>,
     core: Arc<Core>,
     moments: Arc<Moments>,
-    notes: Vec<String>,
+    found: Found,
     since: u64,
     uid: u32,
     on_block_device: bool,
     scrubber: Scrubber,
+}
+
+/// What opening found, in sentences.
+pub struct Found {
+    /// What was synced and is lost.
+    pub lost: Vec<String>,
+    /// All else.
+    pub notes: Vec<String>,
 }
 
 impl DaemonHost {
@@ -46,7 +54,7 @@ impl DaemonHost {
         device: Arc<FileDevice>,
         core: Arc<Core>,
         moments: Arc<Moments>,
-        notes: Vec<String>,
+        found: Found,
         on_block_device: bool,
     ) -> Self {
         DaemonHost {
@@ -56,7 +64,7 @@ impl DaemonHost {
             device,
             core,
             moments,
-            notes,
+            found,
             since: now_secs(),
             uid: rustix::process::geteuid().as_raw(),
             on_block_device,
@@ -132,12 +140,16 @@ impl Host for DaemonHost {
     }
 
     fn notes(&self) -> Vec<String> {
-        let mut notes = self.notes.clone();
+        let mut notes = self.found.notes.clone();
         if let Some(e) = self.core.stall() {
             let e = std::io::Error::from_raw_os_error(e);
             notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
         }
         notes
+    }
+
+    fn lost(&self) -> Vec<String> {
+        self.found.lost.clone()
     }
 
     fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {

@@ -39,6 +39,8 @@ mod crash_tests;
 mod damage_tests;
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod scrub_tests;
 
 pub use crate::core::Want;
 pub use config::{Config, Moment, MountOptions, OnError};

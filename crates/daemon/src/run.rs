@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use silt_control::lost;
 use silt_device::{Access, Device, FileDevice, Masked};
 use silt_engine::{OpenOptions, OpenReport, Tree, Volume};
 use silt_format::{Cno, super_block};
@@ -24,7 +25,7 @@ use crate::Error;
 use crate::config::{Config, MountOptions};
 use crate::core::{Core, now_secs};
 use crate::damage::Met;
-use crate::host::DaemonHost;
+use crate::host::{DaemonHost, Found};
 use crate::kernel;
 use crate::loop_handle::LoopHandle;
 use crate::moments::Moments;
@@ -42,9 +43,15 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let options = config.options.clone();
     let device = open_device(config)?;
     let shared = masked(config, &device);
-    let (fs, report) = open_volume(config, shared)?;
-    let notes = notes(&report);
-    for note in &notes {
+    // Before it is opened: writing goes on beside the logs that tell of it.
+    let lost =
+        if options.moment.is_some() || options.super_block.is_some() { None } else { lost::look(&*shared) };
+    let (mut fs, report) = open_volume(config, shared)?;
+    let found = Found {
+        lost: lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs)),
+        notes: notes(&report),
+    };
+    for note in found.lost.iter().chain(&found.notes) {
         tracing::warn!("{}: {note}", config.volume.display());
     }
     let interval = options.interval.unwrap_or_else(|| match fs.volume().super_block().c_interval.get() {
@@ -77,7 +84,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let closer =
         Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
 
-    let served = serve(config, &device, &core, tree, &closer, notes, ready);
+    let served = serve(config, &device, &core, tree, &closer, found, ready);
     let closed = closer.close();
     // They end with the volume, and hold it till then.
     for thread in beside {
@@ -251,7 +258,7 @@ fn serve(
     core: &Arc<Core>,
     tree: Tree,
     closer: &Arc<Closer>,
-    notes: Vec<String>,
+    found: Found,
     ready: impl FnOnce(),
 ) -> Result<(), Error> {
     let (session, on_block_device, loop_handle) = mount(config, device, core)?;
@@ -263,7 +270,7 @@ fn serve(
         device.clone(),
         core.clone(),
         moments.clone(),
-        notes,
+        found,
         on_block_device,
     ));
     let listener = silt_control::socket::listen(&config.volume, config.options.allow_other)?;

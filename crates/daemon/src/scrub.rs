@@ -220,16 +220,15 @@ impl Conduct for Conductor {
         let rest = self.own.lock().rate.take(bytes, Instant::now());
         let (shared, changed) = &*self.shared;
         let mut shared = shared.lock();
-        let until = Instant::now() + rest;
-        while !shared.stop {
-            if shared.status.paused {
-                changed.wait_for(&mut shared, GIVE_WAY);
-                if self.core.space.is_wanted() {
-                    break;
-                }
-            } else if changed.wait_until(&mut shared, until).timed_out() {
+        let until = Instant::now().checked_add(rest);
+        while !shared.stop && !self.core.space.is_wanted() {
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() && !shared.status.paused {
                 break;
             }
+            // Nobody who wants space tells this one.
+            let nap = if shared.status.paused { GIVE_WAY } else { left.min(GIVE_WAY) };
+            changed.wait_for(&mut shared, nap);
         }
         drop(shared);
         self.give_way();

@@ -9,7 +9,7 @@ use silt_format::palloc::{Kind as Part, Layout};
 use silt_format::{BlockNr, Geometry};
 use silt_verify::{Finding, Moment, Report, Tree};
 
-use crate::Stage;
+use crate::rounds::Stage;
 
 const IFILE: u64 = 6;
 const DAT: u64 = 3;

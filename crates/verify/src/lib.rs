@@ -52,5 +52,5 @@ pub use error::Error;
 pub use impact::{Impact, explain};
 pub use report::{Finding, Place, Report, Severity, Stats};
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};
-pub use unreached::{Unreached, unreached};
+pub use unreached::{Lost, Unreached, lost, unreached};
 pub use watch::{Unwatched, Watch};

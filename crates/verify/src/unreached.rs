@@ -29,6 +29,17 @@ pub struct Unreached {
     pub files: BTreeMap<u64, Vec<Range<u64>>>,
     /// Whether the summary of a log that does not verify is lost: what it held is not known.
     pub unknown: bool,
+    /// When the first and the last of these logs of synced data were made, seconds since 1970, as far as their heads tell.
+    pub written: Option<(u64, u64)>,
+}
+
+/// What a mount does not come to: see [`lost`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Data that was synced by itself (spec 12.5).
+    pub synced: Option<Unreached>,
+    /// Checkpoints, in a sentence.
+    pub logs: Option<String>,
 }
 
 /// What synced data behind the newest checkpoint of a volume that was not cleanly unmounted no mount comes to; `None`
@@ -38,9 +49,25 @@ pub fn unreached(device: &dyn Device) -> Option<Unreached> {
     if start.clean { None } else { behind(&r, &start.found.latest, start.found.cno) }
 }
 
+/// The same, and the checkpoints that no mount comes to; `None` where nothing is lost. Whoever opens such a volume for
+/// writing goes on beside these logs, and nothing tells of them afterwards.
+pub fn lost(device: &dyn Device) -> Option<Lost> {
+    let (r, start) = search::open(device, 1 << 20).ok()?;
+    if start.clean {
+        return None;
+    }
+    let chain = tail::follow(&r, &start.found.latest);
+    let synced = in_chain(&r, &chain, start.found.cno);
+    let logs = chain.lost_checkpoints();
+    (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs })
+}
+
 /// The same behind a log with a super root.
 pub(crate) fn behind(r: &Reader<'_>, latest: &Log, checkpoint: u64) -> Option<Unreached> {
-    let chain = tail::follow(r, latest);
+    in_chain(r, &tail::follow(r, latest), checkpoint)
+}
+
+fn in_chain(r: &Reader<'_>, chain: &tail::Chain, checkpoint: u64) -> Option<Unreached> {
     let first = chain.broken.first()?;
     let synced = |log: &Log| log.header.has(SYNDT);
     let logs = chain.logs.get(first.behind..).unwrap_or_default();
@@ -86,6 +113,9 @@ impl Unreached {
         if !log.header.has(SYNDT) {
             return true;
         }
+        let made = log.header.create.get();
+        let (first, last) = self.written.unwrap_or((made, made));
+        self.written = Some((first.min(made), last.max(made)));
         let bs = u64::from(g.block_size);
         let walked = summary::for_each_payload(g, &log.header, &bytes, |p| {
             if let BlockInfo::Data { offset, .. } = p.info {
@@ -97,28 +127,40 @@ impl Unreached {
     }
 }
 
-impl Display for Unreached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Unreached {
+    /// The files that are named: of more it is said how many there are.
+    pub fn named(&self) -> impl Iterator<Item = (u64, &[Range<u64>])> {
+        self.files.iter().take(FILES).map(|(ino, parts)| (*ino, parts.as_slice()))
+    }
+
+    /// In a sentence, with the name of each file, and `written` behind what does not verify.
+    pub fn told(&self, name: impl Fn(u64) -> String, written: &str) -> String {
         let Unreached { checkpoint, block, logs, .. } = self;
-        write!(
-            f,
+        let mut out = format!(
             "synced data behind checkpoint {checkpoint} is lost: the log at block {block} does not verify"
-        )?;
+        );
         match logs {
-            0 => f.write_str(", as after a power cut in the midst of a write")?,
-            1 => f.write_str(", and no mount comes to the whole log behind it")?,
-            n => write!(f, ", and no mount comes to the {n} whole logs behind it")?,
+            0 => out += ", as after a power cut in the midst of a write",
+            1 => out += ", and no mount comes to the whole log behind it",
+            n => out += &format!(", and no mount comes to the {n} whole logs behind it"),
         }
-        for (ino, parts) in self.files.iter().take(FILES) {
+        out += written;
+        for (ino, parts) in self.named() {
             let parts: Vec<_> = parts.iter().map(|p| format!("{} to {}", p.start, p.end - 1)).collect();
-            write!(f, "; inode {ino}: bytes {}", parts.join(", "))?;
+            out += &format!("; {}: bytes {}", name(ino), parts.join(", "));
         }
         if self.files.len() > FILES {
-            write!(f, "; and {} more files", self.files.len() - FILES)?;
+            out += &format!("; and {} more files", self.files.len() - FILES);
         }
         if self.unknown {
-            f.write_str("; of what its own log held nothing is known")?;
+            out += "; of what its own log held nothing is known";
         }
-        Ok(())
+        out
+    }
+}
+
+impl Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told(|ino| format!("inode {ino}"), ""))
     }
 }

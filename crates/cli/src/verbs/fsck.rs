@@ -178,7 +178,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
         drop(device);
         let mut out = Output::new();
         out.line(format!("{}: both super blocks are lost", path.display()))?;
-        let code = mend(asked, path, &mut out, &watch)?;
+        let code = mend(asked, path, &mut out, &watch, false)?;
         out.finish()?;
         return Ok(code);
     }
@@ -206,12 +206,17 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
         out.finish()?;
         return Ok(CANCELLED);
     }
+    let lost = silt_verify::unreached(&device);
+    if let Some(lost) = &lost {
+        out.line(lost.to_string())?;
+    }
     if errors == 0 {
         match depth {
             Depth::Full => out.line(check::summary(&name.to_string(), &report, 0, false))?,
             Depth::Mount => out.line(format!(
-                "{name}: not cleanly unmounted; the log is whole up to checkpoint {}, and mounting rolls it forward",
-                report.stats.last_cno
+                "{name}: not cleanly unmounted; the log is whole up to checkpoint {}, and mounting rolls {}it forward",
+                report.stats.last_cno,
+                if lost.is_some() { "what is whole behind " } else { "" },
             ))?,
         }
         out.finish()?;
@@ -219,7 +224,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     }
     out.line(check::summary(&name.to_string(), &report, errors, false))?;
     drop(device);
-    let code = mend(asked, path, &mut out, &watch)?;
+    let code = mend(asked, path, &mut out, &watch, lost.is_some())?;
     out.finish()?;
     Ok(code)
 }
@@ -246,8 +251,8 @@ const HARMLESS: &[&str] = &[
 ];
 
 /// What is done about what was found. The one place where a repair is begun; the exit code then says whether anything
-/// is left.
-fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch) -> Result<u8> {
+/// is left. `told`: what of synced data is lost was said.
+fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: bool) -> Result<u8> {
     let hint = "run silt check for the whole picture, and silt repair --dry-run for what can be mended";
     if asked.only_look || !(asked.yes || asked.preen) {
         out.line(hint)?;
@@ -275,7 +280,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch) -> Res
     if let Some(words) = repair::unreached(&plan) {
         out.line(words)?;
     }
-    if let Some(lost) = &plan.synced_lost {
+    if let Some(lost) = plan.synced_lost.as_ref().filter(|_| !told) {
         out.line(lost.to_string())?;
     }
     let left = silt_repair::errors(&plan.after);

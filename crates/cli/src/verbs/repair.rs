@@ -6,20 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use silt_control::{ControlError, Kind, Moment};
 use silt_device::undo::{self, Standing, Undo};
 use silt_device::{Access, Device, OpenOptions};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan_watched};
-use silt_verify::Watch;
+use silt_verify::{Unwatched, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::{Output, printable};
 use crate::progress::Stages;
 use crate::signatures;
-use crate::size;
+use crate::{size, target};
 
 /// Mend a damaged volume that nobody uses
 ///
@@ -110,6 +112,8 @@ pub fn run(args: &Args) -> Result<()> {
             .hint("--undo FILE saves it in a new file, --no-undo does not save it, --dry-run shows the plan")
             .into());
     }
+    // From here on the first Ctrl-C ends the planning; what is being written is written to its end.
+    let watch = Interruptible::new(Stages::new(args.json));
     let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
     let device: Arc<dyn Device> = Arc::new(device);
@@ -123,9 +127,13 @@ pub fn run(args: &Args) -> Result<()> {
             .into());
     }
     let options = options(args, &device)?;
-    // From here on the first Ctrl-C ends the planning; what is being written is written to its end.
-    let watch = Interruptible::new(Stages::new(args.json));
-    let plan = plan_watched(device.clone(), &options, &watch).map_err(failed)?;
+    let plan = match plan_watched(device.clone(), &options, &watch) {
+        Err(silt_repair::Error::Stopped) => return Err(ended(args)),
+        made => made.map_err(failed)?,
+    };
+    if watch.stop() {
+        return Err(ended(args));
+    }
     let watch = watch.quiet();
     let gone_back = plan.rounds.iter().any(|r| r.classes.contains_key("roll-back"));
     if options.to_checkpoint.is_some()
@@ -154,7 +162,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
         if watch.stop() {
-            return Err(Failure::Interrupted);
+            return Err(ended(args));
         }
         write(&plan, &*device, args.undo.as_deref(), &args.volume)?;
         applied = true;
@@ -164,6 +172,16 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let left = if applied { errors(&plan.after) } else { errors(&plan.before) };
     if left == 0 { Ok(()) } else { Err(Failure::Damaged) }
+}
+
+/// Ended by Ctrl-C before anything was written to the volume.
+fn ended(args: &Args) -> Failure {
+    let saved = args.undo.as_ref().filter(|file| file.exists());
+    let saved = saved.map_or_else(String::new, |file| format!("; {} is of no use", file.display()));
+    Failure::Ended(format!(
+        "{}: ended before it was done; nothing was written to it{saved}",
+        args.volume.display()
+    ))
 }
 
 /// Nothing can be mended since every segment is in use.
@@ -214,7 +232,7 @@ pub(super) fn failed(e: silt_repair::Error) -> Failure {
     match e {
         silt_repair::Error::Engine(e) => e.into(),
         silt_repair::Error::Device(e) => e.into(),
-        silt_repair::Error::Stopped => Failure::Interrupted,
+        silt_repair::Error::Stopped => Failure::Ended("ended before it was done; nothing was written".into()),
         silt_repair::Error::Hopeless(what) => ControlError::new(Kind::Corrupt, what).into(),
     }
 }
@@ -291,12 +309,29 @@ fn go_on(args: &Args, watch: &impl Watch) -> Result<bool> {
     }
     let mut to = std::io::stderr().lock();
     let asked = write!(to, "Go on? [y/N] ").and_then(|()| to.flush());
+    drop(to);
+    wait_for_an_answer(watch);
+    if watch.stop() {
+        // The answer that did not come ends no line.
+        target::eprintln_quiet("");
+        return Err(ended(args));
+    }
     let mut answer = String::new();
     let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
-    if watch.stop() {
-        return Err(Failure::Interrupted);
-    }
     Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Waits for a line on standard input, or for Ctrl-C, which a read would not hear.
+fn wait_for_an_answer(watch: &impl Watch) {
+    let stdin = std::io::stdin();
+    let mut wait = [PollFd::new(&stdin, PollFlags::IN)];
+    let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    while !watch.stop() {
+        match poll(&mut wait, Some(&pause)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            _ => return,
+        }
+    }
 }
 
 /// The volume's UUID as far as it can be read: tells whose an undo file is.
@@ -305,6 +340,8 @@ pub(super) fn identity(device: &dyn Device) -> [u8; 16] {
 }
 
 fn take_back(args: &Args, file: &Path) -> Result<()> {
+    // What is being put back is put back to its end.
+    let watch = Interruptible::new(Unwatched);
     let device = silt_device::open(&args.volume, Access::ReadWrite, &OpenOptions::default())?;
     let undo = Undo::read(file)?;
     let mut out = Output::new();
@@ -335,6 +372,9 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
             .into());
         }
         Standing::After | Standing::Between | Standing::Changed(_) => {}
+    }
+    if watch.stop() {
+        return Err(ended(args));
     }
     undo.take_back(&device, is_super)?;
     out.line(format!("{volume}: the repair is taken back, {} restored", size::show(undo.bytes())))?;

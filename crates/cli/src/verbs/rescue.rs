@@ -11,6 +11,7 @@ use silt_verify::rescue::{Answer, CopyError, Grade, Rated, Rescue};
 use zerocopy::IntoBytes;
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interruptible;
 use crate::output::{Output, printable};
 use crate::progress::Stages;
 use crate::{exit, times};
@@ -89,13 +90,22 @@ pub fn super_block(volume: &Path, log: u64) -> std::result::Result<Vec<u8>, Cont
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    let watch = Interruptible::new(Stages::new(args.quiet));
     let device = open(&args.volume)?;
-    let watch = Stages::new(args.quiet);
-    let rescue = survey(&args.volume, &device, &watch)?;
+    let found = survey(&args.volume, &device, &watch);
+    if watch.stop() {
+        return Err(ended(args, ""));
+    }
+    let rescue = found?;
     match &args.to {
         Some(to) => copy(args, &rescue, to, &watch),
         None => tell(args, &rescue, &watch),
     }
+}
+
+/// Ended by Ctrl-C.
+fn ended(args: &Args, what: &str) -> Failure {
+    Failure::Ended(format!("{}: ended before it was done{what}", args.volume.display()))
 }
 
 /// The number that names a moment.
@@ -120,10 +130,13 @@ fn nothing(volume: &Path) -> Failure {
     ControlError::new(Kind::Corrupt, text).into()
 }
 
-fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Stages) -> Result<()> {
+fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stages>) -> Result<()> {
     let cno = match resolve(args, rescue)? {
         Some(cno) => cno,
-        None => rescue.newest_readable(watch).ok_or_else(|| nothing(&args.volume))?,
+        None => match rescue.newest_readable(watch) {
+            _ if watch.stop() => return Err(ended(args, "; nothing was copied")),
+            found => found.ok_or_else(|| nothing(&args.volume))?,
+        },
     };
     watch.stage("copying", 0);
     let tally = rescue.copy_out(cno, to, watch).map_err(|e| {
@@ -137,7 +150,10 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Stages) -> Result<(
             CopyError::Destination { path, source } => ControlError::io(path.display(), &source),
         }
     })?;
-    watch.clear();
+    watch.inner().clear();
+    if watch.stop() {
+        return Err(ended(args, &format!("; the copy in {} is not all there is", to.display())));
+    }
     let moment = rescue.moments().into_iter().find(|m| m.cno == cno);
     let synced = rescue.unreached().filter(|lost| lost.checkpoint == cno).map(|lost| lost.to_string());
     let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally, synced.clone());
@@ -160,7 +176,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Stages) -> Result<(
     }
 }
 
-fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Stages) -> Result<()> {
+fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Result<()> {
     let mut answer = rescue.rate(args.all, watch);
     let named = resolve(args, rescue)?;
     if let Some(cno) = named {
@@ -172,7 +188,10 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Stages) -> Result<()> {
             return Err(of_verify(silt_verify::Error::NoCheckpoint(cno)).about(args.volume.display()).into());
         }
     }
-    watch.clear();
+    watch.inner().clear();
+    if watch.stop() {
+        return Err(ended(args, ""));
+    }
     let mut out = Output::new();
     if args.json {
         out.json(&report::Survey::new(rescue, &answer))?;

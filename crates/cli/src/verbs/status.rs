@@ -186,6 +186,7 @@ fn lines(s: &Status) -> Vec<String> {
     if let Some(why) = &s.failure {
         lines.push(format!("nothing is written any more: {why}"));
     }
+    lines.extend(s.lost.iter().map(|n| format!("lost: {n}")));
     lines.extend(s.notes.iter().map(|n| format!("note: {n}")));
     lines
 }

@@ -66,9 +66,11 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
             pid: None,
             damaged: 0,
             set_aside: Vec::new(),
+            lost: Vec::new(),
             notes: Vec::new(),
         })
     })??;
+    status.lost = host.lost();
     status.notes = host.notes();
     let (aside, told) = host.cleaning();
     status.set_aside = aside;

@@ -247,3 +247,48 @@ fn a_daemon_that_takes_no_connections_is_not_waited_for_for_ever() {
     assert!(begin.elapsed() < Duration::from_secs(30));
     std::fs::remove_file(path).unwrap();
 }
+
+/// Who asks where the log is checks the volume by himself: what is freed then stays until he is gone, and no longer.
+#[test]
+fn what_is_freed_while_somebody_checks_is_held_back() {
+    let daemon = Daemon::start(40);
+    let free = || {
+        let mut volume = daemon.host.volume.lock().unwrap();
+        let volume = &mut *volume;
+        // Something dies, so that there is something to gain.
+        let now = 5_000 + volume.last_log().cno;
+        for n in 0..40 {
+            let done = if n % 2 == 0 {
+                volume.make_snapshot(silt_format::Cno(1))
+            } else {
+                volume.unmake_snapshot(silt_format::Cno(1))
+            };
+            done.unwrap();
+            volume.checkpoint(now).unwrap();
+        }
+        let options = silt_cleaner::Options { now, ..Default::default() };
+        let outcome = silt_cleaner::run(&silt_cleaner::Whole::new(volume, now), &options, |_| true).unwrap();
+        assert!(outcome.cleaned.segments > 0, "{outcome:?}");
+        volume.freed_are_durable();
+        volume.held_segments()
+    };
+    let held = || {
+        let mut volume = daemon.host.volume.lock().unwrap();
+        volume.freed_are_durable();
+        volume.held_segments()
+    };
+    let mut other = daemon.connect();
+    ask(&mut other, Request::Status).unwrap();
+    assert_eq!(free(), 0, "nobody checks");
+    let mut checking = daemon.connect();
+    ask(&mut checking, Request::LatestLog).unwrap();
+    assert!(free() > 0, "somebody does");
+    ask(&mut other, Request::Status).unwrap();
+    assert!(held() > 0, "and still does");
+    drop(checking);
+    let until = Instant::now() + Duration::from_secs(20);
+    while held() > 0 {
+        assert!(Instant::now() < until, "he is gone");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

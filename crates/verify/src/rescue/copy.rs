@@ -52,7 +52,7 @@ const VERSIONS: usize = 16;
 impl Rescue<'_> {
     /// Copies the tree of a checkpoint into `to`, which is made or must be empty. Owners and device nodes are only
     /// kept for root; immutable and append-only flags are left out, since copies could not be moved with them. `watch`
-    /// is told in files. Errors: the destination fails; what of the volume cannot be read is in the tally.
+    /// is told in files; what is copied when it ends the work is left as it is then. Errors: the destination fails; what of the volume cannot be read is in the tally.
     pub fn copy_out(&self, cno: u64, to: &Path, watch: &dyn Watch) -> Result<Tally, CopyError> {
         let tree = self.tree(cno)?;
         let fail = |source: io::Error| CopyError::Destination { path: to.to_owned(), source };
@@ -68,6 +68,7 @@ impl Rescue<'_> {
         let mut copier = Copier {
             rescue: self,
             tree: &tree,
+            watch,
             root,
             is_root: rustix::process::geteuid().is_root(),
             at: None,
@@ -85,6 +86,7 @@ impl Rescue<'_> {
 struct Copier<'t, 'r, 'd> {
     rescue: &'r Rescue<'d>,
     tree: &'t Tree<'r, 'd>,
+    watch: &'t dyn Watch,
     root: OwnedFd,
     is_root: bool,
     /// The directory that was used last.
@@ -202,6 +204,7 @@ impl Copier<'_, '_, '_> {
         fd: &OwnedFd,
         content: &Content,
         problem: &mut Problem,
+        watch: &dyn Watch,
     ) -> Result<(), Errno> {
         let bs = tree.block_size();
         let mut result = Ok(());
@@ -221,6 +224,9 @@ impl Copier<'_, '_, '_> {
                 };
                 let mut bytes = bytes.get(..left.min(bytes.len())).unwrap_or_default();
                 let mut at = at;
+                if watch.stop() {
+                    return false;
+                }
                 while !bytes.is_empty() {
                     match pwrite(fd, bytes, at) {
                         Ok(0) => result = Err(Errno::NOSPC),
@@ -256,7 +262,7 @@ impl Copier<'_, '_, '_> {
         };
         let path = problem.path.clone();
         // One after the other: a file that is too large for the file system there still has its owner.
-        let written = Self::write(tree, &fd, content, problem);
+        let written = Self::write(tree, &fd, content, problem, self.watch);
         for result in [written, self.set_attributes(&fd, &inode.raw)] {
             match result {
                 Ok(()) => {}

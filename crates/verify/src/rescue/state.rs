@@ -147,13 +147,23 @@ impl<'r, 'd> State<'r, 'd> {
 
     /// Whether a record is a block of its owner at a checkpoint; `None` where that is not known.
     fn lives(&self, c: &Candidate, cno: u64) -> Option<bool> {
-        match self.said(c.vblock) {
-            Said::Sound(e) if e.blocknr.get() != c.block => Some(false),
-            Said::Sound(e) if is_single(c.ino) => Some(e.end.get() == LIVE),
-            Said::Sound(e) => Some(e.contains(cno)),
+        let e = match self.said(c.vblock) {
+            Said::Sound(e) => e,
+            Said::Doubtful(e) if self.agrees(&e, c.vblock) => e,
             // A number that no DAT block covers was never used.
-            _ => None,
+            _ => return None,
+        };
+        if e.blocknr.get() != c.block {
+            return Some(false);
         }
+        Some(if is_single(c.ino) { e.end.get() == LIVE } else { e.contains(cno) })
+    }
+
+    /// Whether the summary of the log at an entry's place says the same of it: its number, and the checkpoint that wrote
+    /// it first. A damaged block makes its whole log fail to verify, and all other entries of that are as they were.
+    fn agrees(&self, e: &DatEntry, vblock: u64) -> bool {
+        let there = self.rescue.records().at(e.blocknr.get());
+        there.is_some_and(|r| r.vblock == vblock && (is_single(r.ino) || r.cno == e.start.get()))
     }
 
     /// Finds a virtual block that `ino` has in the place `offset` (`None`: a node). `trusted`: the pointer is from a

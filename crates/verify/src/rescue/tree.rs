@@ -297,12 +297,13 @@ impl<'r, 'd> Tree<'r, 'd> {
         if inode.raw.file_type() == DIRECTORY {
             return Content { mapped, size: start.saturating_add(bs), guessed: false };
         }
+        // A cut within a block writes it anew, so the last one was as full then as it is now.
         if let Some((size, older)) = before
             && c.cno <= older
             && size > start
-            && size - start <= bs
         {
-            return Content { mapped, size, guessed: false };
+            let end = start.saturating_add(bs);
+            return Content { mapped, size: size.min(end), guessed: size > end };
         }
         let used = match self.state.rescue.block(c.block) {
             Ok(bytes) => bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1) as u64,

@@ -5,7 +5,8 @@
 //! where a whole log follows that begins a new group: before that was written, everything before it was flushed (unless
 //! a flush had failed, or the volume was mounted without them). Where none follows, only what no torn write looks like is told: sectors that cannot be read, and a flipped bit.
 //!
-//! Memory: some 100 bytes a log, at most [`LOGS`] of them.
+//! Memory: some 100 bytes a log, at most [`LOGS`] of them. Read of a segment: at most [`OFTEN`] times its blocks, however
+//! many heads of logs somebody put into it.
 
 use std::collections::HashSet;
 
@@ -17,6 +18,8 @@ use crate::search::{self, Log};
 
 /// Logs that are followed.
 const LOGS: usize = 1 << 16;
+/// How often the blocks of a segment are summed up in all.
+const OFTEN: u64 = 8;
 
 /// A part of the chain that does not verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +74,13 @@ impl Chain {
         roots.next_back().map(|log| (*log, count))
     }
 
+    /// As [`Chain::lost`], where checkpoints are among it.
+    pub fn lost_checkpoints(&self) -> Option<String> {
+        let first = self.broken.first()?;
+        let behind = self.logs.get(first.behind..)?;
+        if behind.iter().any(|log| log.header.has(SR)) { self.lost() } else { None }
+    }
+
     /// What a mount does not come to, in a sentence.
     pub fn lost(&self) -> Option<String> {
         let first = self.broken.iter().find(|b| b.certain)?;
@@ -95,9 +105,10 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
     let mut next = from.header.next.get();
     let mut pos = from.end();
     let mut entered = HashSet::from([segment.0]);
+    let mut left = OFTEN.saturating_mul(u64::from(g.blocks_per_segment));
     while chain.logs.len() < LOGS {
         let end = g.segment_end(segment).0;
-        match first_whole(r, segment, pos, end, seq) {
+        match first_whole(r, segment, pos, end, seq, &mut left) {
             Step::Whole(log) => {
                 if log.header.has(LOGBGN) {
                     chain.broken.iter_mut().for_each(|b| b.certain = true);
@@ -116,7 +127,8 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
                 }
                 // A segment that was not begun ends the chain.
                 let start = g.segment_start(from).0;
-                if !begins(r, from, start, seq.wrapping_add(1)) {
+                left = OFTEN.saturating_mul(u64::from(g.blocks_per_segment));
+                if !begins(r, from, start, seq.wrapping_add(1), &mut left) {
                     break;
                 }
                 (segment, pos, seq) = (from, start, seq.wrapping_add(1));
@@ -140,30 +152,33 @@ fn head(r: &Reader<'_>, segment: SegNr, pos: u64, seq: u64) -> Result<Option<Log
     Ok(log.filter(|log| log.end() <= r.g.segment_end(segment).0))
 }
 
-/// Whether the log verifies; what cannot be read does not.
-fn is_whole(r: &Reader<'_>, log: &Log) -> bool {
+/// Whether the log verifies; what cannot be read does not, nor does anything once nothing is `left` to be read.
+fn is_whole(r: &Reader<'_>, log: &Log, left: &mut u64) -> bool {
+    let Some(rest) = left.checked_sub(log.nblocks()) else { return false };
+    *left = rest;
     search::datasum_matches(r, log).unwrap_or(false)
 }
 
 /// Whether a segment has any whole log of this sequence number.
-fn begins(r: &Reader<'_>, segment: SegNr, start: u64, seq: u64) -> bool {
+fn begins(r: &Reader<'_>, segment: SegNr, start: u64, seq: u64, left: &mut u64) -> bool {
     let end = r.g.segment_end(segment).0;
-    (start..end).any(|pos| head(r, segment, pos, seq).ok().flatten().is_some_and(|log| is_whole(r, &log)))
+    (start..end)
+        .any(|pos| head(r, segment, pos, seq).ok().flatten().is_some_and(|log| is_whole(r, &log, left)))
 }
 
 /// What lies at `pos`: a whole log, something broken before the next head, or nothing any more.
-fn first_whole(r: &Reader<'_>, segment: SegNr, pos: u64, end: u64, seq: u64) -> Step {
+fn first_whole(r: &Reader<'_>, segment: SegNr, pos: u64, end: u64, seq: u64, left: &mut u64) -> Step {
     if pos >= end {
         return Step::Nothing;
     }
     let here = head(r, segment, pos, seq);
     match &here {
-        Ok(Some(log)) if is_whole(r, log) => return Step::Whole(*log),
+        Ok(Some(log)) if is_whole(r, log, left) => return Step::Whole(*log),
         Ok(Some(log)) => return Step::Broken { pos, end: log.end(), certain: false },
         _ => {}
     }
     let more = (pos + 1..end)
-        .find(|pos| head(r, segment, *pos, seq).ok().flatten().is_some_and(|log| is_whole(r, &log)));
+        .find(|pos| head(r, segment, *pos, seq).ok().flatten().is_some_and(|log| is_whole(r, &log, left)));
     match (more, here) {
         (Some(next), _) => Step::Broken { pos, end: next, certain: false },
         // A block that a mount reads, whatever was in it.

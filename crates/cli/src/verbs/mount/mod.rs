@@ -122,7 +122,7 @@ pub(super) fn mount(job: Job) -> Result<()> {
         return serve::here(&job, moment);
     }
     background::start(&job, moment)?;
-    tell(&job)
+    tell(&job, true)
 }
 
 /// The directory to mount on, absolute and without symbolic links.
@@ -217,12 +217,17 @@ fn status(control: &mut dyn Control) -> Result<Option<Status>> {
     Ok(status)
 }
 
-/// The three lines: where it is, how to see its moments, how to unmount.
-pub(super) fn tell(job: &Job) -> Result<()> {
+/// The three lines: where it is, how to see its moments, how to unmount. `notes`: also what opening found, on standard
+/// error; what was synced and is lost is said in any case.
+pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
+    let status = connect(&job.dir).ok().and_then(|mut c| status(&mut *c).ok()).flatten();
+    if notes {
+        let lost = status.iter().flat_map(|s| &s.lost);
+        lost.for_each(|n| target::eprintln_quiet(&format!("lost: {}", printable(n))));
+    }
     if !job.tell {
         return Ok(());
     }
-    let status = connect(&job.dir).ok().and_then(|mut c| status(&mut *c).ok()).flatten();
     let mut out = Output::new();
     let dir = job.dir.display();
     let sync = match status.as_ref().map(|s| (s.sync_arrives, s.read_only)) {
@@ -237,7 +242,7 @@ pub(super) fn tell(job: &Job) -> Result<()> {
     ))?;
     out.line(format!("unmount with: silt umount {dir}"))?;
     out.finish()?;
-    let notes = status.iter().flat_map(|s| &s.notes);
+    let notes = status.iter().filter(|_| notes).flat_map(|s| &s.notes);
     notes.for_each(|n| target::eprintln_quiet(&format!("note: {}", printable(n))));
     Ok(())
 }

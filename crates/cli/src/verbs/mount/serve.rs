@@ -89,7 +89,8 @@ pub fn here(job: &Job, moment: Option<u64>) -> Result<()> {
     log::start(to, job.verbose);
     let config = config(&job.volume, &job.dir, &job.options, moment)?;
     Ok(serve(&config, || {
-        if super::tell(job).is_err() {
+        // The log has said what was found.
+        if super::tell(job, job.log.is_some()).is_err() {
             tracing::warn!("nobody reads standard output");
         }
         notify_manager();

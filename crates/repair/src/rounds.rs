@@ -1,0 +1,340 @@
+//! Which mend comes next, and doing it on a copy of what there is so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use silt_device::{Device, Overlay};
+use silt_engine::OpenOptions;
+use silt_engine::mend::{Mender, Wounds};
+use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
+
+use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
+
+/// Findings looked at of each kind in a round; what is more waits for the next one.
+const FINDINGS: usize = 50_000;
+
+/// Tells the stages of a plan, not those of each check.
+struct Quiet<'a>(&'a dyn Watch);
+
+impl Watch for Quiet<'_> {
+    fn stop(&self) -> bool {
+        self.0.stop()
+    }
+}
+
+/// What a round is about; each begins where the ones before it find nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Supers,
+    /// Of the newest checkpoint's tree.
+    Root,
+    Tables(Stage),
+    Tree,
+    Logs,
+    PastTrees,
+    Past,
+    Back,
+    Flag,
+}
+
+/// Metadata, in the order in which one rests on the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Of the current inode file, before all others.
+    Bits,
+    Translation,
+    Nodes,
+    Checkpoints,
+    Rest,
+}
+
+impl Stage {
+    const ALL: [Stage; 4] = [Stage::Translation, Stage::Nodes, Stage::Checkpoints, Stage::Rest];
+}
+
+/// A round.
+pub(crate) struct Step {
+    pub kind: Kind,
+    /// What kinds of mend, and how many findings each is for.
+    pub classes: BTreeMap<&'static str, u64>,
+    wounds: Wounds,
+    tree: tree::Work,
+    past: Vec<past::Past>,
+}
+
+/// What is known while a plan is made.
+pub(crate) struct State<'a> {
+    options: &'a Options,
+    watch: &'a dyn Watch,
+    overlay: Arc<Overlay>,
+    /// How often an inode was put back.
+    tried: BTreeMap<u64, u32>,
+    /// Kinds of round that change nothing any more.
+    pub given_up: BTreeSet<Kind>,
+    /// What was tried with past trees.
+    past: past::Tries,
+    /// Checkpoints that are kept with their damage.
+    kept: BTreeSet<u64>,
+    /// Checkpoints dropped so far.
+    dropped: BTreeSet<u64>,
+    /// Whether the newest whole checkpoint was kept.
+    guarded: bool,
+}
+
+impl<'a> State<'a> {
+    /// At the beginning of a plan.
+    pub fn new(options: &'a Options, watch: &'a dyn Watch, overlay: Arc<Overlay>) -> Self {
+        State {
+            options,
+            watch,
+            overlay,
+            tried: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+            past: past::Tries::default(),
+            kept: BTreeSet::new(),
+            dropped: BTreeSet::new(),
+            guarded: false,
+        }
+    }
+}
+
+impl State<'_> {
+    /// Checks what there is so far, all checkpoints of it.
+    pub fn check(&self) -> Result<Report> {
+        self.check_of(&*self.overlay)
+    }
+
+    fn check_of(&self, device: &dyn Device) -> Result<Report> {
+        let options = CheckOptions {
+            all_checkpoints: true,
+            findings_per_invariant: FINDINGS,
+            cache_bytes: usize::try_from(self.options.cache_bytes).unwrap_or(64 << 20).max(1 << 20),
+            ..CheckOptions::default()
+        };
+        let report = check_watched(device, &options, &Quiet(self.watch));
+        if report.stopped { Err(Error::Stopped) } else { Ok(report) }
+    }
+
+    fn open_options(&self) -> OpenOptions {
+        OpenOptions {
+            cache_bytes: self.options.cache_bytes.max(1 << 20),
+            now: self.options.now,
+            seed: self.options.seed,
+            ..OpenOptions::default()
+        }
+    }
+
+    /// The newest checkpoint but the latest in which nothing is wrong.
+    fn newest_whole(&self, report: &Report) -> Option<u64> {
+        let wrong: BTreeSet<u64> = report.errors().filter_map(|f| f.place.cno).collect();
+        let all = silt_engine::mend::checkpoints(self.overlay.clone()).unwrap_or_default();
+        // A check looks at one of those that share a tree.
+        let last = report.stats.last_cno;
+        let bad: BTreeSet<_> =
+            all.iter().filter(|(c, _)| **c == last || wrong.contains(c)).map(|(_, tree)| *tree).collect();
+        all.iter().rev().find(|(c, tree)| **c < last && !bad.contains(*tree)).map(|(c, _)| *c)
+    }
+
+    /// The next round, if there is anything to do.
+    pub fn next(&mut self, report: &Report) -> Result<Option<Step>> {
+        let found: Vec<_> = report.findings.iter().filter(|f| f.severity == Severity::Error).collect();
+        let step = |kind, findings: &[&silt_verify::Finding], wounds, tree| {
+            let mut classes = BTreeMap::new();
+            for f in findings {
+                *classes.entry(classes::of(f.id)).or_insert(0) += 1;
+            }
+            Step { kind, classes, wounds, tree, past: Vec::new() }
+        };
+        let none = tree::Work::default;
+        let supers: Vec<_> =
+            found.iter().copied().filter(|f| supers::is_about(f.id) && f.place.cno.is_none()).collect();
+        if !supers.is_empty() && !self.given_up.contains(&Kind::Supers) {
+            return Ok(Some(step(Kind::Supers, &supers, Wounds::default(), none())));
+        }
+        let root: Vec<_> = found
+            .iter()
+            .copied()
+            .filter(|f| past::is_root(f) && f.place.cno == Some(report.stats.last_cno))
+            .collect();
+        let sound = past::table_is_sound(&found);
+        if !root.is_empty() && sound && self.given_up.insert(Kind::Root) {
+            let wounds = Wounds { ifile_root: true, ..Wounds::default() };
+            return Ok(Some(step(Kind::Root, &root, wounds, none())));
+        }
+        let roots = |times, tries: &mut past::Tries| {
+            let (past, mine) = past::roots(&found, report, tries, &self.kept, times);
+            let step = step(Kind::PastTrees, &mine, Wounds::default(), none());
+            (!past.is_empty()).then_some(Step { past, ..step })
+        };
+        if sound && let Some(step) = roots(1, &mut self.past) {
+            return Ok(Some(step));
+        }
+        let geometry = supers::geometry(&*self.overlay);
+        let (segments, logs) = tables::segments(&found, geometry.as_ref());
+        let (_, mut tables) = tables::wounds(&found, report, geometry.as_ref());
+        if tree::is_open(&found, report) {
+            // The blocks of an inode that cannot be understood are not lost yet.
+            let lost = |f: &silt_verify::Finding| f.id == "dat-live-unmapped";
+            tables.retain(|f| !lost(f));
+        }
+        // Bits of the inode file that are noise make files of what was deleted, and blocks seem to be theirs: those are
+        // looked at when the bits are right.
+        let of_ifile =
+            |f: &silt_verify::Finding| f.place.ino == Some(6) && f.place.cno == Some(report.stats.last_cno);
+        let counts: Vec<_> = tables
+            .iter()
+            .copied()
+            .filter(|f| {
+                of_ifile(f) && (f.id == "palloc-free-count" || tables::is_lost_bitmap(f, geometry.as_ref()))
+            })
+            .collect();
+        if !counts.is_empty()
+            && !found.iter().any(|f| f.place.ino == Some(3))
+            && !self.given_up.contains(&Kind::Tables(Stage::Bits))
+        {
+            let (wounds, _) = tables::wounds(&counts, report, None);
+            return Ok(Some(step(Kind::Tables(Stage::Bits), &counts, wounds, none())));
+        }
+        // What builds on a table is looked at when the table is right: till then its findings may be that table's.
+        for stage in Stage::ALL {
+            if stage == Stage::Checkpoints
+                && let Some(step) = roots(2, &mut self.past)
+            {
+                return Ok(Some(step));
+            }
+            let mine: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == stage).collect();
+            if !mine.is_empty() && !self.given_up.contains(&Kind::Tables(stage)) {
+                let (wounds, _) = tables::wounds(&mine, report, None);
+                return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
+            }
+        }
+        let (work, files) = tree::work(&found, report, geometry.as_ref(), &mut self.tried, self.options.cut);
+        if !files.is_empty() && !self.given_up.contains(&Kind::Tree) {
+            let keep = self.options.keep && self.kept.is_empty();
+            if keep {
+                self.kept.insert(report.stats.last_cno);
+            }
+            // What is lost now may be whole in an older checkpoint: a cleaner must not take it.
+            let snapshot = if tree::may_lose(&work) && !std::mem::replace(&mut self.guarded, true) {
+                self.newest_whole(report)
+            } else {
+                None
+            };
+            let wounds = tree::wounds(&work, keep, snapshot);
+            return Ok(Some(step(Kind::Tree, &files, wounds, work)));
+        }
+        if !logs.is_empty() && !self.given_up.contains(&Kind::Logs) {
+            return Ok(Some(step(
+                Kind::Logs,
+                &logs,
+                Wounds { segments, zero_unreadable: self.options.zero_unreadable, ..Wounds::default() },
+                none(),
+            )));
+        }
+        if !self.given_up.contains(&Kind::PastTrees) {
+            let (past, mine) =
+                past::works(&found, report, geometry.as_ref(), &mut self.past, &self.kept, self.options.cut);
+            if !past.is_empty() {
+                return Ok(Some(Step { past, ..step(Kind::PastTrees, &mine, Wounds::default(), none()) }));
+            }
+        }
+        let (drop, past) =
+            tables::past(&found, report, self.options.drop_snapshots, &self.kept, &self.overlay);
+        let new = drop.iter().any(|c| !self.dropped.contains(c));
+        self.dropped.extend(&drop);
+        if new && !self.given_up.contains(&Kind::Past) {
+            return Ok(Some(step(
+                Kind::Past,
+                &past,
+                Wounds { drop, checkpoints: true, ..Wounds::default() },
+                none(),
+            )));
+        }
+        if let Some(c) = self.options.to_checkpoint
+            && self.given_up.insert(Kind::Back)
+        {
+            let wounds = Wounds { back: Some(c), keep: true, checkpoints: false, ..Wounds::default() };
+            let mut step = step(Kind::Back, &[], wounds, none());
+            step.classes.insert("roll-back", 0);
+            return Ok(Some(step));
+        }
+        if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
+            let mut step = step(Kind::Flag, &[], Wounds::default(), none());
+            step.classes.insert("error-flag", 1);
+            return Ok(Some(step));
+        }
+        Ok(None)
+    }
+
+    /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
+    /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
+    /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
+    /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
+    fn mend_supers(&self) -> Result<Option<Vec<String>>> {
+        let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
+        let clean = supers::is_clean(&*self.overlay);
+        let open = self.open_options();
+        let bad = sectors::bad(&*self.overlay);
+        if let Some((trial, said)) = sectors::keep_newest(&self.overlay, self.options, &open) {
+            let (after, g) = (self.check_of(&*trial)?, supers::geometry(&*trial));
+            best = Some((sectors::errors_but_of_data(&after, g.as_ref(), &bad), trial, said));
+        }
+        let whole = best.as_ref().is_some_and(|(errors, ..)| clean || *errors == 0);
+        let ways: &[bool] = match (whole, clean) {
+            (true, _) => &[],
+            (false, true) => &[true],
+            (false, false) => &[true, false],
+        };
+        for &torn in ways {
+            let trial = Arc::new(Overlay::new(self.overlay.clone()));
+            let mut said = match supers::put_right(&*trial, torn, self.options.seed)? {
+                Some(said) => said,
+                None if !bad.is_empty() => Vec::new(),
+                None => continue,
+            };
+            if !bad.is_empty() {
+                said.extend(sectors::leave(&trial, &bad, self.options, &open)?);
+            }
+            let errors = errors(&self.check_of(&*trial)?);
+            if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
+                best = Some((errors, trial, said));
+            }
+        }
+        let Some((_, trial, said)) = best else { return Ok(None) };
+        trial.apply(&*self.overlay)?;
+        Ok(Some(said))
+    }
+
+    /// Does a round, or leaves all as it is.
+    pub fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
+        match step.kind {
+            Kind::Supers => {
+                if step.classes.contains_key("super-block")
+                    && let Some(said) = self.mend_supers()?
+                {
+                    return Ok(said);
+                }
+            }
+            Kind::Flag => {
+                let trial = Arc::new(Overlay::new(self.overlay.clone()));
+                let said = supers::clear_error_flag(&*trial)?;
+                trial.apply(&*self.overlay)?;
+                return Ok(said);
+            }
+            _ => {}
+        }
+        // What fails half-way must not stay: it is tried on a copy.
+        let trial = Arc::new(Overlay::new(self.overlay.clone()));
+        let mut mender = Mender::open(trial.clone(), &self.open_options(), &step.wounds)?;
+        let mut said = std::mem::take(&mut mender.said);
+        if step.kind == Kind::Tree {
+            for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
+                self.tried.remove(&ino);
+            }
+        }
+        past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
+        said.extend(mender.finish(self.options.now)?);
+        trial.apply(&*self.overlay)?;
+        Ok(said)
+    }
+}
