@@ -54,6 +54,11 @@ impl History {
         Ok(listed)
     }
 
+    /// Snapshots, ascending, of the same range.
+    pub fn snapshots(&self) -> &[u64] {
+        &self.snapshots
+    }
+
     /// Has a cleaning keep these of the listed checkpoints, and all that are not listed.
     pub fn keep(&self, kept: &[u64], options: &mut Options) {
         options.oldest = Some(self.end);

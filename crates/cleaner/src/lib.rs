@@ -4,19 +4,29 @@
 //! count (one pass over the DAT) -> order by policy -> gather some segments' blocks -> one checkpoint -> gather ..
 //! ```
 //!
+//! Where the blocks of a volume are, [`account()`] says.
+//!
 //! Which of the past is kept, retention says ([`silt_retention`]) of what [`History`] lists.
 //!
 //! What moves and how is the engine's ([`silt_engine::clean`]). Here is no thread, clock or lock: who runs it gives
 //! [`Access`] to the volume, and makes the checkpoints itself or with [`run()`]. Memory: 12 bytes a segment for the
 //! count, and what one checkpoint moves.
 
+mod account;
+#[cfg(feature = "test-support")]
+pub mod agree;
 mod gather;
 mod history;
+mod moments;
+mod past;
 mod policy;
 mod run;
 
 pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
+pub use account::{Account, Counting, account};
 pub use history::{History, Preview, preview};
+pub use moments::{Holder, Moments, SOON};
+pub use past::{Holding, Past};
 pub use policy::{Candidate, Policy, candidates};
 pub use run::{Mover, Options, Outcome, Progress, Whole, count, pass, run};
 pub use silt_engine::clean::{Cleaned, Salvage, SegmentUsage, Usage};

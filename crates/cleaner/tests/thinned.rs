@@ -95,6 +95,9 @@ impl Story {
         let report = silt_verify::check(&*self.device, &silt_verify::Options::default());
         let errors: Vec<String> = report.errors().map(|f| format!("{f:?}")).collect();
         assert!(errors.is_empty(), "{errors:#?}");
+        let device: Arc<dyn silt_device::Device> = self.device.clone();
+        let wrong = silt_cleaner::agree::at_rest(&device, self.now);
+        assert!(wrong.is_empty(), "the account: {wrong:#?}");
     }
 }
 

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, clean, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue, resize,
-    retain, rmcp, scrub, status, sync, tune, umount,
+    chcp, check, clean, du, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue,
+    resize, retain, rmcp, scrub, status, sync, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -29,6 +29,7 @@ pub enum Verb {
     Chcp(chcp::Args),
     Rmcp(rmcp::Args),
     Lssu(lssu::Args),
+    Du(du::Args),
     Dumpseg(dumpseg::Args),
     Tune(tune::Args),
     Resize(resize::Args),

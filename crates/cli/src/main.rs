@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod signatures;
 mod size;
+mod space;
 mod target;
 mod times;
 mod verbs;

@@ -14,6 +14,7 @@ use silt_verify::{Moment, Tree};
 fn sound(b: &Bench, v: &str) {
     let said = b.ok(&["check", "--all", v]);
     assert!(said.contains(": sound; "), "{said}");
+    common::account::at_rest(b, v);
 }
 
 /// Volumes of the kernel: what only plain checkpoints hold goes, snapshots and files stay, and nothing is wrong after.

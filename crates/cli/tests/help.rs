@@ -6,9 +6,9 @@ use common::{Bench, Run, SILT};
 
 use std::os::unix::fs::symlink;
 
-const VERBS: [&str; 21] = [
-    "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "dumpseg", "tune",
-    "resize", "clean", "retain", "check", "scrub", "rescue", "repair", "lab", "install",
+const VERBS: [&str; 22] = [
+    "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "du", "dumpseg",
+    "tune", "resize", "clean", "retain", "check", "scrub", "rescue", "repair", "lab", "install",
 ];
 
 #[test]

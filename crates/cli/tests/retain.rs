@@ -55,6 +55,7 @@ fn the_wish_of_a_volume_is_set_and_shown() {
     let r = show("v.img");
     assert_eq!((&r["wish_from"], &r["floor_from"]), (&"default".into(), &"default".into()));
     assert!(b.ok(&["check", "--all", "v.img"]).contains(": sound; "));
+    common::account::at_rest(&b, "v.img");
 
     b.ok(&["mkfs", "-q", "--size", "256M", "--retain", "all for 2 weeks", "w.img"]);
     assert_eq!(show("w.img")["wish"], "all for 2 weeks");
@@ -162,6 +163,7 @@ fn a_preview_says_what_comes_back() {
     let left = before.iter().filter(|c| after.contains(c)).count() as u64;
     assert_eq!(left, before.len() as u64 - went);
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+    common::account::at_rest(&b, &v);
 }
 
 /// Overwrites a file until there is an error, or as often; the contents by checkpoint.
@@ -225,6 +227,7 @@ fn a_floor_is_kept_and_without_it_there_is_space() {
     assert_eq!(number(&r["given_up"], "beyond"), 0, "the wish is for nothing: {r}");
     m.unmount();
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+    common::account::at_rest(&b, &v);
 }
 
 /// A wish that leaves no space gives way, and that is said.
@@ -261,4 +264,5 @@ fn a_wish_gives_way_and_a_part_of_it_stays() {
     assert!(last > first && (first..=last).all(|t| times.contains(&t)), "{times:?}");
     m.unmount();
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+    common::account::at_rest(&b, &v);
 }

@@ -140,6 +140,11 @@ pub trait Host {
         None
     }
 
+    /// The account of space, where one is kept in the background.
+    fn account(&self) -> Option<crate::account::Kept> {
+        None
+    }
+
     /// Seconds since 1970.
     fn now(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())

@@ -12,6 +12,7 @@
 //!
 //! Nothing here touches a terminal, and of the environment only the time zone counts.
 
+pub mod account;
 mod connect;
 mod error;
 mod execute;
@@ -20,6 +21,7 @@ mod local;
 pub mod lost;
 pub mod moment;
 pub mod mounts;
+pub mod past;
 mod paths;
 mod remote;
 mod request;
@@ -33,6 +35,7 @@ mod wire;
 #[cfg(feature = "test-support")]
 pub mod wire;
 
+pub use account::{Account, Alone};
 pub use connect::{Control, connect, connect_stored, mounted_volumes, of_mount, only_mount};
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;

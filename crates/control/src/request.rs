@@ -81,6 +81,12 @@ pub enum Request {
     SetRetention(Retain),
     /// What keeping so much would bring; what is none is as it is. Answer: [`crate::RetentionPreview`].
     PreviewRetention(Retain),
+    /// Where the space is, counted then and there. Answers: [`crate::Response::Counting`] now and then, and
+    /// [`crate::Account`].
+    Account,
+    /// Which files hold how much of the past. Answers: [`crate::Response::Counting`] now and then, batches of
+    /// [`crate::past::PastFile`], who holds most first, and [`crate::past::PastTotal`].
+    ListPast(crate::past::PastQuery),
     /// Scrubbing of a mounted volume. Answer: [`crate::scrub::ScrubStatus`].
     Scrub(ScrubAction),
 }
@@ -214,6 +220,8 @@ impl Request {
             | Request::ShowSettings
             | Request::ShowRetention
             | Request::PreviewRetention(_)
+            | Request::Account
+            | Request::ListPast(_)
             | Request::Scrub(ScrubAction::Status) => true,
             Request::MakeCheckpoint { .. }
             | Request::ChangeMode { .. }

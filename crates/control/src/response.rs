@@ -48,6 +48,14 @@ pub enum Response {
     Retention(Box<Retention>),
     /// To [`crate::Request::PreviewRetention`].
     RetentionPreview(Box<RetentionPreview>),
+    /// How far a count is.
+    Counting { done: u64, total: u64 },
+    /// To [`crate::Request::Account`].
+    Account(Box<crate::Account>),
+    /// A batch, who holds most first.
+    Past(Vec<crate::past::PastFile>),
+    /// To [`crate::Request::ListPast`], at its end.
+    PastTotal(Box<crate::past::PastTotal>),
     /// To [`crate::Request::Scrub`].
     Scrub(Box<ScrubStatus>),
     /// A batch, the first met first.
@@ -240,6 +248,9 @@ pub struct Status {
     /// What was synced and is lost to every mount, as it was found when the volume was opened: sentences.
     #[serde(default)]
     pub lost: Vec<String>,
+    /// Where the space is, as counted last.
+    #[serde(default)]
+    pub account: crate::account::Kept,
     /// Sentences worth telling.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -17,6 +17,7 @@ use silt_format::Ino;
 use silt_fs::Fs;
 use silt_fuse::Notifier;
 
+use crate::account::Keeper;
 use crate::burst::Burst;
 use crate::cleaning::{Job, Space};
 use crate::config::MountOptions;
@@ -136,6 +137,8 @@ pub struct Core {
     pub burst: Burst,
     /// Whether there is space, and what is done to get some.
     pub space: Space,
+    /// Where the space is, counted in the background.
+    pub account: Keeper,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -170,6 +173,7 @@ impl Core {
             notices: Notices::default(),
             burst: Burst::default(),
             space: Space::default(),
+            account: Keeper::default(),
         })
     }
 

@@ -203,6 +203,10 @@ impl Host for DaemonHost {
         Some(self.core.space.report().given_up)
     }
 
+    fn account(&self) -> Option<silt_control::account::Kept> {
+        self.core.account.kept()
+    }
+
     fn scrub(&self, action: &ScrubAction) -> Result<ScrubStatus, ControlError> {
         self.scrubber.act(action)
     }

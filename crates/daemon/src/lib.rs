@@ -8,6 +8,7 @@
 //! silt lscp, mkcp, ... --socket--> control threads --lock--^
 //! ```
 
+mod account;
 mod burst;
 mod changing;
 mod cleaning;

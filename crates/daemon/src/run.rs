@@ -81,6 +81,11 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let clean = move || crate::cleaning::run(&core);
         beside.push(std::thread::Builder::new().name("cleaner".into()).spawn(clean)?);
     }
+    {
+        let core = core.clone();
+        let count = move || crate::account::run(&core);
+        beside.push(std::thread::Builder::new().name("account".into()).spawn(count)?);
+    }
     let closer =
         Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
 
@@ -393,6 +398,7 @@ impl Closer {
         }
         // Who waits for space hears that there is none.
         self.core.space.stop();
+        self.core.account.stop();
         {
             let mut queue = self.core.queue.lock();
             queue.stop = true;

@@ -59,6 +59,7 @@ use cache::IndexCache;
 use error::Of;
 use life::Node;
 use reserve::Reservations;
+pub use space::Reclaimable;
 
 /// Bounds of the memory an [`Fs`] takes besides the volume's.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +91,7 @@ pub struct Fs {
     reserved: Reservations,
     /// Where the search for orphans goes on; `None` when it is over.
     orphans: Option<u64>,
+    reclaimable: Option<Reclaimable>,
 }
 
 impl Fs {
@@ -104,6 +106,7 @@ impl Fs {
             max_atimes: options.access_times,
             reserved: Reservations::default(),
             orphans: Some(0),
+            reclaimable: None,
         }
     }
 

@@ -13,7 +13,24 @@ use crate::types::StatFs;
 /// Blocks on top of those of a file that a write may take: a last block made clean.
 const SLACK: u64 = 2;
 
+/// What the cleaner can make free, as it was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reclaimable {
+    /// Blocks.
+    pub blocks: u64,
+    /// Segments that were clean then: those that became clean since are no longer among the blocks.
+    pub clean_segments: u64,
+}
+
+/// Of what can be made free, one part in so many is not promised: copies take summaries.
+const COPIES: u64 = 32;
+
 impl Fs {
+    /// Has what the cleaner can make free counted as free by [`Fs::statfs`], until the next call; none: nothing is.
+    pub fn set_reclaimable(&mut self, reclaimable: Option<Reclaimable>) {
+        self.reclaimable = reclaimable;
+    }
+
     /// Makes sure that the blocks `keys` of a file can be written: those that wait for a log
     /// already take nothing more, those promised to the file may use the promise.
     pub(crate) fn need_for(&mut self, ino: Ino, keys: Range<u64>) -> Result<()> {
@@ -40,23 +57,30 @@ impl Fs {
         Ok(i.current.blocks.range(keys.clone()).count() as u64)
     }
 
-    /// Sizes and counts. What is used and what is free adds up to the whole; free space is never
+    /// Sizes and counts. What is used and what is free adds up to the whole. Free are clean segments, and what the
+    /// cleaner can make free ([`Fs::set_reclaimable`]) as long as nobody was refused space. Clean segments are never
     /// more than the storage below the volume can still grow, and the whole shrinks with it.
     pub fn statfs(&mut self, tree: Tree) -> Result<StatFs> {
         let s = self.volume.stat().of(Ino::ROOT)?;
         let per_segment = u64::from(s.blocks_per_segment);
         let whole = s.segments.saturating_mul(per_segment).saturating_sub(s.first_data_block);
         let clean = s.clean_segments.saturating_mul(per_segment).saturating_sub(s.dirty_blocks);
-        let used = whole.saturating_sub(clean);
+        let back = self.reclaimable.filter(|_| !self.volume.is_refusing()).map_or(0, |r| {
+            let gained = s.clean_segments.saturating_sub(r.clean_segments).saturating_mul(per_segment);
+            r.blocks.saturating_sub(gained).min(whole.saturating_sub(clean))
+        });
+        let used = whole.saturating_sub(clean).saturating_sub(back);
         let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
-        let free = clean.min(backing.unwrap_or(u64::MAX));
+        // What is used already takes no more of the storage below.
+        let free = clean.min(backing.unwrap_or(u64::MAX)).saturating_add(back);
         // One segment more than is kept back is where ENOSPC begins.
         let kept_back = self.volume.kept_back() + 1;
         let kept = kept_back.saturating_mul(per_segment).saturating_add(self.kept(0));
         // The last blocks are for what a log takes besides data. While changes wait that is an estimate from above.
         let refused =
             !self.volume.has_changes() && self.volume.check_space(1 + SLACK + self.kept(0)).is_err();
-        let available = if refused { 0 } else { clean.saturating_sub(kept).min(free) };
+        let promised = clean.saturating_add(back - back / COPIES);
+        let available = if refused && back == 0 { 0 } else { promised.saturating_sub(kept).min(free) };
         let inodes = match tree {
             Tree::Live => s.inodes,
             Tree::Past(c) => self.volume.view(silt_format::Cno(c)).map_or(s.inodes, |v| v.inodes_count),

@@ -39,6 +39,9 @@ fn play(seed: u64, form: Form, turns: usize) -> (u64, u64) {
         let report = silt_verify::check(&*device, &silt_verify::Options::default());
         let errors: Vec<String> = report.errors().map(|f| format!("{f:?}")).collect();
         assert!(errors.is_empty(), "seed {seed}, turn {turn}: {errors:#?}");
+        let device: std::sync::Arc<dyn silt_device::Device> = device.clone();
+        let wrong = silt_cleaner::agree::at_rest(&device, 5000 + turn as u64 * 1000);
+        assert!(wrong.is_empty(), "seed {seed}, turn {turn}, the account: {wrong:#?}");
     }
     (target.cleaned.segments, target.cleaned.moved)
 }

@@ -4,18 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use silt_control::past::PastQuery;
 use silt_control::{
     Caller, CheckpointQuery, ControlError, Host, Kind, Moment, MountInfo, Request, Result, Retain,
     SegmentQuery, Tune, execute,
 };
 use silt_device::Device;
 use silt_engine::{OpenOptions, Volume};
+use silt_fs::Fs;
 
 use crate::paths::{CACHE, NOW, Seen};
 use crate::watched::Watched;
 
 struct Held {
-    volume: Mutex<Volume>,
+    fs: Mutex<Fs>,
     device: Arc<Watched>,
 }
 
@@ -25,11 +27,15 @@ impl Host for Held {
     }
 
     fn with_volume(&self, f: &mut dyn FnMut(&mut Volume)) {
-        f(&mut self.volume.lock());
+        f(self.fs.lock().volume_mut());
+    }
+
+    fn with_fs(&self, f: &mut dyn FnMut(&mut Fs)) {
+        f(&mut self.fs.lock());
     }
 
     fn sync(&self) -> Result<u64> {
-        Ok(self.volume.lock().checkpoint(NOW)?.0)
+        Ok(self.fs.lock().volume_mut().checkpoint(NOW)?.0)
     }
 
     fn device(&self) -> Arc<dyn Device> {
@@ -61,7 +67,8 @@ fn open(device: &Arc<Watched>, read_only: bool) -> Option<Held> {
     if !read_only {
         volume.take_over(NOW).ok()?;
     }
-    Some(Held { volume: Mutex::new(volume), device: device.clone() })
+    let fs = Fs::new(volume, &silt_fs::Options::default());
+    Some(Held { fs: Mutex::new(fs), device: device.clone() })
 }
 
 /// Every request that only looks.
@@ -78,6 +85,10 @@ pub fn look(device: &Arc<Watched>, _: &mut Seen) {
     ask(&host, Request::ListSegments(SegmentQuery { live: Some(60), ..SegmentQuery::default() }));
     ask(&host, Request::ShowRetention);
     ask(&host, Request::PreviewRetention(Retain { wish: Some("one a day for ever".into()), floor: None }));
+    ask(&host, Request::Account);
+    for below in ["", "/dir"] {
+        ask(&host, Request::ListPast(PastQuery { below: below.into(), top: Some(20) }));
+    }
     ask(&host, Request::DumpSegments { segments: (0..20).chain([u64::MAX]).collect() });
     for at in
         [Moment::Time(NOW), Moment::Time(1_700_000_020), Moment::Checkpoint(2), Moment::Checkpoint(u64::MAX)]
@@ -98,5 +109,5 @@ pub fn change(device: &Arc<Watched>, _: &mut Seen) {
     ask(&host, Request::Tune(Tune { label: Some("x".repeat(90)), uuid, ..Tune::default() }));
     ask(&host, Request::Resize { size: None });
     ask(&host, Request::Sync);
-    let _ = host.volume.lock().close(NOW + 1);
+    let _ = host.fs.lock().volume_mut().close(NOW + 1);
 }

@@ -211,7 +211,11 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
 }
 
 /// Super blocks, and the way from them to the latest super root; whether it is marked as the end.
-fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Option<(Reader<'a>, Found, bool)> {
+pub(crate) fn find_root<'a>(
+    device: &'a dyn Device,
+    options: &Options,
+    out: &Sink,
+) -> Option<(Reader<'a>, Found, bool)> {
     let size = device.len();
     let parsed = super_check::read(device, options.at.is_some());
     let usable = [&parsed.0, &parsed.1]

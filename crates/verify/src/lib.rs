@@ -3,6 +3,7 @@
 //! - [`check()`] looks at everything the format says of a volume and reports what does not hold,
 //!   each with the identifier of an invariant in [`invariants`].
 //! - [`scrub`] verifies the checksums of logs and says what is hit where one does not match.
+//! - [`holdings`] counts who holds the blocks of a volume, for tests of accounts of space.
 //! - [`Tree`] is a plain reader of files at the latest moment or at any checkpoint.
 //! - `golden`, `surgeon` and `planted` (feature `test-support`) open the golden volumes in memory and damage them.
 //!
@@ -18,6 +19,7 @@ mod error;
 mod files;
 #[cfg(any(test, feature = "test-support"))]
 pub mod golden;
+pub mod holdings;
 pub mod impact;
 mod inode;
 pub mod invariants;

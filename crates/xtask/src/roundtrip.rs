@@ -113,6 +113,11 @@ impl History {
 
     /// Silt's turn: compares with what the kernel read last, works, closes, is judged, reads again.
     fn silt(&mut self, turn: u64, ops: usize, kernel: Option<&TurnReport>) -> Result<()> {
+        if kernel.is_some() {
+            let device: Arc<dyn Device> = open(&self.image)?;
+            let wrong = silt_cleaner::agree::at_rest(&device, START + turn * 10_000);
+            self.say("the account of space after the kernel", wrong);
+        }
         if turn > 0 && self.seed.is_multiple_of(5) {
             self.grow()?;
         }
@@ -136,6 +141,8 @@ impl History {
         let device = open(&self.image)?;
         let report = silt_verify::check(&*device, &silt_verify::Options::default());
         self.say("the checker", report.errors().map(|f| format!("{f:?}")).collect());
+        let device: Arc<dyn Device> = device;
+        self.say("the account of space", silt_cleaner::agree::at_rest(&device, START + (turn + 1) * 10_000));
         drop(device);
         // Read again from the disk: what the kernel must find.
         let mut target = self.target(START + turn * 10_000 + 9_000)?;

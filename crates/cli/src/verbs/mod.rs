@@ -3,6 +3,7 @@
 pub mod chcp;
 pub mod check;
 pub mod clean;
+pub mod du;
 pub mod dumpseg;
 pub mod fsck;
 pub mod install;
@@ -39,6 +40,7 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Chcp(args) => chcp::run(&args),
         Verb::Rmcp(args) => rmcp::run(&args),
         Verb::Lssu(args) => lssu::run(&args),
+        Verb::Du(args) => du::run(&args),
         Verb::Dumpseg(args) => dumpseg::run(&args),
         Verb::Tune(args) => tune::run(&args),
         Verb::Resize(args) => resize::run(&args),

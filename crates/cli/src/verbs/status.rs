@@ -8,7 +8,7 @@ use silt_control::{
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output};
-use crate::{size, target, times};
+use crate::{size, space, target, times};
 
 /// Say what a volume is, where it is mounted, and how it is
 #[derive(clap::Args)]
@@ -147,6 +147,7 @@ fn lines(s: &Status) -> Vec<String> {
         size::show(s.free),
         size::show(s.available)
     ));
+    lines.extend(account(s));
     if let Some(host) = s.host_free.filter(|h| *h < s.free) {
         lines.push(format!("the file system that holds the image has only {} left", size::show(host)));
     }
@@ -188,6 +189,26 @@ fn lines(s: &Status) -> Vec<String> {
     }
     lines.extend(s.lost.iter().map(|n| format!("lost: {n}")));
     lines.extend(s.notes.iter().map(|n| format!("note: {n}")));
+    lines
+}
+
+/// Where the space is, or that it is being counted.
+fn account(s: &Status) -> Vec<String> {
+    let kept = &s.account;
+    let mut lines = Vec::new();
+    if let Some(a) = &kept.account {
+        lines.extend(space::table(a));
+        lines.extend(space::remarks(a));
+    }
+    match (&kept.account, &kept.problem) {
+        (_, Some(why)) => lines.push(format!("where the space is cannot be counted: {why}")),
+        (None, None) => lines.push(format!("where the space is: counting ({}% done)", kept.percent)),
+        (Some(a), None) if kept.counting => {
+            lines.push(format!("  {}, counting anew ({}% done)", space::counted(a), kept.percent));
+        }
+        (Some(a), None) if !s.mounts.is_empty() => lines.push(format!("  {}", space::counted(a))),
+        _ => {}
+    }
     lines
 }
 

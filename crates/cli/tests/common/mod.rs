@@ -1,6 +1,7 @@
 //! Running the command on volumes of its own.
 #![allow(dead_code)] // every test file uses its part
 
+pub mod account;
 pub mod disk;
 
 use std::ffi::OsStr;

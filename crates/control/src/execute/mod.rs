@@ -4,9 +4,11 @@
 //! Long answers go out in batches. The volume's lock is held for one batch at a time and never
 //! while a batch goes out, so a slow reader of a list holds nobody up.
 
+mod account;
 pub(crate) mod checkpoints;
 mod clean;
 mod dump;
+mod past;
 mod retain;
 mod segments;
 pub(crate) mod settings;
@@ -59,6 +61,8 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
         Request::ShowRetention => retain::show(host, out),
         Request::SetRetention(retain) => retain::set(host, &retain, out),
         Request::PreviewRetention(retain) => retain::preview(host, &retain, out),
+        Request::Account => account::account(host, out),
+        Request::ListPast(query) => past::past(host, &query, out),
         Request::Scrub(action) => {
             let status = host.scrub(&action)?.within_an_answer();
             out(Response::Scrub(Box::new(status)))
@@ -72,7 +76,7 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
     }
 }
 
-/// Looking: root, who mounted, and others if they were let in. Changing: root and who mounted. An
+/// Looking: root, who mounted, and others if they were let in, but for what names files in any directory. Changing: root and who mounted. An
 /// unmounted volume is opened with the caller's own rights, which are enough of a rule.
 fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
     let Some(mount) = host.mounted() else { return Ok(()) };
@@ -81,6 +85,10 @@ fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
     }
     if !mount.allow_other {
         return Err(crate::socket::for_another());
+    }
+    if matches!(request, Request::ListPast(_)) {
+        let message = "only root and who mounted the volume may see the names of all files";
+        return Err(ControlError::new(Kind::NotPermitted, message));
     }
     if request.only_looks() {
         return Ok(());

@@ -10,7 +10,8 @@ use crate::Result;
 use crate::host::{Host, with};
 use crate::response::{Response, Status};
 
-/// Everything here is known without a long pass over the volume.
+/// Everything here is known without a long pass over a mounted volume, which keeps its account in the background; of
+/// another one it is counted.
 pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
     let mount = host.mounted();
     let host_free = host.device().backing_free();
@@ -28,7 +29,8 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
         let segment = block.saturating_mul(u64::from(s.blocks_per_segment));
         let size = segment.saturating_mul(s.segments);
         let free = segment.saturating_mul(s.clean_segments);
-        let kept = segment.saturating_mul(s.reserved_segments);
+        // As df has it: one segment more is where ENOSPC begins.
+        let kept = segment.saturating_mul(v.kept_back().saturating_add(1));
         let live = block.saturating_mul(blocks);
         Ok(Status {
             volume: host.volume().to_owned(),
@@ -67,6 +69,7 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
             damaged: 0,
             set_aside: Vec::new(),
             lost: Vec::new(),
+            account: crate::account::Kept::default(),
             notes: Vec::new(),
         })
     })??;
@@ -76,6 +79,7 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
     status.set_aside = aside;
     status.notes.extend(told);
     status.notes.extend(super::retain::effective(host).problem);
+    status.account = super::account::kept(host);
     status.damaged = host.damage().0.len() as u64;
     if let Some(m) = mount {
         status.mounts = m.mounts;
