@@ -21,6 +21,7 @@ mod moments;
 mod past;
 mod policy;
 mod run;
+pub mod shrink;
 
 pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
 pub use account::{Account, Counting, account};

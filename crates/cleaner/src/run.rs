@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use silt_engine::clean::{Cleaned, Cleaning, Salvage, Usage};
@@ -42,7 +43,9 @@ pub struct Options {
     pub until: Option<u64>,
     /// Segments with fewer blocks to gain are left.
     pub least: u64,
-    /// Segments that are never taken.
+    /// Segments that may be taken.
+    pub range: Range<u64>,
+    /// Segments of those that are never taken.
     pub aside: BTreeSet<u64>,
     pub limits: Limits,
     /// Seconds since 1970.
@@ -57,6 +60,7 @@ impl Default for Options {
             moments: Arc::default(),
             until: None,
             least: 1,
+            range: 0..u64::MAX,
             aside: BTreeSet::new(),
             limits: Limits { moves: 4096, segments: 64, salvage: Salvage::No },
             now: 0,
@@ -194,7 +198,7 @@ pub fn pass(
     })??;
     let usage = count(mover, keep)?;
     let least = options.least.max(1);
-    let mut all = mover.with(|v| candidates(v, &usage, 0..u64::MAX, least))??;
+    let mut all = mover.with(|v| candidates(v, &usage, options.range.clone(), least))??;
     all.retain(|c| !options.aside.contains(&c.segment.0));
     Candidate::sort(&mut all, options.policy, options.now, size);
     let total = all.len() as u64;

@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
-    chcp, check, clean, du, dumpseg, fsck, install, lab, lscp, lssu, mkcp, mkfs, mount, repair, rescue,
-    resize, retain, rmcp, scrub, status, sync, tune, umount,
+    chcp, check, clean, du, dumpseg, fsck, install, lab, lscp, lssu, map, mkcp, mkfs, mount, repair, rescue,
+    resize, retain, rmcp, scrub, status, sync, trim, tune, umount,
 };
 
 /// A file system that keeps every moment, on the NILFS2 format, in user space.
@@ -31,9 +31,11 @@ pub enum Verb {
     Lssu(lssu::Args),
     Du(du::Args),
     Dumpseg(dumpseg::Args),
+    Map(map::Args),
     Tune(tune::Args),
     Resize(resize::Args),
     Clean(clean::Args),
+    Trim(trim::Args),
     Retain(retain::Args),
     Check(check::Args),
     Scrub(scrub::Args),

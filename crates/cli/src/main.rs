@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod names;
 mod output;
+mod picture;
 mod progress;
 mod signatures;
 mod size;

@@ -30,6 +30,12 @@ impl Output {
         writeln!(self.to, "{}", printable(&text.to_string())).map_err(failed)
     }
 
+    /// Text as it is, for what commands a terminal on purpose: nothing in it may come from others.
+    pub fn raw(&mut self, text: &str) -> Result<()> {
+        self.head()?;
+        self.to.write_all(text.as_bytes()).map_err(failed)
+    }
+
     fn head(&mut self) -> Result<()> {
         match self.header.take() {
             Some(header) => writeln!(self.to, "{header}").map_err(failed),

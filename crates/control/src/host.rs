@@ -11,6 +11,7 @@ use silt_engine::clean::{Cleaned, Cleaning};
 use silt_format::Ino;
 use silt_fs::Fs;
 
+use crate::response::Discarding;
 use crate::retention::Given;
 use crate::scrub::{ScrubAction, ScrubStatus};
 use crate::{ControlError, Damage, GivenUp, Kind, MomentMount, MountPoint, Result, UnmountWhat};
@@ -71,6 +72,16 @@ pub trait Host {
             .hint("make the partition or device longer first"))
     }
 
+    /// Whether it is an image file, which can be cut off.
+    fn is_image(&self) -> bool {
+        false
+    }
+
+    /// Cuts the image file off at `size` bytes. Takes no lock: it may be called within [`Host::with_volume`].
+    fn shrink_device(&self, _size: u64) -> silt_device::Result<()> {
+        Ok(())
+    }
+
     /// How it is mounted; none for a volume opened for this request alone.
     fn mounted(&self) -> Option<MountInfo>;
 
@@ -126,6 +137,14 @@ pub trait Host {
     fn cleaning(&self) -> (Vec<u64>, Vec<String>) {
         (Vec::new(), Vec::new())
     }
+
+    /// Whether segments are discarded by themselves, and how many bytes were since it was mounted.
+    fn discarding(&self) -> Discarding {
+        Discarding::default()
+    }
+
+    /// Hears that so many bytes were discarded for somebody.
+    fn discarded(&self, _bytes: u64) {}
 
     /// What was said about retention when it was mounted.
     fn retention_given(&self) -> Given {

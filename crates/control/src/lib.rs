@@ -47,8 +47,9 @@ pub use request::{
     CheckpointQuery, Clean, Least, MomentMount, Request, Retain, SegmentQuery, Tune, UnmountWhat,
 };
 pub use response::{
-    Checkpoint, CleanProgress, CleanReport, Damage, DumpItem, LatestLog, MountPoint, Removed, Resized,
-    Response, Segment, SetAside, Settings, Status,
+    Checkpoint, CleanProgress, CleanReport, Damage, Discarding, DumpItem, LatestLog, MapHead, MapSegment,
+    MountPoint, Progress, Removed, Resized, Response, Segment, SegmentState, SetAside, Settings, Status,
+    TrimReport,
 };
 pub use retention::{GivenUp, Retention, RetentionPreview};
 pub use serve::serve;

@@ -179,6 +179,14 @@ impl Host for Opened<'_> {
         Ok(self.file.grow(size)?)
     }
 
+    fn is_image(&self) -> bool {
+        !self.file.is_block_device()
+    }
+
+    fn shrink_device(&self, size: u64) -> silt_device::Result<()> {
+        self.file.shrink(size)
+    }
+
     fn mounted(&self) -> Option<MountInfo> {
         None
     }

@@ -43,6 +43,8 @@ pub enum Request {
     },
     /// Answers: batches of [`crate::Segment`].
     ListSegments(SegmentQuery),
+    /// What lies in each segment, and who needs it. Answers: [`crate::MapHead`], then batches of [`crate::MapSegment`].
+    Map,
     /// What the logs of segments hold. Answers: batches of [`crate::DumpItem`].
     DumpSegments {
         /// At most [`MAX_LIST`].
@@ -56,7 +58,8 @@ pub enum Request {
     ShowSettings,
     /// Changes settings. Answer: [`crate::Settings`] as they are then.
     Tune(Tune),
-    /// Grows the volume to `size` bytes, or to the device's end. Answer: [`crate::Resized`].
+    /// Makes the volume `size` bytes large, and the image it lies in; without a size it grows to the device's end.
+    /// Answers: [`crate::response::Progress`] in segments while it becomes smaller, and at the end [`crate::Resized`].
     Resize {
         /// Bytes.
         size: Option<u64>,
@@ -75,6 +78,12 @@ pub enum Request {
     /// Empties segments until nothing is left that is worth it. Answers: [`crate::CleanProgress`] now and then, and at
     /// the end [`crate::CleanReport`].
     Clean(Clean),
+    /// Discards the segments that may be written. Answers: [`crate::response::Progress`] in bytes, and at the end
+    /// [`crate::TrimReport`].
+    Trim {
+        /// Bytes: shorter runs of such segments stay.
+        minimum: u64,
+    },
     /// What is kept of the past. Answer: [`crate::Retention`].
     ShowRetention,
     /// Sets what is kept. Answer: [`crate::Retention`].
@@ -213,6 +222,7 @@ impl Request {
             | Request::ListDamage
             | Request::ListCheckpoints(_)
             | Request::ListSegments(_)
+            | Request::Map
             | Request::DumpSegments { .. }
             | Request::Sync
             | Request::LatestLog
@@ -231,6 +241,7 @@ impl Request {
             | Request::MountMoment(_)
             | Request::Unmount(_)
             | Request::Clean(_)
+            | Request::Trim { .. }
             | Request::SetRetention(_)
             | Request::Scrub(_) => false,
         }
@@ -246,6 +257,7 @@ impl Request {
                 | Request::Tune(_)
                 | Request::Resize { .. }
                 | Request::Clean(_)
+                | Request::Trim { .. }
                 | Request::SetRetention(_)
         )
     }

@@ -30,6 +30,10 @@ pub enum Response {
     Removed(Removed),
     /// A batch, ascending.
     Segments(Vec<Segment>),
+    /// To [`crate::Request::Map`], first.
+    Map(MapHead),
+    /// A batch, ascending.
+    MapSegments(Vec<MapSegment>),
     /// A batch of a dump.
     Dump(Vec<DumpItem>),
     /// To ShowSettings and Tune.
@@ -44,6 +48,10 @@ pub enum Response {
     CleanProgress(CleanProgress),
     /// To [`crate::Request::Clean`].
     Cleaned(Box<CleanReport>),
+    /// How far a request is that says so.
+    Progress(Progress),
+    /// To [`crate::Request::Trim`].
+    Trimmed(TrimReport),
     /// To [`crate::Request::ShowRetention`] and SetRetention.
     Retention(Box<Retention>),
     /// To [`crate::Request::PreviewRetention`].
@@ -145,6 +153,50 @@ pub struct Segment {
     /// Not to be reclaimed now, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
+}
+
+/// What a map is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapHead {
+    pub segments: u64,
+    pub block_size: u32,
+    pub blocks_per_segment: u32,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// Blocks of the DAT that cannot be read: what they tell of is not counted.
+    pub uncounted: u64,
+}
+
+/// What a segment is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SegmentState {
+    /// Nothing that anybody needs is in it.
+    #[default]
+    Free,
+    /// Logs lie in it.
+    Used,
+    /// The log is being written there, or will be next.
+    Current,
+    /// Marked bad.
+    Bad,
+}
+
+/// What lies in a segment, in blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapSegment {
+    pub number: u64,
+    pub state: SegmentState,
+    /// When it was written last, in seconds since 1970; 0 if it is free.
+    pub modified: u64,
+    /// Needed by the files as they are, the tables of the volume included.
+    pub live: u32,
+    /// Needed by nothing but snapshots and moments that are mounted.
+    pub snapshots: u32,
+    /// Needed by nothing but plain checkpoints that are kept.
+    pub past: u32,
+    /// Written, and needed by nobody.
+    pub dead: u32,
 }
 
 /// One line of a dump of segments; lines of what is inside follow that of the whole.
@@ -251,6 +303,9 @@ pub struct Status {
     /// Where the space is, as counted last.
     #[serde(default)]
     pub account: crate::account::Kept,
+    /// What becomes of the bytes of clean segments.
+    #[serde(default)]
+    pub discard: Discarding,
     /// Sentences worth telling.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -367,6 +422,39 @@ pub struct SetAside {
     pub why: String,
 }
 
+/// How far something is; what is counted, the request says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    pub done: u64,
+    pub total: u64,
+}
+
+/// What a trim did, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrimReport {
+    /// Clean segments that the device was told of.
+    pub discarded: u64,
+    /// Clean segments in runs shorter than asked for.
+    pub too_small: u64,
+    /// Clean segments that may not be written yet, because somebody reads there or that they are clean is not durable.
+    pub held: u64,
+    /// Of a segment.
+    pub segment_size: u64,
+}
+
+/// What becomes of the bytes of clean segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discarding {
+    /// What holds the volume can discard, as far as is known.
+    pub possible: bool,
+    /// Segments are discarded by themselves; none: the volume is not mounted.
+    pub on: Option<bool>,
+    /// Bytes discarded since it was mounted.
+    pub discarded: u64,
+    /// Bytes that wait to be discarded.
+    pub waiting: u64,
+}
+
 /// What a resize did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resized {
@@ -374,4 +462,7 @@ pub struct Resized {
     pub segments: u64,
     /// Bytes of the volume.
     pub size: u64,
+    /// Moments that had no room any more.
+    #[serde(default)]
+    pub moments_gone: u64,
 }

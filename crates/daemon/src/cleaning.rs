@@ -400,6 +400,7 @@ impl Writer {
                 let made = match begun {
                     Ok(done) => {
                         let made = self.finish(true).and_then(|()| self.make_durable());
+                        let made = made.and_then(|()| self.make_reachable());
                         made.and_then(|()| self.release_freed()).map(|()| done).map_err(failed)
                     }
                     Err(e) => Err(e),

@@ -59,6 +59,8 @@ pub struct MountOptions {
     pub io_uring: bool,
     /// Segments are emptied when few are clean (`nogc` turns it off).
     pub gc: bool,
+    /// Segments that were freed are discarded (`discard`, `nodiscard`); `None`: those of image files are.
+    pub discard: Option<bool>,
     /// What is kept of the past (`retain=`, `keep=`, `pp=`), where that is said here.
     pub retention: Given,
     /// A super block to be used in place of those of the volume, which is then only read.
@@ -89,6 +91,7 @@ impl Default for MountOptions {
             verify: false,
             io_uring: false,
             gc: true,
+            discard: None,
             retention: Given::default(),
             super_block: None,
         }

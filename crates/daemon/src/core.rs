@@ -22,6 +22,7 @@ use crate::burst::Burst;
 use crate::cleaning::{Job, Space};
 use crate::config::MountOptions;
 use crate::damage::{DamageLog, Met};
+use crate::discarder::Discarder;
 use crate::notices::{Notice, Notices};
 
 /// What a caller wants durable.
@@ -139,6 +140,8 @@ pub struct Core {
     pub space: Space,
     /// Where the space is, counted in the background.
     pub account: Keeper,
+    /// What gives clean segments back to the device.
+    pub discarder: Discarder,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -174,6 +177,7 @@ impl Core {
             burst: Burst::default(),
             space: Space::default(),
             account: Keeper::default(),
+            discarder: Discarder::default(),
         })
     }
 

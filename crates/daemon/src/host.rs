@@ -8,7 +8,8 @@ use silt_cleaner::{Mover as _, Outcome};
 use silt_control::retention::{DIR, FILE, Given};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
-    Caller, ControlError, Damage, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint, UnmountWhat,
+    Caller, ControlError, Damage, Discarding, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint,
+    UnmountWhat,
 };
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
@@ -117,6 +118,14 @@ impl Host for DaemonHost {
         Ok(())
     }
 
+    fn is_image(&self) -> bool {
+        !self.device.is_block_device()
+    }
+
+    fn shrink_device(&self, size: u64) -> silt_device::Result<()> {
+        self.device.shrink(size)
+    }
+
     fn mounted(&self) -> Option<MountInfo> {
         let read_only = self.core.options.read_only || self.core.options.moment.is_some();
         let mut mounts = vec![MountPoint {
@@ -176,6 +185,14 @@ impl Host for DaemonHost {
         }
         notes.extend(crate::given_up::sentence(&report.given_up, now_secs()));
         (report.aside.into_keys().collect(), notes)
+    }
+
+    fn discarding(&self) -> Discarding {
+        self.core.discarder.report()
+    }
+
+    fn discarded(&self, bytes: u64) {
+        self.core.discarder.count(bytes);
     }
 
     fn with_fs(&self, f: &mut dyn FnMut(&mut Fs)) {

@@ -16,6 +16,7 @@ mod config;
 mod convert;
 mod core;
 mod damage;
+mod discarder;
 mod error;
 mod fixing;
 mod freed;

@@ -38,6 +38,9 @@ const ORPHANS: usize = 512;
 /// Time between checkpoints where neither mount nor volume says otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// Intervals that a clean segment waits at least before it is discarded.
+const PERIOD: u32 = 6;
+
 /// Mounts and serves until unmounted. `ready` is called when the mount answers.
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let options = config.options.clone();
@@ -85,6 +88,15 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let core = core.clone();
         let count = move || crate::account::run(&core);
         beside.push(std::thread::Builder::new().name("account".into()).spawn(count)?);
+    }
+    if crate::discarder::is_wanted(&options, &device) && !core.fs.lock().volume().is_read_only() {
+        // What a device has clean was said to it, or is no business of this mount; an image may have been copied.
+        if let Err(e) = core.fs.lock().volume_mut().remember_unwanted(!device.is_block_device()) {
+            tracing::warn!("what may be discarded cannot be told: {e}");
+        }
+        let (core, period) = (core.clone(), PERIOD * interval);
+        let discard = move || crate::discarder::run(&core, period);
+        beside.push(std::thread::Builder::new().name("discarder".into()).spawn(discard)?);
     }
     let closer =
         Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
@@ -409,6 +421,7 @@ impl Closer {
             let _ = writer.join();
         }
         let stalled = self.core.stalled.load(Ordering::Relaxed);
+        crate::discarder::end(&self.core);
         let mut fs = self.core.fs.lock();
         // Nobody holds files any more: those without a name can go.
         if let Err(e) = fs.forget_all() {

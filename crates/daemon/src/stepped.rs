@@ -95,6 +95,39 @@ impl Stepped {
         silt_cleaner::pass(&inline, options, |_| true)
     }
 
+    /// What waits is discarded, without a rest. `all`: also what was clean before.
+    pub fn discard(&mut self, all: bool) -> silt_engine::Result<()> {
+        if all {
+            self.core.fs.lock().volume_mut().remember_unwanted(true)?;
+        }
+        self.core.fs.lock().volume_mut().ripen();
+        while crate::discarder::some(&self.core)? {}
+        Ok(())
+    }
+
+    /// Makes the volume smaller, with as much of the past in it as has room; whether it could be.
+    pub fn shrink(&mut self, size: u64, now: u64) -> silt_engine::Result<bool> {
+        use silt_cleaner::shrink::{Stopped, confine, empty, fit};
+        let inline = Inline { core: &self.core, writer: RefCell::new(&mut self.writer) };
+        let (everything, nothing) = (silt_retention::Wish::everything(), silt_retention::Wish::nothing());
+        let Ok(fit) = fit(&inline, size, (&everything, &nothing), now, 0)? else { return Ok(false) };
+        let emptied = empty(&inline, &fit, |_| true);
+        let done = match emptied {
+            Ok(_) => match inline.with(|v| v.shrink(size, now))? {
+                // Something is there that could not be told.
+                Err(Error::Invalid(_)) => Ok(false),
+                done => done.map(|_| true),
+            },
+            Err(Stopped::Failed(e)) => Err(e),
+            Err(_) => Ok(false),
+        };
+        let failed = self.core.fs.lock().volume().failure().is_some();
+        if !failed {
+            confine(&inline, None)?;
+        }
+        done
+    }
+
     /// What it does by the clock: a checkpoint of all that waits.
     pub fn write_back(&mut self) {
         self.writer.serve(Vec::new(), true);

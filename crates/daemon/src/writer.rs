@@ -231,11 +231,7 @@ impl Writer {
             self.data_sync(data)?
         }
         self.make_durable()?;
-        // Where logs were moved, only this makes them reachable.
-        self.core.fs.lock().volume_mut().settle((self.clock)()).map_err(|e| {
-            tracing::error!("{e}");
-            errno(&e)
-        })?;
+        self.make_reachable()?;
         self.release_freed()?;
         self.core.space.look(self.core.fs.lock().volume());
         self.update_super_block();
@@ -243,6 +239,14 @@ impl Writer {
             self.tell_damage();
         }
         Ok(())
+    }
+
+    /// Where logs were moved, only this makes them reachable.
+    pub(crate) fn make_reachable(&mut self) -> Result<(), i32> {
+        self.core.fs.lock().volume_mut().settle((self.clock)()).map_err(|e| {
+            tracing::error!("{e}");
+            errno(&e)
+        })
     }
 
     /// Brings what was written to the medium.

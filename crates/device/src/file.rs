@@ -147,6 +147,21 @@ impl FileDevice {
         self.set_size(size)
     }
 
+    /// Cuts an image off at `size` bytes. Errors: a block device, a `size` above the present one.
+    pub fn shrink(&self, size: u64) -> Result<()> {
+        if self.capabilities.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let unfit = |why| Error::of_path(&self.path, io::Error::new(io::ErrorKind::InvalidInput, why));
+        if self.kind == Kind::Block {
+            return Err(unfit("a block device cannot be cut off"));
+        }
+        if size > self.refresh_len()? {
+            return Err(unfit("the image is shorter than that"));
+        }
+        self.set_size(size)
+    }
+
     /// Sets the size of an image, whatever it was.
     pub(crate) fn set_size(&self, size: u64) -> Result<()> {
         retry_on_intr(|| rustix::fs::ftruncate(&self.main, size))

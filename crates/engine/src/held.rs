@@ -15,6 +15,8 @@ use std::sync::Arc;
 use rangemap::RangeSet;
 use silt_format::SegNr;
 
+use crate::discard::Unwanted;
+
 /// Keeps segments from being written that are freed while it exists. For whoever reads from the device what was
 /// looked up before, without the lock.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +42,12 @@ pub struct Held {
     read: VecDeque<Batch>,
     all: RangeSet<u64>,
     len: u64,
+    /// Segments that are being discarded: no log goes there meanwhile.
+    discarding: u64,
+    /// No discard is to begin any more.
+    pub(crate) ends: bool,
+    /// Remembers what may be written, for discarding.
+    pub(crate) unwanted: Option<Unwanted>,
 }
 
 impl Held {
@@ -51,6 +59,11 @@ impl Held {
     /// The range of held segments around this one.
     pub fn get(&self, segment: u64) -> Option<&Range<u64>> {
         self.all.get(&segment)
+    }
+
+    /// The first range of held segments that ends behind this one.
+    pub(crate) fn from(&self, segment: u64) -> Option<Range<u64>> {
+        self.all.overlapping(segment..u64::MAX).next().cloned()
     }
 
     /// Segments held.
@@ -85,11 +98,33 @@ impl Held {
         {
             for s in &batch.segments {
                 self.all.remove(s.0..s.0 + 1);
+                if let Some(u) = &mut self.unwanted {
+                    u.add(s.0);
+                }
             }
             self.len -= batch.segments.len() as u64;
             self.read.pop_front();
         }
         before - self.len
+    }
+
+    /// Holds clean segments that are held by nobody, while they are discarded.
+    pub(crate) fn hold_for_discard(&mut self, segments: Range<u64>) {
+        let n = segments.end - segments.start;
+        (self.len, self.discarding) = (self.len + n, self.discarding + n);
+        self.all.insert(segments);
+    }
+
+    /// They may be written again.
+    pub(crate) fn discarded(&mut self, segments: Range<u64>) {
+        let n = segments.end - segments.start;
+        (self.len, self.discarding) = (self.len - n, self.discarding - n);
+        self.all.remove(segments);
+    }
+
+    /// Whether segments are being discarded.
+    pub(crate) fn is_discarding(&self) -> bool {
+        self.discarding > 0
     }
 }
 

@@ -23,7 +23,7 @@ const FIXED: u64 = 24;
 /// Blocks that a change of names or attributes takes at most.
 const CHANGE: u64 = 24;
 /// Segments between the floor and what is kept back, at least.
-const BETWEEN: u64 = 3;
+pub(crate) const BETWEEN: u64 = 3;
 
 /// Segments that one cleaning frees at most, for the estimate of what they change.
 const MOST_FREED: u64 = 64;
@@ -126,7 +126,7 @@ impl Volume {
     }
 
     /// Segments with which the cleaner can empty one, whatever is in it.
-    fn floor(&self) -> u64 {
+    pub(crate) fn floor(&self) -> u64 {
         let size = u64::from(self.store.geometry.blocks_per_segment);
         let dat = self.in_blocks(self.dat.file.map.blocks);
         self.segments_for(size + size.min(dat) + FIXED + CHANGE)

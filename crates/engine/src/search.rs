@@ -146,7 +146,7 @@ pub(crate) fn search_behind(
             // Behind a torn log only what begins anew can be whole, and a checkpoint only if none
             // is missing before it: the device may have written later logs and not earlier ones.
             let begins = !missed || h.has(summary::LOGBGN);
-            latest.is_none() || (begins && (!h.has(summary::SR) || h.cno.get() == cno))
+            h.leads_on(g) && (latest.is_none() || (begins && (!h.has(summary::SR) || h.cno.get() == cno)))
         });
         if let Some(h) = log {
             missed = false;

@@ -12,6 +12,7 @@ use silt_format::{Geometry, Ino, SegNr};
 use crate::dat::Dat;
 use crate::meta::MetaFile;
 use crate::store::Store;
+use crate::virt::Change;
 use crate::{At, Error, Result};
 
 /// Blocks that are read when a volume is opened for writing, to count: 16,000 segments at 4 KiB.
@@ -47,6 +48,10 @@ pub struct SuFile {
     /// Segments known not to be clean: the search for a clean one goes over them at once. As many
     /// ranges as clean segments lie between them.
     busy: RangeSet<u64>,
+    /// Segments from this one on are not handed out.
+    limit: Option<u64>,
+    /// Clean ones among those.
+    beyond: u64,
 }
 
 impl SuFile {
@@ -65,13 +70,14 @@ impl SuFile {
                 format!("{} clean and {} dirty of {n} segments", header.ncleansegs, header.ndirtysegs),
             ));
         }
-        Ok(SuFile { file, header, busy: RangeSet::new() })
+        Ok(SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0 })
     }
 
     /// From its inode alone, where the header cannot be read: its counters are zero.
     pub fn bare(raw: RawInode) -> Self {
         let header = SuHeader { ncleansegs: 0.into(), ndirtysegs: 0.into(), last_alloc: 0.into() };
-        SuFile { file: MetaFile::new(Ino::SUFILE, raw), header, busy: RangeSet::new() }
+        let file = MetaFile::new(Ino::SUFILE, raw);
+        SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0 }
     }
 
     /// Holds the counters against the entries, where that takes a moment only ([`AUDITED`] blocks). Segments of
@@ -153,6 +159,47 @@ impl SuFile {
         self.header.ncleansegs.get()
     }
 
+    /// Clean segments that are not handed out, because they lie behind the limit.
+    pub fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
+    /// Has no segment from `limit` on handed out; `None`: all may be again.
+    pub fn confine(&mut self, store: &Store, dat: &Dat, limit: Option<u64>) -> Result<()> {
+        let runs = limit.map(|l| self.clean_runs(store, dat, l..store.geometry.nsegments)).transpose()?;
+        self.beyond = runs.iter().flatten().map(|r| r.end - r.start).sum();
+        self.limit = limit;
+        Ok(())
+    }
+
+    /// Cuts segments off behind so many, all of which must be clean (spec section 15). The volume's number of segments
+    /// is still that of before.
+    pub fn cut(&mut self, change: &mut Change<'_>, nsegments: u64) -> Result<()> {
+        let g = change.store.geometry;
+        let runs = self.clean_runs(change.store, change.dat, nsegments..g.nsegments)?;
+        let clean: u64 = runs.iter().map(|r| r.end - r.start).sum();
+        if clean != g.nsegments.saturating_sub(nsegments) {
+            return Err(Error::Invalid("a segment behind the new end is in use".into()));
+        }
+        let last = su::place(&g, SegNr(nsegments.saturating_sub(1))).0;
+        // In the block that stays nothing is left of them.
+        for s in nsegments..segments_in(&g, last).end {
+            self.clear_slot(change.store, change.dat, SegNr(s))?;
+        }
+        let end = self.file.last_block(change.store, change.dat)?.unwrap_or(0);
+        for block in last + 1..=end.min(su::place(&g, SegNr(g.nsegments)).0) {
+            self.file.data.remove(&block);
+            change.unmap(&mut self.file.map, block)?;
+        }
+        self.header.ncleansegs = self.clean().saturating_sub(clean).into();
+        if self.header.last_alloc.get() >= nsegments {
+            self.header.last_alloc = nsegments.saturating_sub(1).into();
+        }
+        self.busy.remove(nsegments..u64::MAX);
+        (self.limit, self.beyond) = (None, 0);
+        self.store_header(change.store, change.dat)
+    }
+
     /// Segments in use.
     pub fn dirty(&self) -> u64 {
         self.header.ndirtysegs.get()
@@ -168,6 +215,36 @@ impl SuFile {
             Some(b) => SuEntry::read(&b, byte).at(|| format!("sufile block {block}")),
             None => Ok(SuEntry::CLEAN),
         }
+    }
+
+    /// Runs of clean segments of a range, ascending; those of blocks that make no sense count as in use.
+    pub fn clean_runs(&self, store: &Store, dat: &Dat, range: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let g = &store.geometry;
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut add = |s: u64| match runs.last_mut() {
+            Some(run) if run.end == s => run.end += 1,
+            _ => runs.push(s..s + 1),
+        };
+        let (mut at, end) = (range.start, range.end.min(g.nsegments));
+        while at < end {
+            let (block, _) = su::place(g, SegNr(at));
+            let here = segments_in(g, block);
+            let part = at..here.end.clamp(at + 1, end);
+            at = part.end;
+            match self.file.block(store, dat, block)? {
+                None => part.filter(|s| !self.busy.contains(s)).for_each(&mut add),
+                Some(b) if count(g, &b, here).is_some() => {
+                    for s in part.filter(|s| !self.busy.contains(s)) {
+                        let e = SuEntry::read(&b, su::place(g, SegNr(s)).1);
+                        if e.at(|| format!("sufile block {block}"))?.is_clean() {
+                            add(s);
+                        }
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(runs)
     }
 
     /// Changes a segment's entry and the counters with it; its block is part of the next log.
@@ -190,6 +267,9 @@ impl SuFile {
         };
         self.header.ncleansegs = count(self.clean(), before.is_clean(), after.is_clean()).into();
         self.header.ndirtysegs = count(self.dirty(), before.is_dirty(), after.is_dirty()).into();
+        if self.limit.is_some_and(|limit| segment.0 >= limit) {
+            self.beyond = count(self.beyond, before.is_clean(), after.is_clean());
+        }
         if after.is_clean() {
             self.busy.remove(segment.0..segment.0 + 1);
         }
@@ -205,7 +285,7 @@ impl SuFile {
     /// Finds a clean segment by cyclic first fit and marks it in use (spec 11.4).
     pub fn allocate(&mut self, store: &mut Store, dat: &Dat) -> Result<SegNr> {
         store.held.release();
-        let n = store.geometry.nsegments;
+        let n = self.limit.unwrap_or(u64::MAX).min(store.geometry.nsegments);
         let start = self.header.last_alloc.get().wrapping_add(1);
         let start = if start >= n { 0 } else { start };
         let found = match self.find_clean(store, dat, start..n)? {
@@ -220,6 +300,9 @@ impl SuFile {
         self.busy.insert(segment.0..segment.0 + 1);
         self.header.last_alloc = segment.0.into();
         self.store_header(store, dat)?;
+        if let Some(u) = &mut store.held.unwanted {
+            u.taken(segment.0);
+        }
         let blocks = store.geometry.segment_start(segment).0..store.geometry.segment_end(segment).0;
         store.forget_physical(blocks);
         Ok(segment)

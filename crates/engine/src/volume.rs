@@ -371,7 +371,8 @@ impl Volume {
             supers::set_cursor(b, last, free);
             b.state = (state | (b.state.get() & STATE_ERROR)).into();
         });
-        self.write_supers(&writes)
+        self.write_supers(&writes)?;
+        self.write_where_cut()
     }
 
     pub(crate) fn write_supers(&mut self, writes: &[SuperWrite]) -> Result<()> {
@@ -425,7 +426,8 @@ impl Volume {
 
     /// Clean segments that may be written now.
     pub fn available_segments(&self) -> u64 {
-        self.sufile.clean().saturating_sub(self.store.held.len())
+        // Those behind a limit may be held besides: then there are more than this says.
+        self.sufile.clean().saturating_sub(self.store.held.len().saturating_add(self.sufile.beyond()))
     }
 
     /// Changes whenever something was taken away, so that there may be more to reclaim than before.

@@ -22,5 +22,5 @@ mod types;
 
 pub use checksum::{Crc, crc32};
 pub use error::{Error, Incompatible, Result};
-pub use geometry::Geometry;
+pub use geometry::{Geometry, reserved_segments};
 pub use types::{BlockNr, Cno, Ino, LogSeq, SegNr, VBlockNr};

@@ -76,10 +76,13 @@ impl Header {
         if h.summary_blocks(g) >= h.nblocks.get() {
             return Err(Error::corrupt(WHAT, "summary fills the whole log"));
         }
-        if g.segment_of(BlockNr(h.next.get())).0 >= g.nsegments {
-            return Err(Error::corrupt(WHAT, format!("next segment at block {}", h.next)));
-        }
         Ok(h)
+    }
+
+    /// Whether the next segment that it names is one of the volume's. Of an old log it need not be: that segment may have
+    /// been cut off since (spec section 15). Who follows logs asks first.
+    pub fn leads_on(&self, g: &Geometry) -> bool {
+        g.segment_of(BlockNr(self.next.get())).0 < g.nsegments
     }
 
     /// Blocks the summary takes.

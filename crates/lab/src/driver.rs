@@ -310,6 +310,20 @@ impl Player {
                 self.written(number);
                 (Promise::Nothing, true)
             }
+            Step::Shrink(bytes) => {
+                self.shrink(*bytes, now)?;
+                self.written(number);
+                (Promise::Nothing, true)
+            }
+            Step::Discard => {
+                if self.target.fs.volume().failure().is_none() {
+                    self.swap();
+                    let done = self.writer.discard(true);
+                    self.swap();
+                    done.during("discarding")?;
+                }
+                (Promise::Nothing, true)
+            }
             Step::Full(full) => {
                 self.disk.inner().set_full(*full);
                 (Promise::Nothing, true)
@@ -336,6 +350,25 @@ impl Player {
             // A log that could not be written is tried again by whoever comes next.
             Ok(_) | Err(Error::NoSpace | Error::Stale | Error::Failed(_)) => Ok(()),
             Err(e) => Err(Failure(e.to_string())),
+        }
+    }
+
+    /// Makes the volume smaller where it can be.
+    fn shrink(&mut self, bytes: u64, now: u64) -> Result<()> {
+        use silt_engine::Error;
+        let volume = self.target.fs.volume();
+        if volume.is_constructing()
+            || volume.failure().is_some()
+            || bytes >= volume.super_block().dev_size.get()
+        {
+            return Ok(());
+        }
+        self.swap();
+        let done = self.writer.shrink(bytes, now);
+        self.swap();
+        match done {
+            Ok(_) | Err(Error::NoSpace | Error::Stale | Error::Constructing) => Ok(()),
+            Err(e) => Err(Failure(e.to_string()).at("shrinking")),
         }
     }
 

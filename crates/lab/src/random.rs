@@ -30,10 +30,14 @@ pub enum Kind {
     Data,
     /// A small volume, written over again and again, with checkpoints deleted, snapshots, and the cleaner.
     Churn,
+    /// The same, and what is clean is discarded.
+    Discards,
+    /// The same, and the volume shrinks and grows.
+    Shrinking,
 }
 
 /// All of them.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 11] = [
     Kind::Mounting,
     Kind::Past,
     Kind::Data,
@@ -43,6 +47,8 @@ pub const KINDS: [Kind; 9] = [
     Kind::Settings,
     Kind::NoBarrier,
     Kind::Plain,
+    Kind::Discards,
+    Kind::Shrinking,
 ];
 
 /// The workload of this kind that belongs to `seed`.
@@ -62,7 +68,7 @@ pub fn random(kind: Kind, seed: u64) -> Workload {
         Kind::NoBarrier => (w.barrier, steps) = (false, 30),
         Kind::Settings => w.size = 4 << 20,
         Kind::Mounting => (w.with_mount, w.unclean, steps) = (true, rng.percent(80), 6),
-        Kind::Churn => return churn(&mut rng, w),
+        Kind::Churn | Kind::Discards | Kind::Shrinking => return churn(&mut rng, w, kind),
         _ => {}
     }
     w.device_size = if kind == Kind::Settings { 8 << 20 } else { w.size };
@@ -178,10 +184,13 @@ const CHURNED_BYTES: u64 = 40_000;
 
 /// A volume of few segments in which a few files are made, written over, cut and removed, until most of what
 /// its segments hold is dead: so that the cleaner has to move what lives between. Some of the past is kept.
-fn churn(rng: &mut Rng, mut w: Workload) -> Workload {
+fn churn(rng: &mut Rng, mut w: Workload, kind: Kind) -> Workload {
     w.segment = 16;
     // Not below 1 MiB.
     w.size = (if w.block_size == 1024 { 64 } else { 20 + rng.below(13) }) * 16 * u64::from(w.block_size);
+    if kind == Kind::Shrinking {
+        w.size *= 2;
+    }
     w.device_size = w.size;
     let mut model = Model::new(Capabilities::silt(usize::try_from(w.block_size).unwrap_or(4096)));
     let most = (w.size / 30).min(CHURNED_BYTES);
@@ -231,6 +240,13 @@ fn churn(rng: &mut Rng, mut w: Workload) -> Workload {
                 w.steps.push(Step::DeleteCheckpoints);
             }
             w.steps.push(Step::Clean);
+            if kind == Kind::Discards {
+                w.steps.push(Step::Discard);
+            }
+            if kind == Kind::Shrinking {
+                let to = w.size / 100 * (40 + rng.below(55));
+                w.steps.push(if rng.percent(70) { Step::Shrink(to) } else { Step::Grow });
+            }
         }
     }
     w.steps.push(Step::Op(Op::Sync));

@@ -37,6 +37,10 @@ pub enum Step {
     Full(bool),
     /// The cleaner runs.
     Clean,
+    /// Clean segments are discarded.
+    Discard,
+    /// The volume becomes so many bytes large, its device not.
+    Shrink(u64),
 }
 
 impl fmt::Display for Step {
@@ -56,6 +60,8 @@ impl fmt::Display for Step {
             Step::FailWrites(n) => write!(f, "(the next {n} writes to the device fail)"),
             Step::FailFlushes(n) => write!(f, "(the next {n} flushes of the device fail)"),
             Step::Clean => f.write_str("the cleaner runs"),
+            Step::Shrink(bytes) => write!(f, "the volume shrinks to {bytes} bytes"),
+            Step::Discard => f.write_str("clean segments are discarded"),
             Step::Full(true) => f.write_str("(below the device there is no space any more)"),
             Step::Full(false) => f.write_str("(below the device there is space again)"),
         }

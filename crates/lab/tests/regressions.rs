@@ -1,7 +1,7 @@
 //! What the campaign found once, as short as it was made.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
-use silt_device::{CrashOptions, CrashStates};
+use silt_device::{Content, CrashOptions, CrashStates, Device as _, Event, MemoryDevice};
 use silt_lab::campaign::examine;
 use silt_lab::history::Progress;
 use silt_lab::random::{Kind, random};
@@ -199,4 +199,78 @@ fn a_repair_that_was_cut_off_is_finished_by_the_next() {
         mended += u32::from(result.unwrap());
     }
     assert!(mended >= 4 && states > 50, "{mended} volumes, {states} states");
+}
+
+/// A volume of 64 segments with files all over it, which shrinks, is written on, and grows again.
+fn shrinking(segment: u32) -> Workload {
+    let segments = u64::from(segment) * 4096;
+    let mut workload = Workload { segment, ..Workload::new("shrinking", 1, 4096) };
+    (workload.size, workload.device_size) = (64 * segments, 64 * segments);
+    let mut setup = String::new();
+    for n in 0..20 {
+        setup += &format!("create f{n} 644\nwrite :f{n} 0 {} {n}\n", segments / 2);
+    }
+    workload.setup = ops(&setup).unwrap();
+    let op = |text: &str| Step::Op(ops(text).unwrap().remove(0));
+    for n in 0..12 {
+        workload.steps.push(op(&format!("unlink f{n}")));
+        workload.steps.push(op("sync"));
+    }
+    workload.steps.extend([
+        op("snapshot"),
+        op("write :f19 0 9000 77"),
+        Step::Shrink(44 * segments),
+        op("write :f18 0 9000 78"),
+        op("sync"),
+        Step::Discard,
+        Step::Grow,
+        op("write :f17 0 9000 79"),
+        op("fsync :f17"),
+    ]);
+    workload
+}
+
+#[test]
+fn a_volume_that_shrinks_has_one_size_or_the_other() {
+    for segment in [16, 32] {
+        survives_cuts(&shrinking(segment));
+    }
+}
+
+/// It did shrink, and the device may be cut off there at once.
+#[test]
+fn the_end_of_a_volume_that_shrank_holds_nothing() {
+    let mut workload = shrinking(16);
+    let at = workload.steps.iter().position(|s| matches!(s, Step::Shrink(_))).unwrap();
+    workload.steps.truncate(at + 1);
+    let history = driver::play(&workload).unwrap();
+    let whole = CrashOptions { seed: 1, max_states: usize::MAX, per_flush: 1 };
+    let last = CrashStates::new(&history.base, history.events.clone(), whole).last().unwrap().unwrap();
+    let Step::Shrink(size) = workload.steps[at] else { panic!("no shrinking") };
+    let mut bytes = vec![0; usize::try_from(size).unwrap()];
+    last.device.read_at(0, &mut bytes).unwrap();
+    let cut = MemoryDevice::from_bytes(&bytes);
+    for device in [oracle::disk(&last.device), oracle::disk(&cut)] {
+        let sb = silt_engine::read_super_block(&*device).unwrap();
+        assert_eq!((sb.nsegments.get(), sb.dev_size.get()), (43, size), "the last one is the super block's");
+        let seen = oracle::look(device, oracle::ALL).unwrap();
+        oracle::judge(&history, Progress::of(&last.acknowledged), &seen, true).unwrap();
+    }
+}
+
+/// What is clean is discarded while the log goes on: old data, zeroes, or any mix of both lie there after a cut.
+#[test]
+fn nothing_that_is_needed_is_discarded() {
+    for seed in 0..3 {
+        let workload = random(Kind::Discards, seed);
+        let options = CrashOptions { seed, max_states: 400, per_flush: 16 };
+        let result = examine(&workload, options, &mut |_, _, _| true);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+        let discards = driver::play(&workload).unwrap().events.iter().filter(|e| is_discard(e)).count();
+        assert!(discards > 5, "{discards}");
+    }
+}
+
+fn is_discard(event: &Event) -> bool {
+    matches!(event, Event::Change(c) if matches!(c.content, Content::Discarded(_)))
 }

@@ -122,7 +122,7 @@ pub(crate) fn unverified(r: &Reader<'_>, sb: &SuperBlock) -> Option<Found> {
     }
     let header = Header::parse(g, &r.block(pos).ok()?).ok()?;
     let log = Log { pos, header };
-    let told = header.seq.get() == sb.last_seq.get() && header.has(summary::SR);
+    let told = header.seq.get() == sb.last_seq.get() && header.has(summary::SR) && header.leads_on(g);
     if !told || log.end() > g.segment_end(g.segment_of(pos)).0 {
         return None;
     }
@@ -144,7 +144,7 @@ pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Resul
     // A segment entered twice can only be a loop that somebody made.
     let mut entered = HashSet::new();
     loop {
-        match validate(r, pos, seq)? {
+        match validate(r, pos, seq)?.filter(|log| log.header.leads_on(&g)) {
             Some(log) => {
                 missed = false;
                 next = g.segment_of(BlockNr(log.header.next.get()));

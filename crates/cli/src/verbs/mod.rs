@@ -10,6 +10,7 @@ pub mod install;
 pub mod lab;
 pub mod lscp;
 pub mod lssu;
+pub mod map;
 pub mod mkcp;
 pub mod mkfs;
 pub mod mount;
@@ -21,6 +22,7 @@ pub mod rmcp;
 pub mod scrub;
 pub mod status;
 pub mod sync;
+pub mod trim;
 pub mod tune;
 pub mod umount;
 
@@ -43,8 +45,10 @@ pub fn run(verb: Verb) -> Result<()> {
         Verb::Du(args) => du::run(&args),
         Verb::Dumpseg(args) => dumpseg::run(&args),
         Verb::Tune(args) => tune::run(&args),
+        Verb::Map(args) => map::run(&args),
         Verb::Resize(args) => resize::run(&args),
         Verb::Clean(args) => clean::run(&args),
+        Verb::Trim(args) => trim::run(&args),
         Verb::Retain(args) => retain::run(&args),
         Verb::Check(args) => check::run(&args),
         Verb::Scrub(args) => scrub::run(&args),

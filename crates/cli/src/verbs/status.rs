@@ -179,6 +179,7 @@ fn lines(s: &Status) -> Vec<String> {
         size::show(s.segment_size),
         s.block_size
     ));
+    lines.push(discard(s));
     lines.push(format!("files and directories: {}", s.files));
     lines.push(format!("UUID: {}", s.uuid));
     if s.damaged > 0 {
@@ -210,6 +211,22 @@ fn account(s: &Status) -> Vec<String> {
         _ => {}
     }
     lines
+}
+
+/// What becomes of the bytes of clean segments.
+fn discard(s: &Status) -> String {
+    let d = &s.discard;
+    match (d.possible, d.on) {
+        (_, None) => "discard: silt trim gives free space back".to_owned(),
+        (false, Some(_)) => "discard: what holds the volume cannot".to_owned(),
+        (true, Some(true)) => format!(
+            "discard: on; {} of free space given back since it was mounted, {} to come",
+            size::show(d.discarded),
+            size::show(d.waiting)
+        ),
+        (true, Some(false)) if s.read_only => "discard: off, nothing is written".to_owned(),
+        (true, Some(false)) => "discard: off; silt trim gives free space back".to_owned(),
+    }
 }
 
 fn mounts(s: &Status) -> Vec<String> {

@@ -178,11 +178,20 @@ pub struct Loop(String);
 impl Loop {
     /// None where there are no loop devices.
     pub fn on(file: &str) -> Option<Self> {
+        Self::attach(&["--read-only", file])
+    }
+
+    /// One that can be written.
+    pub fn writable(file: &str) -> Option<Self> {
+        Self::attach(&[file])
+    }
+
+    fn attach(args: &[&str]) -> Option<Self> {
         if !super::is_root() || !Path::new("/dev/loop-control").exists() || !super::find("losetup") {
             eprintln!("left out: there are no loop devices here");
             return None;
         }
-        let run = Command::new("losetup").args(["--find", "--show", "--read-only", file]).output().unwrap();
+        let run = Command::new("losetup").args(["--find", "--show"]).args(args).output().unwrap();
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         Some(Loop(String::from_utf8(run.stdout).unwrap().trim().to_owned()))
     }

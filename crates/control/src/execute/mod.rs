@@ -9,10 +9,13 @@ pub(crate) mod checkpoints;
 mod clean;
 mod dump;
 mod past;
+mod map;
 mod retain;
 mod segments;
 pub(crate) mod settings;
+mod shrink;
 mod status;
+mod trim;
 
 use crate::host::{Caller, Host};
 use crate::{ControlError, Kind, Request, Response, Result};
@@ -36,6 +39,7 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
         }
         Request::RemoveCheckpoints { start, end } => checkpoints::remove(host, start, end, out),
         Request::ListSegments(query) => segments::list(host, &query, out),
+        Request::Map => map::map(host, out),
         Request::DumpSegments { segments } => dump::dump(host, &segments, out),
         Request::Sync => out(Response::Checkpoint(host.sync()?)),
         Request::LatestLog => {
@@ -58,6 +62,7 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
             out(Response::Mounted(host.mount_moment(caller, &mount)?))
         }
         Request::Clean(clean) => clean::clean(host, &clean, out),
+        Request::Trim { minimum } => trim::trim(host, minimum, out),
         Request::ShowRetention => retain::show(host, out),
         Request::SetRetention(retain) => retain::set(host, &retain, out),
         Request::PreviewRetention(retain) => retain::preview(host, &retain, out),

@@ -125,17 +125,13 @@ pub fn tune(host: &dyn Host, tune: &Tune, out: Out<'_>) -> Result<()> {
     show(host, out)
 }
 
-/// Grows the volume, the image below it first where that is needed.
+/// Grows the volume, the image below it first where that is needed; or makes it smaller, and the image after it.
 pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
     let (before, present) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
     let device = host.device();
     if let Some(size) = size {
         if size < present {
-            return Err(ControlError::new(
-                Kind::Unavailable,
-                format!("the volume has {present} bytes and cannot be made smaller yet"),
-            )
-            .hint("give a larger size, or none to take all of the device"));
+            return super::shrink::resize(host, size, out);
         }
         if size > device.refresh_len()? {
             host.grow_device(size)?;
@@ -144,5 +140,5 @@ pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
     host.sync()?;
     change(host, |v| v.grow(size, host.now()))?;
     let (segments, size) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
-    out(Response::Resized(Resized { segments_before: before, segments, size }))
+    out(Response::Resized(Resized { segments_before: before, segments, size, moments_gone: 0 }))
 }

@@ -8,7 +8,7 @@ use super::Out;
 use super::settings::text;
 use crate::Result;
 use crate::host::{Host, with};
-use crate::response::{Response, Status};
+use crate::response::{Discarding, Response, Status};
 
 /// Everything here is known without a long pass over a mounted volume, which keeps its account in the background; of
 /// another one it is counted.
@@ -70,10 +70,14 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
             set_aside: Vec::new(),
             lost: Vec::new(),
             account: crate::account::Kept::default(),
+            discard: Discarding::default(),
             notes: Vec::new(),
         })
     })??;
     status.lost = host.lost();
+    status.discard = host.discarding();
+    status.discard.possible = host.device().capabilities().discard;
+    status.discard.waiting = with(host, |v| v.unwanted_bytes())?;
     status.notes = host.notes();
     let (aside, told) = host.cleaning();
     status.set_aside = aside;

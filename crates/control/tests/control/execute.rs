@@ -242,7 +242,7 @@ fn settings_are_changed_on_a_volume_in_use() {
     let e = host.ask(ROOT, Request::Tune(Tune { uuid: Some("x".into()), ..Tune::default() })).unwrap_err();
     assert_eq!(e.kind, Kind::Invalid);
     let e = host.ask(ROOT, Request::Resize { size: Some(1 << 20) }).unwrap_err();
-    assert_eq!(e.kind, Kind::Unavailable);
+    assert_eq!(e.kind, Kind::NoSpace);
 }
 
 #[test]

@@ -200,7 +200,8 @@ impl Volume {
     /// Says that everything written so far is on the medium: segments that were freed may be written as soon as nobody
     /// reads there ([`Volume::guard`]).
     pub fn freed_are_durable(&mut self) {
-        if self.construction.is_none() {
+        // Logs that were moved are found only when the super blocks say so.
+        if self.construction.is_none() && !self.moved {
             self.store.held.durable();
         }
     }

@@ -50,7 +50,8 @@ Mount options:
                          commas (default: what the volume says, else all for a day and ever less of what is older)
   keep=WORDS             what is kept even where it leaves no space (default: what the volume says, else nothing)
   pp=SECONDS             everything younger than this is part of that wish (of the default one in place of the day)
-  discard, nodiscard     accepted; they change nothing yet
+  discard, nodiscard     tell the device of segments that became free, or do not; an image file is made sparse there
+                         (default: discard for image files, nodiscard for devices)
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
 accepted. Access times are kept in memory only, whatever is asked.";
 
@@ -113,7 +114,6 @@ const NEUTRAL: &[&str] = &[
     "rw",
 ];
 const NEUTRAL_WITH_VALUE: &[&str] = &["comment", "uhelper", "helper", "user", "loop", "fsname", "subtype"];
-const NOT_YET: &[&str] = &["discard", "nodiscard"];
 
 impl Options {
     /// Parses the values of `-o`. `sloppy`: unknown options are left out.
@@ -202,9 +202,8 @@ impl Options {
             }
             ("retain", Some(v)) => d.retention.wish = Some(words(name, v)?),
             ("keep", Some(v)) => d.retention.floor = Some(words(name, v)?),
-            (name, None) if NOT_YET.contains(&name) => {
-                self.details.push(format!("{name} changes nothing yet"));
-            }
+            ("discard", None) => d.discard = Some(true),
+            ("nodiscard", None) => d.discard = Some(false),
             ("gc", None) => d.gc = true,
             ("nogc", None) => d.gc = false,
             ("remount", None) => self.remount = true,
@@ -292,7 +291,8 @@ mod tests {
         assert_eq!(o.at, Some((Moment::Checkpoint(7), true)));
         assert_eq!(o.daemon.on_error, OnError::RemountReadOnly);
         let (notes, details) = o.check().unwrap();
-        assert_eq!((notes.len(), details.len()), (1, 1));
+        assert_eq!((notes.len(), details.len()), (1, 0));
+        assert!(o.daemon.discard == Some(true) && parse("nodiscard").unwrap().daemon.discard == Some(false));
         assert!(!o.daemon.gc && parse("").unwrap().daemon.gc && o.daemon.retention.protection == Some(60));
         let o =
             parse("retain=all for 1 day;1/hour for 1 month+one_a_day_for_ever,keep=all for 1 hour").unwrap();

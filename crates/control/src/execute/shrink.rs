@@ -1,0 +1,128 @@
+//! Making a volume smaller: what is in the way moves, or is given up as under pressure.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use silt_cleaner::shrink::{self, Emptied, Fit, Stopped};
+
+use super::Out;
+use super::clean::Via;
+use super::retain::effective;
+use crate::host::{Host, change, with};
+use crate::response::{Progress, Resized, Response};
+use crate::{ControlError, Kind, Result};
+
+/// For so long those are waited for who read behind the new end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes the volume `size` bytes large, and the image it lies in.
+pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
+    host.sync()?;
+    let counts = effective(host);
+    let wishes = (&counts.wish, &counts.floor);
+    let mut from = 0;
+    loop {
+        let fit = shrink::fit(&Via(host), size, wishes, host.now(), from)?;
+        let fit = fit.map_err(|e| too_small(size, e.least))?;
+        if let Some(wish) = &fit.down_to {
+            let kept = if wish == "nothing" { String::new() } else { format!(", and {wish}") };
+            let text = format!("not all of the past has room in it: snapshots and the floor are kept{kept}");
+            out(Response::Notice(text))?;
+        }
+        let result = confined(host, size, &fit, out);
+        // Also after an error: the volume has its old size, and all of it.
+        let lifted = shrink::confine(&Via(host), None);
+        match result {
+            // There was room by number of blocks, and not enough of it in one place: less is kept.
+            Err(e) if e.kind == Kind::NoSpace => from = fit.step + 1,
+            answer => {
+                let answer = answer?;
+                lifted?;
+                return out(Response::Resized(answer));
+            }
+        }
+    }
+}
+
+fn too_small(size: u64, least: u64) -> ControlError {
+    let hint = if least > size {
+        format!("{least} bytes work now; with less in it, or fewer snapshots, less will do")
+    } else {
+        "what lies behind the new end could not be moved in front of it; a larger size works, or deleting something".into()
+    };
+    ControlError::new(Kind::NoSpace, format!("{size} bytes are too few for what the volume has to keep"))
+        .hint(hint)
+}
+
+fn confined(host: &dyn Host, size: u64, fit: &Fit, out: Out<'_>) -> Result<Resized> {
+    let before = with(host, |v| v.geometry().nsegments)?;
+    let gone = RefCell::new(None);
+    let mut watch = |e: &Emptied| {
+        let progress = Progress { done: e.done, total: e.total };
+        out(Response::Progress(progress)).inspect_err(|e| *gone.borrow_mut() = Some(e.clone())).is_ok()
+    };
+    let begin = Instant::now();
+    let emptied = loop {
+        let emptied = shrink::empty(&Via(host), fit, &mut watch);
+        if let Some(e) = gone.take() {
+            return Err(e);
+        }
+        let emptied = emptied.map_err(plain)?;
+        let (used, held) = with(host, |v| v.in_the_way(fit.limit))??;
+        if let Some(s) = used.first() {
+            whole(host, *s)?;
+        }
+        if !held {
+            break emptied;
+        }
+        if begin.elapsed() > PATIENCE {
+            let message = "somebody reads what lies behind the new end, such as a check or a scrub";
+            return Err(ControlError::new(Kind::Busy, message).hint("try again when that is done"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let image = host.is_image();
+    // At once: a super block would be written behind the end of the image.
+    change(host, |v| {
+        v.shrink(size, host.now())?;
+        if image {
+            host.shrink_device(size)?;
+        }
+        v.device_was_cut()
+    })?;
+    let (segments, size) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
+    Ok(Resized { segments_before: before, segments, size, moments_gone: emptied.moments })
+}
+
+/// Nothing that is needed may lie in a segment that is marked bad.
+fn whole(host: &dyn Host, segment: silt_format::SegNr) -> Result<()> {
+    let keep = with(host, |v| v.keep(Some(0)))??;
+    let usage = silt_cleaner::count(&Via(host), keep)?;
+    let bad = with(host, |v| v.in_the_way(segment.0))??.0;
+    match bad.into_iter().find(|s| usage.of(*s).live + usage.of(*s).kept > 0) {
+        None => Ok(()),
+        Some(s) => Err(ControlError::new(
+            Kind::Unavailable,
+            format!("segment {s} is marked bad and holds blocks that are needed, so it cannot be cut off"),
+        )
+        .hint("silt scrub tells which files are hurt")),
+    }
+}
+
+fn plain(why: Stopped) -> ControlError {
+    match why {
+        Stopped::Asked => {
+            ControlError::new(Kind::Other, "ended before it was done; the volume has its old size")
+        }
+        Stopped::Aside(a) => ControlError::new(
+            Kind::Unavailable,
+            format!("segment {} cannot be emptied: {}", a.segment, a.why),
+        )
+        .hint("silt scrub looks closer, and silt clean --salvage takes what can be read"),
+        Stopped::Busy => {
+            ControlError::new(Kind::Busy, "what lies behind the new end is written again and again")
+                .hint("try again")
+        }
+        Stopped::Failed(e) => e.into(),
+    }
+}

@@ -1,0 +1,233 @@
+//! Making a volume smaller (spec section 15).
+//!
+//! ```text
+//! confine: no segment behind the new end is chosen any more ──> the log leaves them ──> they are emptied
+//! ──> super blocks: a resize is under way ──> checkpoint with the shorter sufile ──> super blocks: the new size
+//! ```
+//!
+//! Until the last step the volume has its old size, and a crash leaves it so; one between the last steps leaves a
+//! volume that knows that its clean segments are to be counted again. Emptying is the cleaner's.
+
+use std::ops::Range;
+
+use silt_format::super_block::{self as sb, Copy, STATE_RESIZE};
+use silt_format::{Geometry, SegNr};
+
+use crate::log::Cursor;
+use crate::room::{BETWEEN, Extra};
+use crate::supers;
+use crate::virt::Change;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+/// Distance in sequence numbers from the logs that are left, as where a log goes elsewhere.
+const SEQ_JUMP: u64 = 1 << 10;
+
+/// Segments that a device of so many bytes has room for.
+fn segments_in(g: &Geometry, bytes: u64) -> u64 {
+    (sb::secondary_offset(bytes) >> g.block_bits) / u64::from(g.blocks_per_segment)
+}
+
+impl Volume {
+    /// Segments that the volume would have with so many bytes, no more than it has.
+    pub fn segments_with_size(&self, bytes: u64) -> u64 {
+        segments_in(&self.store.geometry, bytes).min(self.store.geometry.nsegments)
+    }
+
+    /// The fewest segments in which so many blocks that are needed have room, with what is kept back and what waits; and
+    /// the bytes of such a volume. From above.
+    pub fn least_segments(&self, needed: u64) -> (u64, u64) {
+        let g = &self.store.geometry;
+        let fixed = self
+            .segments_for(needed)
+            .saturating_add(self.segments_for(self.need(Extra::default())))
+            .saturating_add(2);
+        let kept = |n: u64| silt_format::reserved_segments(n, g.reserved_percent).max(self.floor() + BETWEEN);
+        // What is kept back grows more slowly than the volume.
+        let (mut low, mut high) = (fixed, fixed.saturating_add(g.nsegments).saturating_mul(100));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if fixed.saturating_add(kept(middle)) <= middle { high = middle } else { low = middle + 1 }
+        }
+        let segment = u64::from(g.blocks_per_segment) << g.block_bits;
+        (low, low.saturating_mul(segment).saturating_add(8192))
+    }
+
+    /// From now on no segment from this one on is chosen for a log, and clean ones there do not count as available;
+    /// `None` lifts that. Not kept over mounts. [`Error::Constructing`] while a checkpoint is being written.
+    pub fn confine(&mut self, limit: Option<u64>) -> Result<()> {
+        if self.construction.is_some() {
+            return Err(Error::Constructing);
+        }
+        self.sufile.confine(&self.store, &self.dat, limit)
+    }
+
+    /// Has the log go on in front of the limit of [`Volume::confine`] where it stands behind it, or would go there next;
+    /// whether it did. It takes a checkpoint and both super blocks, durable on return: nothing behind the limit is part of
+    /// a recovery then but what lies there of earlier logs.
+    pub fn leave_end(&mut self, limit: u64, now: u64) -> Result<bool> {
+        self.ready_to_begin()?;
+        let c = self.cursor;
+        if c.segment.0 < limit && c.next.0 < limit {
+            return Ok(false);
+        }
+        if self.moved || self.recovery.is_some() {
+            return Err(Error::Constructing);
+        }
+        // With two to go on in: from here on nothing may find that there is no room.
+        if self.available_segments() < self.segments_for(self.need(Extra::default())) + 3 {
+            return Err(Error::NoSpace);
+        }
+        let fresh = self.sufile.allocate(&mut self.store, &self.dat)?;
+        let mut left = Vec::new();
+        if c.next != c.segment {
+            left.push(c.next);
+        }
+        if c.offset == 0 {
+            left.push(c.segment);
+        }
+        for segment in left {
+            self.sufile.free(&self.store, &self.dat, segment)?;
+            // Until all of it is durable, recovery looks there for the next log.
+            self.store.held.hold(segment);
+        }
+        self.cursor = Cursor { segment: fresh, next: fresh, offset: 0, seq: c.seq.wrapping_add(SEQ_JUMP) };
+        (self.discontinued, self.moved, self.meta_dirty) = (true, true, true);
+        let made = self.checkpoint(now);
+        if self.construction.is_none() && self.moved {
+            // What comes next would be written where nobody finds it.
+            self.fail("leaving the end of the volume failed");
+        }
+        made?;
+        self.freed_are_durable();
+        Ok(true)
+    }
+
+    /// What of the segments from `limit` on is in the way of cutting them off: segments in use, and whether some are
+    /// held for those who read, or being written.
+    pub fn in_the_way(&mut self, limit: u64) -> Result<(Vec<SegNr>, bool)> {
+        self.store.held.release();
+        let mut used = Vec::new();
+        for s in (limit..self.store.geometry.nsegments).map(SegNr) {
+            let e = self.sufile.entry(&self.store, &self.dat, s)?;
+            if !e.is_clean() {
+                used.push(s);
+            }
+        }
+        let writes = self.cursor.segment.0 >= limit || self.cursor.next.0 >= limit;
+        Ok((used, writes || self.store.held.from(limit).is_some()))
+    }
+
+    /// Makes the volume `size` bytes large, no larger than it is; returns how many segments went. All of those must be
+    /// clean, or marked bad with nothing in them that is needed, and nobody may read there. Durable when it returns; the
+    /// device may be cut off at `size` then, and [`Volume::device_was_cut`] is to be told.
+    ///
+    /// Errors before anything is changed: [`Error::NoSpace`] where too few segments would be left clean,
+    /// [`Error::Invalid`] where segments are in the way.
+    pub fn shrink(&mut self, size: u64, now: u64) -> Result<u64> {
+        self.ready_to_begin()?;
+        if self.moved || self.recovery.is_some() {
+            return Err(Error::Constructing);
+        }
+        let before = self.store.geometry;
+        let device = self.store.device.refresh_len()?;
+        let nsegments = self.segments_with_size(size);
+        if size > device || nsegments == 0 {
+            return Err(Error::Invalid(format!("{size} bytes are no smaller size of the volume")));
+        }
+        let (used, held) = self.in_the_way(nsegments)?;
+        let mut bad = Vec::new();
+        for s in used {
+            if !self.sufile.entry(&self.store, &self.dat, s)?.is_error() {
+                return Err(Error::Invalid(format!("segment {s} behind the new end is in use")));
+            }
+            bad.push(s);
+        }
+        if held {
+            return Err(Error::Invalid("segments behind the new end are being read or written".into()));
+        }
+        let gone = before.nsegments - nsegments;
+        let clean_there: u64 = self
+            .sufile
+            .clean_runs(&self.store, &self.dat, nsegments..before.nsegments)?
+            .iter()
+            .map(len)
+            .sum();
+        let left = self.sufile.clean() - clean_there;
+        if left < silt_format::reserved_segments(nsegments, before.reserved_percent) {
+            return Err(Error::NoSpace);
+        }
+        self.check_room_for_checkpoint()?;
+        let kept = self.supers.clone();
+        self.mark_size(now, None, STATE_RESIZE).inspect_err(|_| self.supers = kept)?;
+        self.cut_sufile(nsegments, &bad, now)
+            .and_then(|()| self.mark_size(now, Some((size, nsegments)), 0))
+            .inspect_err(
+                // Half of it is in memory: what is on the device is whole, in one size or the other.
+                |e| self.fail(format!("making the volume smaller failed: {e}")),
+            )?;
+        Ok(gone)
+    }
+
+    fn cut_sufile(&mut self, nsegments: u64, bad: &[SegNr], now: u64) -> Result<()> {
+        for s in bad {
+            self.sufile.free(&self.store, &self.dat, *s)?;
+        }
+        let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
+        self.sufile.cut(&mut change, nsegments)?;
+        if let Some(u) = &mut self.store.held.unwanted {
+            u.cut(nsegments);
+        }
+        self.store.geometry.nsegments = nsegments;
+        self.meta_dirty = true;
+        self.checkpoint(now).map(|_| ())
+    }
+
+    /// Writes all super blocks, with the newest checkpoint, which is durable then; and a size, also where the second copy
+    /// will be looked for when the device has it.
+    fn mark_size(&mut self, now: u64, size: Option<(u64, u64)>, resizing: u16) -> Result<()> {
+        let (last, free) = (self.last, self.free_blocks());
+        let writes = self.supers.write_both(now, |b| {
+            supers::set_cursor(b, last, free);
+            if let Some((bytes, nsegments)) = size {
+                b.dev_size = bytes.into();
+                b.nsegments = nsegments.into();
+            }
+            b.state = ((b.state.get() & !STATE_RESIZE) | resizing).into();
+        });
+        // First: it is of no use before the device is cut off.
+        if size.is_some() {
+            self.write_where_cut()?;
+        }
+        self.write_supers(&writes)?;
+        (self.super_seq, self.super_written) = (last.seq, now);
+        Ok(())
+    }
+
+    /// Where the volume is smaller than its device, writes the preferred super block where the second copy will lie when
+    /// the device is cut off.
+    pub(crate) fn write_where_cut(&mut self) -> Result<()> {
+        let g = self.store.geometry;
+        let mut block = self.supers.first.1.clone();
+        let at = sb::secondary_offset(block.dev_size.get());
+        let end = at.saturating_add(sb::SIZE as u64);
+        let inside = at >> g.block_bits < g.end_block() || end > self.store.device.len();
+        if inside || at == self.supers.offset(Copy::Secondary) {
+            return Ok(());
+        }
+        self.store.device.write_durably(at, &block.to_disk())?;
+        self.order.flushed();
+        Ok(())
+    }
+
+    /// The device was cut off at the volume's size, or not: the second super block lies where its length says.
+    pub fn device_was_cut(&mut self) -> Result<()> {
+        let len = self.store.device.refresh_len()?;
+        self.supers.move_secondary(len);
+        Ok(())
+    }
+}
+
+fn len(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}
