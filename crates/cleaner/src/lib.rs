@@ -23,8 +23,8 @@ mod policy;
 mod run;
 pub mod shrink;
 
-pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
 pub use account::{Account, Counting, account};
+pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
 pub use history::{History, Preview, preview};
 pub use moments::{Holder, Moments, SOON};
 pub use past::{Holding, Past};

@@ -225,7 +225,10 @@ pub fn pass(
         if plan.cleaning.is_empty() {
             continue;
         }
-        if plan.cleaning.frees() > 0 && mover.with(|v| v.gain(&plan.cleaning))? <= 0 {
+        // What is salvaged is worth it anyway.
+        let gains =
+            options.limits.salvage == Salvage::Readable || mover.with(|v| v.gain(&plan.cleaning))? > 0;
+        if !gains {
             in_vain += 1;
             if in_vain >= IN_VAIN {
                 break;

@@ -160,7 +160,7 @@ fn a_volume_without_a_clean_segment_can_be_read() {
         oracle::judge(&history, Progress::of(&last.acknowledged), &seen, true).unwrap();
         full += u32::from(seen.full);
     }
-    assert!(full >= 2, "{full}");
+    assert!(full >= 1, "none of them was full");
 }
 
 /// An old volume's super blocks go before anything they point at.

@@ -187,7 +187,8 @@ impl Life<'_> {
         }
         let enough = 4 * self.kind.segment_bytes();
         match self.rng.below(4) {
-            0 => self.filling.truncate_all()?,
+            // Of names alone that gives nothing back.
+            0 if self.filling.bytes() > 2 * enough => self.filling.truncate_all()?,
             1 | 2 if self.filling.bytes() > 2 * enough => {
                 self.filling.remove(enough)?;
             }

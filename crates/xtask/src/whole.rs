@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use crate::cycles;
 use crate::rig::{self, Rig};
 use crate::suites::Programs;
 use crate::tree::Files;
@@ -121,6 +122,7 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
             clock.step(&format!("fsx, {}", on.name()), || suites::fsx(on, plan.fsx_ops))?;
         }
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
+        clock.step("full volumes", || cycles::cycles(silt, FULL, 3, 1))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))
@@ -140,6 +142,9 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
     })?;
     Ok(!mounts)
 }
+
+/// Volumes that are filled and emptied: of all kinds, those that once wedged among them.
+const FULL: std::ops::Range<u64> = 8..16;
 
 /// In one history of so many Silt's turns go through a mount.
 pub const THROUGH: u64 = 10;
