@@ -54,20 +54,20 @@ impl Volume {
     /// Blocks that a checkpoint of all that waits takes, with this on top; from above.
     pub(crate) fn need(&self, extra: Extra) -> u64 {
         let g = &self.store.geometry;
-        // More than there is does not fit; sums stay small.
+        // More than there is does not fit, whatever damaged inodes say; sums stay small.
         let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
         let data = self.dirty_blocks.saturating_add(extra.data.min(whole));
         let leaves = extra.data / u64::from(g.block_size / 32) + 2;
         let nodes = 3 * data.min(self.dirty.leaves() + leaves);
         let inodes = self.dirty.inode_blocks();
-        let ifile = self.in_blocks(self.ifile.file.map.blocks);
+        let ifile = self.in_blocks(self.ifile.file.map.blocks).min(whole);
         // Nodes, bitmaps and descriptors of the inode file.
         let ifile = inodes + (4 * inodes).min(ifile / 16 + 6);
         let written = data + nodes + ifile;
         // Each may end a life as well as begin one, and neighbours may be far apart in the DAT; but it has no more
         // blocks than it has, and new ones fill up.
-        let changed = 2 * written + self.dirty.ending() + extra.table;
-        let dat = self.in_blocks(self.dat.file.map.blocks);
+        let changed = 2 * written + self.dirty.ending().min(whole) + extra.table;
+        let dat = self.in_blocks(self.dat.file.map.blocks).min(whole);
         let dat = changed.min(dat + written / self.dat.palloc.layout.entries_per_block() + 6);
         let blocks = written + dat + extra.moves + extra.checkpoints + FIXED;
         let segments = blocks / u64::from(g.blocks_per_segment) + 2 + extra.frees;
@@ -234,4 +234,35 @@ pub struct GivenUp {
     pub times: u64,
     /// From above.
     pub blocks: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+
+    use super::*;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::OpenOptions;
+
+    /// A damaged inode may say that it has any number of blocks, and so may the tables.
+    #[test]
+    fn counts_from_damaged_inodes_do_not_overflow() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        let before = v.need(Extra::default());
+        v.dirty.ends(u64::MAX);
+        v.dirty.ends(1);
+        for map in [&mut v.dat.file.map, &mut v.ifile.file.map, &mut v.sufile.file.map] {
+            map.blocks = u64::MAX;
+        }
+        let after = v.need(Extra { table: MUCH, data: u64::MAX, ..Extra::default() });
+        assert!(before < after && after < 1 << 42, "{before}, {after}");
+        assert!(matches!(v.check_space(1), Err(Error::NoSpace)));
+    }
 }
