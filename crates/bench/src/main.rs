@@ -8,6 +8,7 @@
 
 mod cell;
 mod checkers;
+mod cleaning;
 mod disk;
 mod growth;
 mod machine;
@@ -76,6 +77,8 @@ enum Role {
     Growth(growth::Options),
     /// Compares the checkers of silt, ext4 and xfs on the same tree
     Check(checkers::Options),
+    /// Measures what cleaning writes, by policy, workload and live data, in memory
+    Cleaning(cleaning::Options),
 }
 
 #[derive(Args)]
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
         Some(Role::Write { path, bytes }) => workload::write_file(&path, bytes),
         Some(Role::Growth(options)) => growth::run(&options),
         Some(Role::Check(options)) => checkers::measure(&options),
+        Some(Role::Cleaning(options)) => cleaning::run(&options),
         Some(Role::Report { file, plot }) => again(&file, plot.as_deref()),
     };
     match done {

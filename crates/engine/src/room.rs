@@ -12,9 +12,10 @@
 
 use std::collections::BTreeSet;
 
-use silt_format::SegNr;
+use silt_format::{Ino, SegNr};
 
 use crate::construct::{Construction, Kind};
+use crate::files::Tree;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -132,9 +133,14 @@ impl Volume {
         self.segments_for(size + size.min(dat) + FIXED + CHANGE)
     }
 
-    /// Segments that who takes space leaves clean.
+    /// Segments that who takes space leaves clean: whatever is deleted then, a checkpoint of that fits, if all of the DAT
+    /// changes with it.
     pub fn kept_back(&self) -> u64 {
-        self.store.geometry.reserved_segments().max(self.floor() + BETWEEN)
+        let g = &self.store.geometry;
+        let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
+        let dat = self.in_blocks(self.dat.file.map.blocks).min(whole);
+        let between = BETWEEN.max(self.segments_for(dat + FIXED + CHANGE));
+        g.reserved_segments().max(self.floor() + between)
     }
 
     /// Whether `blocks` more waiting blocks can be promised a place.
@@ -150,29 +156,40 @@ impl Volume {
         self.kept_back().saturating_add(self.segments_for(need))
     }
 
-    /// Segments that a checkpoint of what waits and one change more takes.
-    fn segments_for_a_change(&self) -> u64 {
-        self.segments_for(self.need(Extra { data: CHANGE, ..Extra::default() }))
+    /// Segments that a checkpoint of what waits takes with one change more, which ends the life of so many blocks.
+    fn segments_for_a_change(&self, ends: u64) -> u64 {
+        self.segments_for(self.need(Extra { data: CHANGE, table: ends.min(MUCH), ..Extra::default() }))
     }
 
     /// Whether even a change that takes no space has to wait until what waits is written, and more is clean.
     pub fn is_tight(&self) -> bool {
-        self.segments_left() < self.floor() + self.segments_for_a_change()
+        self.segments_left() < self.floor() + self.segments_for_a_change(0)
     }
 
-    /// Whether half of what is kept for those who give space back is used up: the cleaner should go first while it has
-    /// the room to do much at once.
+    /// Whether half of what is kept for those who give space back is used up, or so much that not everything may be
+    /// deleted at once: the cleaner should go first while it has the room to do much.
     pub fn is_short(&self) -> bool {
         let floor = self.floor();
         let half = floor + self.kept_back().saturating_sub(floor) / 2;
-        self.segments_left() < half + self.segments_for_a_change()
+        self.segments_left() < (half + self.segments_for_a_change(0)).max(self.segments_for_a_change(MUCH))
     }
 
-    /// Whether names or attributes may change. Who gives space back may use the floor as well, as long as the next
-    /// checkpoint certainly fits: one that does not would end all writing. [`Error::NoSpace`] if not.
-    pub fn check_change(&self, gives_back: bool) -> Result<()> {
+    /// Whether names or attributes may change, which ends the life of so many blocks. Who gives space back may use the
+    /// floor as well, as long as the next checkpoint certainly fits: one that does not would end all writing.
+    /// [`Error::NoSpace`] if not.
+    pub fn check_change(&self, gives_back: bool, ends: u64) -> Result<()> {
         let keep = if gives_back { 0 } else { self.floor() };
-        if self.segments_left() < keep + self.segments_for_a_change() { Err(Error::NoSpace) } else { Ok(()) }
+        if self.segments_left() < keep + self.segments_for_a_change(ends) {
+            Err(Error::NoSpace)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Blocks that a live file's map holds; 0 where it cannot be read.
+    pub fn mapped_blocks(&mut self, ino: Ino) -> u64 {
+        self.inode(Tree::Live, ino).map_or(0, |i| i.map.blocks)
+            / u64::from(self.store.geometry.block_size / 512)
     }
 
     /// Whether so much waits that writing it makes the estimate of what it takes much better.

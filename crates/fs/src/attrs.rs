@@ -59,7 +59,7 @@ impl Fs {
         self.writable()?;
         let before = self.live(ino)?;
         Self::may_set(&before, set)?;
-        self.need_for_change(set.size.is_some_and(|size| size < before.size))?;
+        self.need_for_change(set.size.filter(|size| *size < before.size).map(|_| ino))?;
         if let Some(size) = set.size {
             self.check_regular(&before)?;
             self.resize(ino, before.size, size)?;
@@ -159,7 +159,7 @@ impl Fs {
         if (new ^ before.flags) & (flags::IMMUTABLE | flags::APPEND) != 0 && !ctx.privileged {
             return Err(FsError::NotPermitted);
         }
-        self.need_for_change(false)?;
+        self.need_for_change(None)?;
         let after = Attr { flags: new, ctime: ctx.now, ..before.clone() };
         self.store(ino, &before, after)
     }

@@ -172,9 +172,11 @@ impl Fs {
         self.volume.check_space(blocks.saturating_add(self.kept(0))).of(Ino::ROOT)
     }
 
-    /// Makes sure that names or attributes can change: the log takes something for that, too.
-    fn need_for_change(&self, gives_back: bool) -> Result<()> {
-        self.volume.check_change(gives_back).of(Ino::ROOT)
+    /// Makes sure that names or attributes can change: the log takes something for that, too. `cut`: an inode that gives
+    /// blocks back with it.
+    fn need_for_change(&mut self, cut: Option<Ino>) -> Result<()> {
+        let ends = cut.map_or(0, |ino| self.volume.mapped_blocks(ino));
+        self.volume.check_change(cut.is_some(), ends).of(Ino::ROOT)
     }
 
     /// Writes a block. Whether there is space was asked before ([`Fs::need`]), or need not be: what

@@ -331,7 +331,7 @@ impl Fs {
             return Err(FsError::IsDir);
         }
         let (above, found) = self.removable(parent, name)?;
-        self.need_for_change(true)?;
+        self.need_for_change(Some(found.ino))?;
         match self.may_remove(&above, &found) {
             Ok(attr) if attr.is_dir() => return Err(FsError::IsDir),
             Ok(_) => {}
@@ -384,7 +384,7 @@ impl Fs {
             _ => {}
         }
         let (above, found) = self.removable(parent, name)?;
-        self.need_for_change(true)?;
+        self.need_for_change(Some(found.ino))?;
         let attr = match self.may_remove(&above, &found) {
             Ok(attr) => Some(attr),
             Err(FsError::Io { .. }) if found.file_type == file_type::DIR => None,
