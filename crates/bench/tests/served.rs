@@ -72,3 +72,27 @@ fn takes_the_time_keeps_the_bytes_and_counts_exactly() {
     assert!(Command::new("umount").arg(&dir).status().unwrap().success());
     assert!(server.0.wait().unwrap().success());
 }
+
+/// On a machine that was just started nobody has mounted the control file system of FUSE.
+#[test]
+fn serves_where_connections_are_not_mounted() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("left out: needs root and /dev/fuse");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("disk");
+    fs::create_dir(&dir).unwrap();
+    // In a namespace of its own.
+    let script = "while umount /sys/fs/fuse/connections 2>/dev/null; do :; done
+        \"$0\" serve --disk flush2ms --size 1048576 \"$1\" & server=$!
+        while [ ! -e \"$1/disk.img\" ]; do kill -0 $server || exit 3; sleep 0.01; done
+        umount \"$1\" && wait $server";
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "timeout", "60", "sh", "-c", script])
+        .arg(env!("CARGO_BIN_EXE_silt-bench"))
+        .arg(&dir)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}

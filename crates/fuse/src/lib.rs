@@ -71,7 +71,7 @@ pub use filesystem::Filesystem;
 pub use init::{Config, KernelInfo, MAX_WRITE};
 pub use mount::{
     BlockDevice, MountEntry, MountOptions, Unmount, abort_connection, find_mount, locate_mount, mounts,
-    set_read_ahead, unmount,
+    open_abort, set_read_ahead, unmount,
 };
 pub use notify::Notifier;
 #[cfg(feature = "test-support")]

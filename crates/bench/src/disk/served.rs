@@ -6,7 +6,7 @@
 //! while a request is served. Should it hang in spite of that, a watchdog aborts the connection, which gives
 //! everyone who waits an I/O error.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -352,8 +352,7 @@ pub fn serve(kind: Kind, size: u64, dir: &Path) -> Result<()> {
 fn watch(dir: &Path, busy: Arc<AtomicU64>, start: Instant) -> Result<()> {
     let mount = silt_fuse::find_mount(dir)?.context("the mount went away")?;
     let connection = u64::from(mount.major) << 20 | u64::from(mount.minor);
-    let path = format!("/sys/fs/fuse/connections/{connection}/abort");
-    let mut abort = File::options().write(true).open(&path).with_context(|| path.clone())?;
+    let mut abort = silt_fuse::open_abort(connection).context("the connection cannot be watched")?;
     std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
         loop {
             std::thread::sleep(Duration::from_secs(1));

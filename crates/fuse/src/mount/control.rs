@@ -7,7 +7,8 @@
 use super::find_mount;
 use crate::error::{Error, Result};
 use rustix::mount::{MountFlags, mount};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Where the control file system belongs.
@@ -26,13 +27,22 @@ pub fn abort_connection(path: &Path) -> Result<()> {
 
 /// Aborts a connection by number. One that is gone is no error.
 pub(crate) fn abort(connection: u64) -> io::Result<()> {
-    let root = Path::new(CONNECTIONS);
-    let mounted = find_mount(root)?.is_some();
-    if !mounted {
-        mount("none", root, "fusectl", MountFlags::empty(), None)?;
-    }
-    match std::fs::write(root.join(connection.to_string()).join("abort"), b"1") {
+    match open_abort(connection).and_then(|mut file| file.write_all(b"1")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
+}
+
+/// The file that aborts a connection when anything is written to it. The control file system is mounted if it is not and
+/// the caller is root.
+pub fn open_abort(connection: u64) -> io::Result<File> {
+    let root = Path::new(CONNECTIONS);
+    if find_mount(root)?.is_none() {
+        match mount("none", root, "fusectl", MountFlags::empty(), None) {
+            // Somebody else did at the same time.
+            Err(rustix::io::Errno::BUSY) => {}
+            result => result?,
+        }
+    }
+    File::options().write(true).open(root.join(connection.to_string()).join("abort"))
 }

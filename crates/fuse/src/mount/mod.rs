@@ -16,7 +16,7 @@ mod read_ahead;
 mod table;
 mod unmount;
 
-pub use control::abort_connection;
+pub use control::{abort_connection, open_abort};
 pub use options::{BlockDevice, MountOptions};
 pub use read_ahead::set_read_ahead;
 pub use table::{MountEntry, find_mount, locate_mount, mounts};
