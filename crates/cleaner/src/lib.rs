@@ -22,6 +22,7 @@ mod past;
 mod policy;
 mod run;
 pub mod shrink;
+mod unwedge;
 
 pub use account::{Account, Counting, account};
 pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
@@ -30,4 +31,6 @@ pub use moments::{Holder, Moments, SOON};
 pub use past::{Holding, Past};
 pub use policy::{Candidate, Policy, candidates};
 pub use run::{Mover, Options, Outcome, Progress, Whole, count, pass, run};
+pub use unwedge::unwedge;
+
 pub use silt_engine::clean::{Cleaned, Salvage, SegmentUsage, Usage};

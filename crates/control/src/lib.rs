@@ -30,6 +30,7 @@ pub mod retention;
 pub mod scrub;
 mod serve;
 pub mod socket;
+mod unwedge;
 #[cfg(not(feature = "test-support"))]
 mod wire;
 #[cfg(feature = "test-support")]
@@ -53,3 +54,4 @@ pub use response::{
 };
 pub use retention::{GivenUp, Retention, RetentionPreview};
 pub use serve::serve;
+pub use unwedge::open_with_room;

@@ -15,6 +15,8 @@ use crate::connect::Control;
 use crate::error::plain;
 use crate::execute::{execute, settings};
 use crate::host::{Caller, Host, MountInfo};
+use crate::retention::Given;
+use crate::unwedge::open_with_room;
 use crate::{ControlError, Kind, Request, Response, Result, lost};
 
 /// An unmounted volume.
@@ -62,11 +64,13 @@ impl LocalVolume {
             ..OpenOptions::default()
         };
         let lost = lost::look(&*file);
-        let (mut volume, report) = Volume::open(device, &options)?;
+        let mut open = || Volume::open(device.clone(), &options);
+        let (mut volume, report, room) = open_with_room(&mut open, &Given::default(), now)?;
         if access == Access::ReadWrite {
             volume.take_over(now)?;
         }
-        let notes = notes(&report, access);
+        let mut notes = notes(&report, access);
+        notes.extend(room);
         let mut fs = Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() });
         let lost = lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs));
         // A status carries them itself.

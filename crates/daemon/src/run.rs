@@ -49,11 +49,12 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     // Before it is opened: writing goes on beside the logs that tell of it.
     let lost =
         if options.moment.is_some() || options.super_block.is_some() { None } else { lost::look(&*shared) };
-    let (mut fs, report) = open_volume(config, shared)?;
-    let found = Found {
+    let (mut fs, report, room) = open_volume(config, shared)?;
+    let mut found = Found {
         lost: lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs)),
         notes: notes(&report),
     };
+    found.notes.extend(room);
     for note in found.lost.iter().chain(&found.notes) {
         tracing::warn!("{}: {note}", config.volume.display());
     }
@@ -125,7 +126,8 @@ fn masked(config: &Config, device: &Arc<FileDevice>) -> Arc<dyn Device> {
     Arc::new(Masked::new(device.clone(), places.map(|at| (at, bytes.clone())).into()))
 }
 
-fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenReport), Error> {
+/// The volume, what opening found, and what was done to get room on it.
+fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenReport, Option<String>), Error> {
     let o = &config.options;
     let fail = |source| Error::Volume { volume: config.volume.clone(), source };
     let mut seed = [0u8; 8];
@@ -143,33 +145,40 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
     };
     let options = if o.verify { verifying(&device, options) } else { options };
     let open = |options: &OpenOptions| {
-        let (mut volume, report) = Volume::open(device.clone(), options)?;
+        let mut open = || Volume::open(device.clone(), options);
+        // Who wants no cleaner gets none.
+        let (mut volume, report, room) = if o.gc {
+            silt_control::open_with_room(&mut open, &o.retention, now_secs())?
+        } else {
+            open().map(|(volume, report)| (volume, report, None))?
+        };
         if let Some(m) = o.moment {
             volume.open_view(Cno(m.0))?;
         }
         if !options.read_only {
             volume.take_over(now_secs())?;
         }
-        Ok((volume, report))
+        Ok((volume, report, room))
     };
-    let (volume, report) = match open(&options) {
+    let (volume, report, room) = match open(&options) {
         // The metadata that writing needs is damaged: what can be read still can.
         Err(
             e @ (silt_engine::Error::Format { .. }
             | silt_engine::Error::Device(_)
             | silt_engine::Error::NoSpace),
         ) if !options.read_only => {
-            let (volume, mut report) =
+            let (volume, mut report, room) =
                 open(&OpenOptions { read_only: true, ..options.clone() }).map_err(fail)?;
             report
                 .damage
                 .push(format!("what writing needs is damaged or cannot be had, so it can only be read: {e}"));
-            (volume, report)
+            (volume, report, room)
         }
         opened => opened.map_err(fail)?,
     };
     let index_bytes = usize::try_from(o.cache / 4).unwrap_or(usize::MAX);
-    Ok((Fs::new(volume, &silt_fs::Options { index_bytes, seed: options.seed, ..Default::default() }), report))
+    let fs = Fs::new(volume, &silt_fs::Options { index_bytes, seed: options.seed, ..Default::default() });
+    Ok((fs, report, room))
 }
 
 /// Largest log of file data where logs are verified, in bytes: what the first read from it reads.

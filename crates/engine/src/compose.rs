@@ -199,6 +199,7 @@ impl Volume {
             let (Some(segment), Some(next)) = (segments.get(entered), segments.get(entered + 1)) else {
                 return Err(Error::Invalid("the plan of segments is too short".into()));
             };
+            self.check_enters(*segment)?;
             let mut c = log.cursor;
             c.segment = *segment;
             c.next = *next;
@@ -225,6 +226,7 @@ impl Volume {
         logs.push(log);
         for s in segments.split_off(entered + 1) {
             self.sufile.free(&self.store, &self.dat, s)?;
+            self.store.held.give_back(s);
         }
         Ok(logs)
     }

@@ -498,6 +498,7 @@ impl Volume {
             k.allocated.push(c.next);
         }
         if c.room(&g) < 2 {
+            self.check_enters(c.next)?;
             c.segment = c.next;
             c.next = self.sufile.allocate(&mut self.store, &self.dat)?;
             k.allocated.push(c.next);
@@ -507,6 +508,11 @@ impl Volume {
         self.sufile.touch(&self.store, &self.dat, c.segment)?;
         self.cursor = c;
         Ok(OpenLog::new(&g, c, limit))
+    }
+
+    /// Whether logs may go on in a segment: one that this very construction frees still holds what is durable.
+    pub(crate) fn check_enters(&self, segment: SegNr) -> Result<()> {
+        if self.store.held.is_lent(segment) { Err(Error::NoSpace) } else { Ok(()) }
     }
 
     /// Adds a new block of a file to the open log.
@@ -666,7 +672,7 @@ impl Volume {
         self.settle(now)
     }
 
-    fn write_log(&mut self, log: &LogWrite) -> Result<()> {
+    pub(crate) fn write_log(&mut self, log: &LogWrite) -> Result<()> {
         if self.order.wants_flush(log) {
             if let Err(e) = self.store.device.flush() {
                 // What was written since the last flush may be lost: nothing after it is safe.

@@ -48,6 +48,11 @@ pub struct Held {
     pub(crate) ends: bool,
     /// Remembers what may be written, for discarding.
     pub(crate) unwanted: Option<Unwanted>,
+    /// Where nothing else is clean, logs may name a segment as the next that their own checkpoint frees
+    /// ([`Volume::last_resort`](crate::Volume::last_resort)).
+    pub(crate) lends: bool,
+    /// It is named so, and may not be written yet.
+    lent: Option<SegNr>,
 }
 
 impl Held {
@@ -80,8 +85,39 @@ impl Held {
         }
     }
 
+    /// Hands out a segment that the checkpoint under construction frees, to be named as the next one, not to be written.
+    pub(crate) fn lend(&mut self) -> Option<SegNr> {
+        if !self.lends || self.lent.is_some() {
+            return None;
+        }
+        let segment = self.fresh.pop()?;
+        self.all.remove(segment.0..segment.0 + 1);
+        self.len -= 1;
+        self.lent = Some(segment);
+        self.lent
+    }
+
+    /// Whether a segment is lent: still what the newest durable checkpoint needs.
+    pub(crate) fn is_lent(&self, segment: SegNr) -> bool {
+        self.lent == Some(segment)
+    }
+
+    /// It was not needed after all.
+    pub(crate) fn give_back(&mut self, segment: SegNr) {
+        if self.is_lent(segment) {
+            self.lent = None;
+            self.hold(segment);
+        }
+    }
+
+    /// Whether anybody may read at places learned before.
+    pub(crate) fn is_read(&self) -> bool {
+        Arc::strong_count(&self.epoch._epoch) > 1 || !self.read.is_empty()
+    }
+
     /// Everything freed so far is free on the medium.
     pub fn durable(&mut self) {
+        (self.lends, self.lent) = (false, None);
         if !self.fresh.is_empty() {
             let epoch = std::mem::take(&mut self.epoch);
             self.read.push_back(Batch { epoch, segments: std::mem::take(&mut self.fresh) });
@@ -156,5 +192,23 @@ mod tests {
         assert_eq!((held.release(), held.len()), (0, 1), "not durable yet");
         held.durable();
         assert_eq!(held.len(), 0);
+    }
+
+    #[test]
+    fn one_segment_is_lent_at_most_and_only_where_that_is_wanted() {
+        let mut held = Held::default();
+        held.hold(SegNr(3));
+        held.hold(SegNr(4));
+        assert_eq!(held.lend(), None);
+        held.lends = true;
+        assert_eq!((held.lend(), held.lend(), held.len()), (Some(SegNr(4)), None, 1));
+        assert!(held.is_lent(SegNr(4)) && held.get(4).is_none(), "it is taken");
+        held.give_back(SegNr(3));
+        assert!(held.is_lent(SegNr(4)));
+        held.give_back(SegNr(4));
+        assert!(!held.is_lent(SegNr(4)) && held.get(4).is_some() && held.len() == 2);
+        assert!(held.lend().is_some());
+        held.durable();
+        assert!(!held.is_lent(SegNr(4)) && held.len() == 0 && held.lend().is_none());
     }
 }

@@ -292,7 +292,7 @@ impl SuFile {
             Some(segment) => Some(segment),
             None => self.find_clean(store, dat, 0..start)?,
         };
-        let segment = found.ok_or(Error::NoSpace)?;
+        let segment = found.or_else(|| store.held.lend()).ok_or(Error::NoSpace)?;
         self.change(store, dat, segment, |e| {
             *e = SuEntry::CLEAN;
             e.flags = su::DIRTY.into();

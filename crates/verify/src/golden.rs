@@ -11,6 +11,19 @@ use silt_device::{Device, MemoryDevice};
 pub const NAMES: [&str; 9] =
     ["basic-4k", "basic-1k", "btree-1k", "gc-4k", "cut-4k", "full-4k", "dsync-4k", "dsync-1k", "wrap-4k"];
 
+/// Volumes on which the kernel left hardly a segment clean: no manifests, file `fN` holds `file N` over and over. The last
+/// was not cleanly unmounted.
+pub const WEDGED: [&str; 3] = ["wedged-4k", "wedged-1k", "wedged-cut-4k"];
+
+/// Bytes of each file on those.
+pub const WEDGED_FILE: usize = 49152;
+
+/// What file `fN` on those holds.
+pub fn wedged_content(name: &str) -> Vec<u8> {
+    let line = format!("file {}\n", name.trim_start_matches('f'));
+    line.bytes().cycle().take(WEDGED_FILE).collect()
+}
+
 fn path(name: &str, extension: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(format!("{name}.{extension}"))
 }

@@ -8,14 +8,18 @@
 
 mod filling;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use silt_device::Device;
 use silt_model::rng::Rng;
+use silt_verify::golden;
 
+use crate::golden::store;
 use crate::mounted::{Mounted, judge, mkfs, run};
 use crate::scratch::Scratch;
 use filling::{Filling, Pattern};
@@ -51,23 +55,42 @@ impl Kind {
     }
 }
 
-/// Volumes `seeds` go through so many cycles each, `jobs` at a time. Needs root and /dev/fuse.
-pub fn cycles(silt: &Path, seeds: std::ops::Range<u64>, cycles: u64, jobs: usize) -> Result<()> {
+/// How a life begins.
+#[derive(Clone, Copy, Debug)]
+enum Start {
+    /// With mkfs; the seed says how.
+    Made(u64),
+    /// With a volume that the kernel filled.
+    Kernel(&'static str),
+}
+
+/// Volumes that the kernel filled to ENOSPC, and those it has wedged.
+const KERNEL: [&str; 4] = ["full-4k", golden::WEDGED[0], golden::WEDGED[1], golden::WEDGED[2]];
+
+/// Volumes `seeds` go through so many cycles each, `jobs` at a time, and if wanted those that the kernel has filled. Needs
+/// root and /dev/fuse.
+pub fn cycles(
+    silt: &Path,
+    seeds: std::ops::Range<u64>,
+    kernel: bool,
+    cycles: u64,
+    jobs: usize,
+) -> Result<()> {
     let started = Instant::now();
-    let (next, written) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let mut starts: Vec<Start> = seeds.map(Start::Made).collect();
+    if kernel {
+        starts.extend(KERNEL.map(Start::Kernel));
+    }
+    let (next, written) = (AtomicUsize::new(0), AtomicU64::new(0));
     let life = || -> Result<()> {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
-                return Ok(());
-            }
-            let kind = Kind::of(seed);
+        while let Some(start) = starts.get(next.fetch_add(1, Ordering::Relaxed)) {
             let begun = Instant::now();
-            let bytes =
-                one_life(silt, seed, kind, cycles).with_context(|| format!("seed {seed}: {kind:?}"))?;
-            println!("seed {seed}: {kind:?}: {} MiB in {:.0} s", bytes >> 20, begun.elapsed().as_secs_f64());
+            let (kind, bytes) =
+                one_life(silt, *start, cycles).with_context(|| format!("{start:?}: {cycles} cycles"))?;
+            println!("{start:?}: {kind:?}: {} MiB in {:.0} s", bytes >> 20, begun.elapsed().as_secs_f64());
             written.fetch_add(bytes, Ordering::Relaxed);
         }
+        Ok(())
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(life)).collect();
@@ -75,7 +98,7 @@ pub fn cycles(silt: &Path, seeds: std::ops::Range<u64>, cycles: u64, jobs: usize
     })?;
     println!(
         "{} volumes filled and emptied {cycles} times each: {} MiB written in {:.0} s, never wedged",
-        seeds.end - seeds.start,
+        starts.len(),
         written.into_inner() >> 20,
         started.elapsed().as_secs_f64()
     );
@@ -88,18 +111,46 @@ struct Life<'a> {
     kind: Kind,
     rng: Rng,
     filling: Filling,
-    /// Checkpoints that are snapshots, and the bytes that lived then.
+    /// Checkpoints that are snapshots.
     snapshots: Vec<u64>,
+    /// Somebody else's files may be there.
+    foreign: bool,
 }
 
-fn one_life(silt: &Path, seed: u64, kind: Kind, cycles: u64) -> Result<u64> {
+/// The image with which a life begins, and what it is.
+fn begin(silt: &Path, start: Start, image: &Path) -> Result<(u64, Kind)> {
+    match start {
+        Start::Made(seed) => {
+            let kind = Kind::of(seed);
+            let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
+            mkfs(silt, image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
+            Ok((seed, kind))
+        }
+        Start::Kernel(name) => {
+            let device = store(&golden::open(name), image)?;
+            let g = silt_engine::read_super_block(&*device)?;
+            let kind = Kind {
+                mebibytes: device.len() >> 20,
+                block_size: 1024 << g.log_block_size.get(),
+                segment: u64::from(g.blocks_per_segment.get()),
+                snapshots: true,
+            };
+            Ok((name.len() as u64, kind))
+        }
+    }
+}
+
+fn one_life(silt: &Path, start: Start, cycles: u64) -> Result<(Kind, u64)> {
     let scratch = Scratch::new("cycles")?;
     let (image, dir) = (scratch.join("v.img"), scratch.join("mnt"));
-    let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
-    mkfs(silt, &image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
+    let (seed, kind) = begin(silt, start, &image)?;
     let mounted = Mounted::new(silt, &image, &dir, &[])?;
     let filling = Filling::new(&dir, seed);
-    let mut life = Life { silt, dir, kind, rng: Rng::new(seed), filling, snapshots: Vec::new() };
+    let foreign = matches!(start, Start::Kernel(_));
+    let mut life = Life { silt, dir, kind, rng: Rng::new(seed), filling, snapshots: Vec::new(), foreign };
+    if foreign {
+        life.make_foreign_space()?;
+    }
     let mut most = 0;
     for cycle in 0..cycles {
         let at = || format!("cycle {cycle}");
@@ -127,7 +178,7 @@ fn one_life(silt: &Path, seed: u64, kind: Kind, cycles: u64) -> Result<u64> {
     judge(&image)?;
     let mounted = Mounted::new(silt, &image, &scratch.join("mnt"), &[])?;
     mounted.unmount()?;
-    Ok(written)
+    Ok((kind, written))
 }
 
 impl Life<'_> {
@@ -140,7 +191,8 @@ impl Life<'_> {
     /// comparable: large files on a volume without anything else.
     fn cycle(&mut self) -> Result<(u64, bool)> {
         let pattern = Pattern::ALL[usize::try_from(self.rng.below(6)).unwrap_or(0)];
-        let comparable = pattern == Pattern::Large && self.filling.bytes() == 0 && self.snapshots.is_empty();
+        let empty = self.filling.bytes() == 0 && self.snapshots.is_empty() && !self.foreign;
+        let comparable = pattern == Pattern::Large && empty;
         self.filling.fill(pattern).with_context(|| format!("filling: {pattern:?}"))?;
         let held = self.filling.bytes();
         self.filling.top_up().context("filling the rest")?;
@@ -156,17 +208,7 @@ impl Life<'_> {
         }
         self.filling.compare()?.map_err(|e| anyhow!(e)).with_context(|| format!("{pattern:?}"))?;
         self.make_space().with_context(|| format!("{pattern:?}: making space"))?;
-        let removed = Instant::now();
-        while !self.filling.one_more()? {
-            if removed.elapsed() > PATIENCE {
-                bail!("{pattern:?}: wedged: no space for a small file {PATIENCE:?} after a removal");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        std::fs::File::open(&self.dir)?.sync_all().context("syncing after a removal")?;
-        if removed.elapsed() > PATIENCE {
-            bail!("{pattern:?}: a small file took {:?} after a removal", removed.elapsed());
-        }
+        self.check_space().with_context(|| format!("{pattern:?}"))?;
         if self.kind.snapshots && self.snapshots.len() < 3 && self.rng.below(3) == 0 {
             let dir = self.dir.to_string_lossy().into_owned();
             let said = self.silt(&["mkcp", "-s", "-p", &dir])?;
@@ -175,6 +217,40 @@ impl Life<'_> {
             self.snapshots.push(number.with_context(|| format!("mkcp tells no number: {said}"))?);
         }
         Ok((held, comparable))
+    }
+
+    /// Something was removed: a small file can be made and synced.
+    fn check_space(&mut self) -> Result<()> {
+        let removed = Instant::now();
+        while !self.filling.one_more()? {
+            if removed.elapsed() > PATIENCE {
+                bail!("wedged: no space for a small file {PATIENCE:?} after a removal");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::File::open(&self.dir)?.sync_all().context("syncing after a removal")?;
+        if removed.elapsed() > PATIENCE {
+            bail!("a small file took {:?} after a removal", removed.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Of what the kernel left goes a few segments' worth.
+    fn make_foreign_space(&mut self) -> Result<()> {
+        let (mut freed, mut todo) = (0, vec![self.dir.clone()]);
+        while let Some(dir) = todo.pop() {
+            for entry in std::fs::read_dir(&dir)? {
+                let entry = entry?;
+                let meta = entry.metadata()?;
+                if meta.is_dir() {
+                    todo.push(entry.path());
+                } else if meta.is_file() && freed < 4 * self.kind.segment_bytes() {
+                    std::fs::remove_file(entry.path()).context("removing what the kernel wrote")?;
+                    freed += meta.blocks() * 512;
+                }
+            }
+        }
+        self.check_space().context("after removing what the kernel wrote")
     }
 
     /// Removes at least a few segments' worth, one way or another.
@@ -192,7 +268,10 @@ impl Life<'_> {
             1 | 2 if self.filling.bytes() > 2 * enough => {
                 self.filling.remove(enough)?;
             }
-            _ => self.filling.remove_all()?,
+            _ => {
+                self.filling.remove_all()?;
+                self.foreign = false;
+            }
         }
         Ok(())
     }

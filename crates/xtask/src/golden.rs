@@ -5,11 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
+use silt_cleaner::Whole;
+use silt_control::retention::Given;
 use silt_device::{Device, MemoryDevice};
+use silt_engine::{OpenOptions, Volume};
 use silt_fs::{Context, Ino, Seek, Tree as FsTree, WriteFlags};
 use silt_fs_model::FsTarget;
 use silt_model::manifest::Columns;
-use silt_model::target::{Target, Tree};
+use silt_model::op::Op;
+use silt_model::path::TreePath;
+use silt_model::target::{Reply, Target, Tree};
 use silt_verify::golden;
 
 use crate::guest::Options;
@@ -114,9 +119,12 @@ pub fn golden(rig: &Rig) -> Result<()> {
             ..KernelTurn::look(&image, block_size)
         });
     }
+    for name in golden::WEDGED {
+        turns.push(wedged(name, &scratch)?);
+    }
     let reports = kernel_turns(rig, &turns, 1, &Options::default())?;
     let mut bad = 0;
-    for (name, report) in golden::NAMES.iter().zip(reports) {
+    for (name, report) in golden::NAMES.iter().chain(&golden::WEDGED).zip(reports) {
         println!(
             "{name}: {} names, {} complaints",
             report.trees.map_or(0, |t| t.live.len()),
@@ -126,6 +134,61 @@ pub fn golden(rig: &Rig) -> Result<()> {
         bad += report.complaints.len();
     }
     if bad > 0 { bail!("the kernel does not agree") } else { Ok(()) }
+}
+
+/// A volume on which the kernel left no segment to write to: Silt empties as few as will do, which changes no file, and
+/// the kernel can remove files and make one again.
+fn wedged(name: &str, scratch: &Scratch) -> Result<KernelTurn> {
+    let image = scratch.join(&format!("{name}.img"));
+    let before = read_only(store(&golden::open(name), &image)?)?;
+    let device: Arc<dyn Device> = Arc::new(silt_device::open(
+        &image,
+        silt_device::Access::ReadWrite,
+        &silt_device::OpenOptions::default(),
+    )?);
+    let options = OpenOptions { now: NOW, ..OpenOptions::default() };
+    let mut open = || Volume::open(device.clone(), &options);
+    let (mut volume, _, note) = silt_control::open_with_room(&mut open, &Given::default(), NOW)?;
+    if note.is_none() || volume.is_wedged() {
+        bail!("{name}: no room was made: {note:?}");
+    }
+    volume.take_over(NOW)?;
+    // An ordinary cleaning fits now.
+    silt_cleaner::run(&Whole::new(&mut volume, NOW), &silt_cleaner::Options::default(), |_| true)?;
+    // The kernel keeps eight segments to itself, and takes some for what was removed.
+    let fits = volume.available_segments() > 16;
+    volume.close(NOW + 1)?;
+    let block_size = volume.geometry().bs();
+    drop(volume);
+    let gone = (10..20).map(|n| Op::Unlink { path: TreePath::new(format!("f{n}").as_bytes()) });
+    let new = Op::Create { path: TreePath::new(b"by the kernel"), mode: 0o644 };
+    let ops = gone
+        .chain([Op::Sync])
+        .chain(fits.then_some(new))
+        .chain([Op::Sync])
+        .map(|op| (op, Ok(Reply::Done)))
+        .collect();
+    let after = read_only(device)?;
+    let changed = before.differences(&after, Columns::ALL);
+    if !changed.is_empty() {
+        bail!("{name}: making room changed files: {changed:#?}");
+    }
+    Ok(KernelTurn {
+        before: vec![(after, Columns::ALL)],
+        read_only: false,
+        ops,
+        ..KernelTurn::look(&image, block_size)
+    })
+}
+
+/// The live tree of a volume, which is left as it is.
+fn read_only(device: Arc<dyn Device>) -> Result<Trees> {
+    let options = OpenOptions { read_only: true, now: NOW, ..OpenOptions::default() };
+    let (volume, _) = Volume::open(device.clone(), &options)?;
+    let fs = silt_fs::Fs::new(volume, &silt_fs::Options::default());
+    let mut target = FsTarget::over(fs, device, silt_fs::Options::default(), NOW);
+    let live = target.manifest(Tree::Live, Columns::ALL).map_err(|e| anyhow!(e))?;
+    Ok(Trees { live, ..Trees::default() })
 }
 
 /// Where large files hold data: the guest reads far offsets only where it is told to look.

@@ -79,6 +79,9 @@ enum Verb {
         /// Volumes at once.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
+        /// Those as well that the kernel has filled.
+        #[arg(long)]
+        kernel: bool,
     },
     /// A large tree unpacked into a mount and copied there, equal after a remount and in the kernel; root only.
     Tree {
@@ -308,8 +311,8 @@ fn act(verb: Verb) -> Result<ExitCode> {
             let _rings = Switch::on();
             kill::kill(&built()?, &Programs::get(&root())?, kills)?;
         }
-        Verb::Cycles { seed, volumes, cycles: n, jobs } => {
-            cycles::cycles(&built()?, seed..seed + volumes, n, jobs)?;
+        Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
+            cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
         }
         Verb::Tree { files, linux, package } => {
             tree::tree(&Rig::find()?, &built()?, &which(files, linux, package))?;

@@ -122,7 +122,7 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
             clock.step(&format!("fsx, {}", on.name()), || suites::fsx(on, plan.fsx_ops))?;
         }
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
-        clock.step("full volumes", || cycles::cycles(silt, FULL, 3, 1))?;
+        clock.step("full volumes", || cycles::cycles(silt, FULL, true, 3, 1))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))

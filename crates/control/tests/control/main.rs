@@ -4,3 +4,4 @@
 mod common;
 mod execute;
 mod socket;
+mod wedged;

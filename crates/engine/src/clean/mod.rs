@@ -12,6 +12,7 @@
 //! ways back, snapshots and views, are looked at again when the cleaning begins; a freed segment is not written
 //! before that is durable and nobody reads there ([`crate::held`]).
 
+mod resort;
 mod usage;
 mod victim;
 
@@ -156,6 +157,10 @@ impl Volume {
         if self.available_segments() < self.segments_for(need) {
             return Err(Error::NoSpace);
         }
+        self.begin_moves(cleaning, need, now)
+    }
+
+    fn begin_moves(&mut self, cleaning: Cleaning, need: u64, now: u64) -> Result<Cleaned> {
         self.touch(&cleaning)?;
         // From here on nothing may stop it before the moves are under way: what they leave is free.
         let begun = self.begun()?;

@@ -1,0 +1,70 @@
+//! Opening a volume that its last user left without a segment to write to.
+
+use silt_cleaner::{History, Options, Policy, Whole, unwedge};
+use silt_engine::{OpenReport, Result, Volume};
+use silt_fs::Fs;
+use silt_retention::Ladder;
+
+use crate::retention::{Effective, Given};
+
+/// Opens a volume for writing with `open`, which does not take it over, and makes room on it where there is none even for
+/// the cleaner: of what retention does not keep, and where that is too little, of ever more, down to the floor. What was
+/// done about it is told in words. Where nothing can be done the volume is as it was. `now` in seconds.
+pub fn open_with_room(
+    open: &mut dyn FnMut() -> Result<(Volume, OpenReport)>,
+    given: &Given,
+    now: u64,
+) -> Result<(Volume, OpenReport, Option<String>)> {
+    let (volume, report) = open()?;
+    if volume.is_read_only() || !volume.is_wedged() {
+        return Ok((volume, report, None));
+    }
+    Ok(match make_room(volume, &mut || Ok(open()?.0), given, now) {
+        Ok((volume, note)) => (volume, report, note),
+        Err(e) => {
+            let note = format!("hardly a segment is clean, and none can be emptied: {e}");
+            (open()?.0, report, Some(note))
+        }
+    })
+}
+
+fn make_room(
+    volume: Volume,
+    reopen: &mut dyn FnMut() -> Result<Volume>,
+    given: &Given,
+    now: u64,
+) -> Result<(Volume, Option<String>)> {
+    let mut fs = Fs::new(volume, &silt_fs::Options::default());
+    let counts = Effective::read(&mut fs, given);
+    let mut volume = fs.into_volume();
+    let ladder = Ladder::new(&counts.wish, &counts.floor);
+    let (mut segments, mut moments, mut beyond) = (0, 0, 0);
+    let mut before = None;
+    for step in 0..ladder.steps().len() {
+        let history = History::read(&Whole::new(&mut volume, now))?;
+        let kept = ladder.kept(step, &history.points, now);
+        if before.as_ref() == Some(&kept) {
+            continue;
+        }
+        let mut options = Options { policy: Policy::Greedy, now, ..Options::default() };
+        history.keep(&kept, &mut options);
+        let outcome;
+        (volume, outcome) = unwedge(volume, &options, reopen)?;
+        segments += outcome.cleaned.segments;
+        *(if step == 0 { &mut moments } else { &mut beyond }) += outcome.cleaned.checkpoints;
+        if !outcome.out_of_room {
+            break;
+        }
+        before = Some(kept);
+    }
+    // A volume of Silt's own may be so for a while when it is full: its cleaner goes on.
+    let note = (segments > 0).then(|| {
+        let gone = match (moments, beyond) {
+            (0, 0) => String::new(),
+            (n, 0) => format!("; {n} moments that are not to be kept went"),
+            (n, m) => format!("; {} moments went, {m} of them for want of space", n + m),
+        };
+        format!("hardly a segment was clean, so {segments} were emptied{gone}")
+    });
+    Ok((volume, note))
+}
