@@ -16,7 +16,7 @@ fn names(fs: &mut Fs) -> Vec<String> {
     let mut names = Vec::new();
     fs.readdir(Tree::Live, Ino::ROOT, 0, true, |e| {
         if e.stat.as_ref().is_some_and(|s| s.is_regular()) {
-            names.push(String::from_utf8_lossy(&e.name).into_owned());
+            names.push(String::from_utf8_lossy(e.name).into_owned());
         }
         ControlFlow::Continue(())
     })
