@@ -102,6 +102,12 @@ impl Gatherer {
         segments.iter().rev().for_each(|s| self.order.push_front(*s));
     }
 
+    /// This segment comes next, wherever it was.
+    pub fn first(&mut self, segment: SegNr) {
+        self.order.retain(|s| *s != segment);
+        self.order.push_front(segment);
+    }
+
     /// Segments that were not begun.
     pub fn left(&self) -> u64 {
         self.order.len() as u64

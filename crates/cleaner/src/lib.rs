@@ -20,6 +20,7 @@ mod history;
 mod moments;
 mod past;
 mod policy;
+mod rotation;
 mod run;
 pub mod shrink;
 mod unwedge;

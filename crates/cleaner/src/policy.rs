@@ -13,14 +13,22 @@ pub enum Policy {
     Oldest,
     /// What gives most space first.
     Greedy,
-    /// Space and age against the cost of copying: `(1 - u) * age / (1 + u)` (Rosenblum and Ousterhout, 1991).
+    /// Space against the cost of copying, and age: `(1 - u) / 2u * sqrt(age)`, `u` the share that is needed.
+    ///
+    /// Rosenblum and Ousterhout (1991) have `1 + u` for `2u`, since they read a segment as a whole, and the age
+    /// itself. What is needed alone is read here, so an empty segment costs nothing and goes first. And the more
+    /// age counts, the longer old blocks of tables, dead with the next checkpoint, take up space: that costs more
+    /// than waiting for data to die brings.
     #[default]
     CostBenefit,
+    /// As cost-benefit, and now and then a segment that was left alone while the log went round, however much of
+    /// it is needed: so that all segments wear alike (see `Rotation`).
+    WearLevelling,
 }
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Policy; 3] = [Policy::Oldest, Policy::Greedy, Policy::CostBenefit];
+    pub const ALL: [Policy; 4] = [Policy::Oldest, Policy::Greedy, Policy::CostBenefit, Policy::WearLevelling];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -28,6 +36,7 @@ impl Policy {
             Policy::Oldest => "oldest",
             Policy::Greedy => "greedy",
             Policy::CostBenefit => "cost-benefit",
+            Policy::WearLevelling => "wear-levelling",
         }
     }
 }
@@ -39,10 +48,9 @@ impl FromStr for Policy {
         if s == "timestamp" {
             return Ok(Policy::Oldest);
         }
-        Policy::ALL
-            .into_iter()
-            .find(|p| p.name() == s)
-            .ok_or_else(|| format!("there is no policy {s:?}: oldest, greedy or cost-benefit"))
+        Policy::ALL.into_iter().find(|p| p.name() == s).ok_or_else(|| {
+            format!("there is no policy {s:?}: oldest, greedy, cost-benefit or wear-levelling")
+        })
     }
 }
 
@@ -72,7 +80,8 @@ impl Candidate {
         match policy {
             Policy::Oldest => age,
             Policy::Greedy => 1.0 - u,
-            Policy::CostBenefit => (1.0 - u) * age / (1.0 + u),
+            // Infinite where nothing is needed.
+            Policy::CostBenefit | Policy::WearLevelling => (1.0 - u) * age.sqrt() / (2.0 * u),
         }
     }
 
@@ -136,8 +145,22 @@ mod tests {
     fn each_policy_has_its_order() {
         assert_eq!(order(Policy::Oldest), [2, 3, 1, 4]);
         assert_eq!(order(Policy::Greedy), [1, 4, 3, 2]);
-        // 0.5 / 1.5 * 501 = 167, 0.2 / 1.8 * 1001 = 111, 0.9 / 1.1 * 11 = 9.
-        assert_eq!(order(Policy::CostBenefit), [3, 2, 1, 4]);
+        for policy in [Policy::CostBenefit, Policy::WearLevelling] {
+            // 0.9 / 0.2 * sqrt 11 = 15, 0.5 / 1.0 * sqrt 501 = 11, 0.2 / 1.6 * sqrt 1001 = 4.
+            assert_eq!(order(policy), [1, 4, 3, 2]);
+        }
+    }
+
+    /// Of segments of which as much is needed the older goes first, an empty one before all, and a full one last.
+    #[test]
+    fn age_counts_and_empty_ones_cost_nothing() {
+        let mut all =
+            vec![candidate(1, 900, 50), candidate(2, 0, 50), candidate(3, 0, 100), candidate(4, 1000, 0)];
+        // 0.7 / 0.6 * sqrt 11 = 3.9, less than 0.5 / 1.0 * sqrt 101 = 5.0 of the first.
+        all.push(candidate(5, 990, 30));
+        Candidate::sort(&mut all, Policy::CostBenefit, 1000, 100);
+        let order: Vec<u64> = all.iter().map(|c| c.segment.0).collect();
+        assert_eq!(order, [4, 2, 1, 5, 3]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use silt_format::{BlockNr, SegNr};
 
 use crate::gather::{Access, Gatherer, Limits, SetAside};
 use crate::policy::{Candidate, Policy, candidates};
+use crate::rotation::Rotation;
 
 /// Blocks of the DAT counted at a time.
 const COUNTED: usize = 1024;
@@ -43,6 +44,8 @@ pub struct Options {
     pub until: Option<u64>,
     /// Segments with fewer blocks to gain are left.
     pub least: u64,
+    /// For even wear: a segment was left alone for long when the log went round so often since it was written.
+    pub rounds: u64,
     /// Segments that may be taken.
     pub range: Range<u64>,
     /// Segments of those that are never taken.
@@ -60,6 +63,7 @@ impl Default for Options {
             moments: Arc::default(),
             until: None,
             least: 1,
+            rounds: 2,
             range: 0..u64::MAX,
             aside: BTreeSet::new(),
             limits: Limits { moves: 4096, segments: 64, salvage: Salvage::No },
@@ -83,6 +87,8 @@ pub struct Outcome {
     pub cleaned: Cleaned,
     /// Checkpoints made.
     pub steps: u64,
+    /// Segments that were emptied because they had been left alone for long.
+    pub turned: u64,
     pub aside: Vec<SetAside>,
     pub unverified: Vec<(SegNr, BlockNr)>,
     /// It was told to stop.
@@ -142,6 +148,7 @@ impl Outcome {
     fn add(&mut self, more: Outcome) {
         add(&mut self.cleaned, more.cleaned);
         self.steps += more.steps;
+        self.turned += more.turned;
         self.aside.extend(more.aside);
         self.unverified.extend(more.unverified);
         self.stopped = more.stopped;
@@ -202,6 +209,7 @@ pub fn pass(
     all.retain(|c| !options.aside.contains(&c.segment.0));
     Candidate::sort(&mut all, options.policy, options.now, size);
     let total = all.len() as u64;
+    let mut rotation = Rotation::new(mover, &usage, options, &all)?;
     let keep = usage.keep().clone();
     let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
     let (mut most, mut segments_at_once) = (options.limits.moves, options.limits.segments);
@@ -218,16 +226,20 @@ pub fn pass(
             outcome.enough = true;
             return Ok(outcome);
         }
+        if let Some(segment) = rotation.next(mover, outcome.cleaned.segments)? {
+            gatherer.first(segment);
+        }
         let plan = gatherer.next(mover)?;
         let segments = plan.segments().to_vec();
+        let turned = rotation.of(&segments);
         outcome.aside.extend(plan.aside);
         outcome.unverified.extend(plan.unverified);
         if plan.cleaning.is_empty() {
             continue;
         }
-        // What is salvaged is worth it anyway.
-        let gains =
-            options.limits.salvage == Salvage::Readable || mover.with(|v| v.gain(&plan.cleaning))? > 0;
+        // What is salvaged is worth it anyway, and so is even wear.
+        let anyway = options.limits.salvage == Salvage::Readable || turned > 0;
+        let gains = anyway || mover.with(|v| v.gain(&plan.cleaning))? > 0;
         if !gains {
             in_vain += 1;
             if in_vain >= IN_VAIN {
@@ -239,6 +251,7 @@ pub fn pass(
             Ok(done) => {
                 add(&mut outcome.cleaned, done);
                 outcome.steps += 1;
+                outcome.turned += turned;
                 let clean = mover.with(|v| v.available_segments())?;
                 in_vain = if clean > highest { 0 } else { in_vain + 1 };
                 highest = highest.max(clean);
@@ -248,6 +261,8 @@ pub fn pass(
             }
             // Somebody looks at a moment that was to go, or a segment was taken otherwise: the next pass knows.
             Err(Error::Stale) => {}
+            // Even wear has to wait.
+            Err(Error::NoSpace) if turned > 0 => gatherer.put_back(&rotation.without(segments)),
             // It takes less at a time.
             Err(Error::NoSpace) if segments.len() > 1 => {
                 most /= 4;

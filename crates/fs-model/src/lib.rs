@@ -129,17 +129,21 @@ impl FsTarget {
 
     /// Cleans as `silt clean` does with an unmounted volume, to the end; snapshots alone are kept.
     pub fn clean(&mut self) -> silt_engine::Result<()> {
+        self.turns += 1;
+        let policy = Policy::ALL[self.turns as usize % Policy::ALL.len()];
+        self.clean_as(silt_cleaner::Options { policy, ..silt_cleaner::Options::default() }).map(|_| ())
+    }
+
+    /// The same as the options say, at the time that it is; what came of it.
+    pub fn clean_as(&mut self, options: silt_cleaner::Options) -> silt_engine::Result<silt_cleaner::Outcome> {
         self.step(true);
         self.clock += 1;
         let now = u64::try_from(self.clock).unwrap_or(0);
-        self.turns += 1;
-        let policy = Policy::ALL[self.turns as usize % Policy::ALL.len()];
-        let options = silt_cleaner::Options { policy, now, ..silt_cleaner::Options::default() };
         let whole = silt_cleaner::Whole::new(self.fs.volume_mut(), now);
-        let outcome = silt_cleaner::run(&whole, &options, |_| true)?;
+        let outcome = silt_cleaner::run(&whole, &silt_cleaner::Options { now, ..options }, |_| true)?;
         assert_eq!(outcome.aside, [], "a segment that should be whole");
         self.count(outcome.cleaned);
-        Ok(())
+        Ok(outcome)
     }
 
     fn count(&mut self, done: Cleaned) {

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use silt_cleaner::{Options, Policy, Whole, pass};
-use silt_device::{Counter, MemoryDevice};
 use silt_engine::mkfs::{Parameters, Plan as Mkfs};
 use silt_engine::{OpenOptions, Time, Volume};
 use silt_format::Ino;
 use silt_fs::{Context, Fs, FsError, WriteFlags};
 
 use super::Cost;
+use super::wear::Worn;
 use super::workload::{Player, Workload};
 
 /// What a volume lives through.
@@ -18,31 +18,36 @@ pub struct Plan {
     /// Bytes.
     pub bytes: u64,
     pub blocks_per_segment: u32,
-    /// Live data, in percent of all segments.
+    /// Live data, in percent of the segments that are not kept clean.
     pub live: u64,
     pub policy: Policy,
-    /// Percent of segments that are kept clean besides the reserve.
+    /// With fewer clean segments than so many percent others are emptied, until so many percent more are clean.
+    pub clean: u64,
     pub spare: u64,
     pub turns: u64,
 }
 
-/// Bytes of data that make a checkpoint due: little enough that a small volume's reserve holds it.
-const DUE: u64 = 1 << 20;
 /// Where so many passes in a row bring too little, there is no space.
 const PASSES: usize = 20;
+const BLOCK: u64 = 4096;
 
 /// A volume, and what was written.
 pub struct Bed {
     fs: Fs,
-    device: Arc<Counter<MemoryDevice>>,
+    device: Arc<Worn>,
     policy: Policy,
+    clean: u64,
     spare: u64,
+    /// Bytes of data that make a checkpoint due: a segment, as it is on a volume as mkfs makes it.
+    due: u64,
     now: u64,
     /// Bytes that programs wrote, and those of them that no checkpoint holds.
     pub written: u64,
     waiting: u64,
-    /// Blocks that the cleaner copied.
+    /// Blocks that the cleaner copied, and in how many steps it did that.
     moved: u64,
+    steps: u64,
+    emptied: u64,
     /// Sums over checkpoints: live blocks, and blocks of segments in use.
     live: u64,
     used: u64,
@@ -78,7 +83,7 @@ type Done<T> = std::result::Result<T, End>;
 
 impl Bed {
     fn new(plan: &Plan) -> Result<Self> {
-        let device = Arc::new(Counter::new(MemoryDevice::new(plan.bytes)));
+        let device = Arc::new(Worn::new(plan.bytes, u64::from(plan.blocks_per_segment) * BLOCK));
         let parameters = Parameters {
             block_size: 4096,
             blocks_per_segment: plan.blocks_per_segment,
@@ -90,8 +95,24 @@ impl Bed {
             Volume::open(device.clone(), &OpenOptions { now: 1000, ..OpenOptions::default() })?;
         volume.take_over(1000)?;
         let fs = Fs::new(volume, &silt_fs::Options::default());
-        let (policy, spare) = (plan.policy, plan.spare);
-        Ok(Bed { fs, device, policy, spare, now: 2000, written: 0, waiting: 0, moved: 0, live: 0, used: 0 })
+        let due = u64::from(plan.blocks_per_segment) * BLOCK;
+        let Plan { policy, clean, spare, .. } = *plan;
+        Ok(Bed {
+            fs,
+            device,
+            policy,
+            clean,
+            spare,
+            due,
+            now: 2000,
+            written: 0,
+            waiting: 0,
+            moved: 0,
+            steps: 0,
+            emptied: 0,
+            live: 0,
+            used: 0,
+        })
     }
 
     /// The superuser at the next second.
@@ -103,9 +124,9 @@ impl Bed {
     /// Segments that are to be clean, and with how many cleaning ends.
     fn marks(&self) -> (u64, u64) {
         let v = self.fs.volume();
-        let spare = v.geometry().nsegments * self.spare / 100 + 2;
-        let low = v.segments_with_space(2 * DUE / 4096) + spare;
-        (low, low + spare)
+        let n = v.geometry().nsegments;
+        let low = v.segments_with_space(2 * self.due / BLOCK).max(n * self.clean / 100);
+        (low, low + n * self.spare / 100 + 1)
     }
 
     /// Makes a checkpoint, and cleans where few segments are clean.
@@ -122,6 +143,8 @@ impl Bed {
                 Options { policy: self.policy, until: Some(high), now: self.now, ..Options::default() };
             let outcome = pass(&Whole::new(self.fs.volume_mut(), self.now), &options, |_| true)?;
             self.moved += outcome.cleaned.moved;
+            self.steps += outcome.steps;
+            self.emptied += outcome.cleaned.segments;
             if outcome.cleaned.segments == 0 {
                 break;
             }
@@ -148,15 +171,23 @@ impl Bed {
         self.take(|fs, c| fs.create(c, Ino::ROOT, name.as_bytes(), 0o644)).map(|s| s.ino)
     }
 
-    /// Writes whole blocks.
+    /// Writes whole blocks, in pieces after each of which a checkpoint may be due.
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
-        let n = self.take(|fs, c| fs.write(c, ino, offset, data, WriteFlags::default()))?;
-        if n != data.len() {
-            return Err(End::Failed(anyhow!("a short write")));
+        let piece = usize::try_from(self.due).unwrap_or(usize::MAX).max(1);
+        let mut at = offset;
+        for part in data.chunks(piece) {
+            let n = self.take(|fs, c| fs.write(c, ino, at, part, WriteFlags::default()))?;
+            if n != part.len() {
+                return Err(End::Failed(anyhow!("a short write")));
+            }
+            at += n as u64;
+            self.written += n as u64;
+            self.waiting += n as u64;
+            if self.waiting >= self.due {
+                self.sync()?;
+            }
         }
-        self.written += n as u64;
-        self.waiting += n as u64;
-        if self.waiting >= DUE { self.sync() } else { Ok(()) }
+        Ok(())
     }
 
     pub fn remove(&mut self, name: &str, ino: Ino) -> Done<()> {
@@ -166,9 +197,9 @@ impl Bed {
     }
 }
 
-/// Bytes of live data, of all there are in segments.
+/// Bytes of live data.
 fn live_bytes(plan: &Plan) -> u64 {
-    plan.bytes / 100 * plan.live
+    plan.bytes / 10_000 * plan.live * (100 - plan.clean.min(100))
 }
 
 /// A volume's life; none where there was no space for it.
@@ -183,18 +214,22 @@ pub fn live(plan: &Plan, workload: Workload) -> Result<Option<Cost>> {
         bed.sync()?;
         bed.device.reset();
         (bed.moved, bed.live, bed.used) = (0, 0, 0);
+        (bed.steps, bed.emptied) = (0, 0);
         let (begin, own) = (bed.written, bed.fs.volume().rewritten_blocks());
         while bed.written < begin + plan.turns * plan.bytes {
             player.go_on(&mut bed)?;
         }
         bed.sync()?;
-        let (counts, written) = (bed.device.counts(), (bed.written - begin) as f64);
+        let written = (bed.written - begin) as f64;
         let own = bed.fs.volume().rewritten_blocks() - own;
         Ok(Cost {
             own: (own * 4096) as f64 / written,
-            all: (counts.writes.bytes + counts.durable_writes.bytes) as f64 / written,
+            all: bed.device.bytes() as f64 / written,
             copied: (bed.moved * 4096) as f64 / written,
             used: bed.live as f64 / bed.used.max(1) as f64,
+            wear: bed.device.wear(bed.fs.volume().geometry().nsegments),
+            steps: bed.steps,
+            emptied: bed.emptied,
         })
     })();
     match cost {

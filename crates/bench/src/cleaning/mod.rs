@@ -4,6 +4,9 @@
 
 mod bed;
 mod plot;
+mod tables;
+mod theory;
+mod wear;
 mod workload;
 
 use std::path::PathBuf;
@@ -12,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::{Deserialize, Serialize};
 use silt_cleaner::Policy;
 
@@ -27,7 +29,7 @@ pub struct Options {
     /// Blocks of 4 KiB a segment
     #[arg(long, default_value_t = 64)]
     segment: u32,
-    /// Live data, in percent of all segments
+    /// Live data, in percent of the segments that are not kept clean
     #[arg(long, num_args = 1.., default_values_t = [50, 70, 80, 90])]
     live: Vec<u64>,
     /// Only these workloads
@@ -36,7 +38,10 @@ pub struct Options {
     /// Only these policies
     #[arg(long, num_args = 1.., value_name = "POLICY")]
     policy: Vec<Policy>,
-    /// Segments that are kept clean besides the reserve, in percent: with fewer, others are emptied
+    /// Segments that are kept clean, the reserve included, in percent: with fewer, others are emptied
+    #[arg(long, default_value_t = 8)]
+    clean: u64,
+    /// Until so many more are clean, in percent
     #[arg(long, default_value_t = 2)]
     spare: u64,
     /// How often the volume's size is written before it is measured, and how often after
@@ -45,6 +50,9 @@ pub struct Options {
     /// Write everything here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Show what was written so before, in place of measuring
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    from: Option<PathBuf>,
     /// Draw it here
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -72,24 +80,46 @@ pub struct Cost {
     pub copied: f64,
     /// Live blocks by blocks of segments that were in use, on average.
     pub used: f64,
+    /// How evenly segments were written.
+    pub wear: wear::Wear,
+    /// Checkpoints that were made to clean, and segments that those emptied.
+    pub steps: u64,
+    pub emptied: u64,
 }
 
-/// Bytes on the device for a byte of the log, where writes are spread evenly and the oldest segment goes first: of a
-/// segment a share `x` is live when its turn comes, with `used = (x - 1) / ln x`.
-fn in_theory(used: f64) -> f64 {
-    let (mut low, mut high) = (0.0f64, 1.0f64);
-    for _ in 0..60 {
-        let x = f64::midpoint(low, high);
-        if (x - 1.0) / x.ln() < used { low = x } else { high = x }
+impl Cost {
+    /// Bytes for a byte written that are neither that byte nor copies: maps, tables, summaries.
+    fn besides(&self) -> f64 {
+        self.all - 1.0 - self.copied
     }
-    1.0 / (1.0 - low)
 }
 
 pub fn run(options: &Options) -> Result<()> {
     let workloads = if options.only.is_empty() { Workload::ALL.to_vec() } else { options.only.clone() };
     let policies = if options.policy.is_empty() { Policy::ALL.to_vec() } else { options.policy.clone() };
+    let cells = match &options.from {
+        Some(path) => {
+            let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+            serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?
+        }
+        None => measure(options, &workloads, &policies)?,
+    };
+    let names: Vec<&str> = policies.iter().map(|p| p.name()).collect();
+    println!("{}", tables::costs(&cells, &workloads, &options.live, &names));
+    println!("\n{}", tables::wear(&cells, &workloads, &options.live, &names));
+    if let Some(path) = &options.json {
+        std::fs::write(path, serde_json::to_vec_pretty(&cells)?)?;
+    }
+    if let Some(path) = &options.plot {
+        plot::draw(&cells, &workloads, &names, path)?;
+    }
+    Ok(())
+}
+
+/// Lives of all volumes that are wanted, on as many processors as there are.
+fn measure(options: &Options, workloads: &[Workload], policies: &[Policy]) -> Result<Vec<Cell>> {
     let mut wanted = Vec::new();
-    for workload in &workloads {
+    for workload in workloads {
         for live in &options.live {
             wanted.extend(policies.iter().map(|policy| (*workload, *live, *policy)));
         }
@@ -102,6 +132,7 @@ pub fn run(options: &Options) -> Result<()> {
                 blocks_per_segment: options.segment,
                 live: *live,
                 policy: *policy,
+                clean: options.clean,
                 spare: options.spare,
                 turns: options.turns,
             };
@@ -117,47 +148,12 @@ pub fn run(options: &Options) -> Result<()> {
         let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
         threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked"))))
     })?;
-    let cells = cells.into_inner().map_err(|_| anyhow!("a thread panicked"))?;
-    let names: Vec<&str> = policies.iter().map(|p| p.name()).collect();
-    println!("{}", table(&cells, &workloads, &options.live, &names));
-    if let Some(path) = &options.json {
-        std::fs::write(path, serde_json::to_vec_pretty(&cells)?)?;
-    }
-    if let Some(path) = &options.plot {
-        plot::draw(&cells, &workloads, &names, path)?;
-    }
-    Ok(())
+    cells.into_inner().map_err(|_| anyhow!("a thread panicked"))
 }
 
 fn find<'a>(cells: &'a [Cell], workload: Workload, live: u64, policy: &str) -> Option<&'a Cost> {
     let cell = cells.iter().find(|c| c.workload == workload && c.live == live && c.policy == policy)?;
     cell.cost.as_ref()
-}
-
-fn table(cells: &[Cell], workloads: &[Workload], live: &[u64], policies: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    let mut head = vec!["workload".to_owned(), "live %".to_owned()];
-    head.extend(policies.iter().map(|p| (*p).to_owned()));
-    head.extend(["without cleaning".to_owned(), "in theory".to_owned()]);
-    table.set_header(head);
-    for workload in workloads {
-        for live in live {
-            let mut row = vec![workload.name().to_owned(), live.to_string()];
-            row.extend(policies.iter().map(|policy| {
-                find(cells, *workload, *live, policy)
-                    .map_or("no space".to_owned(), |c| format!("{:.2} ({:.2})", c.all, c.copied))
-            }));
-            let own = policies.iter().find_map(|policy| find(cells, *workload, *live, policy));
-            row.push(own.map_or(String::new(), |c| format!("{:.2}", c.own)));
-            // Of the oldest first, whose segments' share the theory is about.
-            let theory = find(cells, *workload, *live, "oldest").filter(|_| *workload == Workload::Uniform);
-            row.push(theory.map_or(String::new(), |c| format!("{:.2}", c.own * in_theory(c.used))));
-            table.add_row(row);
-        }
-    }
-    table.column_iter_mut().skip(1).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
-    table
 }
 
 #[cfg(test)]
@@ -166,22 +162,20 @@ mod tests {
 
     use super::*;
 
-    /// Known points of the curve.
-    #[test]
-    fn theory() {
-        for (used, cost) in [(0.5, 1.26), (0.8, 2.69), (0.9, 5.18)] {
-            let got = in_theory(used);
-            assert!((got - cost).abs() < 0.02, "{used}: {got}");
-        }
-    }
-
     /// The whole way, small: what is written over evenly costs copies, what is written over in order hardly any.
     #[test]
     fn a_small_run_tells_workloads_apart() {
         let cost = |workload| {
             let policy = Policy::Greedy;
-            let plan =
-                bed::Plan { bytes: 32 << 20, blocks_per_segment: 32, live: 70, policy, spare: 2, turns: 1 };
+            let plan = bed::Plan {
+                bytes: 32 << 20,
+                blocks_per_segment: 32,
+                live: 70,
+                policy,
+                clean: 8,
+                spare: 2,
+                turns: 1,
+            };
             bed::live(&plan, workload).unwrap().unwrap()
         };
         let (uniform, sequential) = (cost(Workload::Uniform), cost(Workload::Sequential));

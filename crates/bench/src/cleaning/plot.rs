@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Cell, Workload, find, in_theory};
+use super::{Cell, Workload, find, theory};
 
 const WIDTH: i32 = 330;
 const HEIGHT: i32 = 300;
@@ -16,8 +16,8 @@ const RIGHT: i32 = 18;
 const TOP: i32 = 34;
 const BOTTOM: i32 = 40;
 const COLUMNS: usize = 3;
-/// The axis ends here; what is above is drawn at its end.
-const MOST: f64 = 10.0;
+/// The axis, whose steps are doublings, ends here; what is above is drawn at its end.
+const DOUBLINGS: i32 = 6;
 
 const COLOURS: [RGBColor; 4] =
     [RGBColor(200, 30, 40), RGBColor(30, 110, 190), RGBColor(20, 140, 90), RGBColor(130, 70, 170)];
@@ -39,7 +39,7 @@ fn text(size: i32, horizontal: HPos) -> TextStyle<'static> {
 
 fn paint<'a>(area: &Area<'a>, cells: &[Cell], workloads: &[Workload], policies: &[&str]) -> Painted<'a> {
     area.fill(&WHITE)?;
-    let title = "Bytes on the device for a byte written, by live data in percent of the segments";
+    let title = "Bytes on the device for a byte written, by live data in percent of the segments that are not kept clean";
     area.draw(&Text::new(title, (16, 20), text(15, HPos::Left)))?;
     for (n, (policy, colour)) in (0..).zip(policies.iter().zip(COLOURS)) {
         let at = (16 + 150 * n, 44);
@@ -69,17 +69,18 @@ fn panel<'a>(
         left + LEFT + (share * f64::from(WIDTH - LEFT - RIGHT)).round() as i32
     };
     let up = |cost: f64| {
-        let share = (cost.clamp(1.0, MOST) - 1.0) / (MOST - 1.0);
+        let share = (cost.max(1.0).log2() / f64::from(DOUBLINGS)).min(1.0);
         top + HEIGHT - BOTTOM - (share * f64::from(HEIGHT - TOP - BOTTOM)).round() as i32
     };
+    let most = 2f64.powi(DOUBLINGS);
     let thin = BLACK.mix(0.15).stroke_width(1);
     area.draw(&Text::new(workload.name(), (left + LEFT, top + 14), text(14, HPos::Left)))?;
     for live in &lives {
         let at = across(*live);
-        area.draw(&PathElement::new([(at, up(1.0)), (at, up(MOST))], thin))?;
+        area.draw(&PathElement::new([(at, up(1.0)), (at, up(most))], thin))?;
         area.draw(&Text::new(format!("{live} %"), (at, up(1.0) + 14), text(11, HPos::Center)))?;
     }
-    for cost in 1..=10u32 {
+    for cost in (0..=DOUBLINGS).map(|n| 1u32 << n) {
         let at = up(f64::from(cost));
         area.draw(&PathElement::new([(across(first), at), (across(last), at)], thin))?;
         area.draw(&Text::new(cost.to_string(), (left + LEFT - 8, at), text(11, HPos::Right)))?;
@@ -96,16 +97,19 @@ fn panel<'a>(
     }
     if workload == Workload::Uniform {
         for live in &lives {
-            if let Some(cost) = find(cells, workload, *live, "oldest") {
-                let place = (across(*live), up(cost.own * in_theory(cost.used)));
+            if let Some(cost) = find(cells, workload, *live, "cost-benefit") {
+                let place = (across(*live), up(theory::of_logs(cost)));
                 area.draw(&Cross::new(place, 5, BLACK.stroke_width(1)))?;
             }
+            if let Some(cost) = find(cells, workload, *live, "oldest") {
+                let place = (across(*live), up(theory::of_oldest_first(cost)));
+                area.draw(&Circle::new(place, 6, BLACK.stroke_width(1)))?;
+            }
         }
-        area.draw(&Text::new(
-            "x: oldest first, in theory",
-            (across(first) + 6, up(MOST) + 10),
-            text(11, HPos::Left),
-        ))?;
+        for (n, words) in (0..).zip(["x: in theory", "o: oldest, in theory"]) {
+            let at = (across(first) + 6, up(most) + 10 + 14 * n);
+            area.draw(&Text::new(words, at, text(11, HPos::Left)))?;
+        }
     }
     Ok(())
 }

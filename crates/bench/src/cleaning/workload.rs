@@ -58,6 +58,9 @@ pub struct Player {
     large: Option<(Ino, u64)>,
     files: VecDeque<File>,
     made: u64,
+    /// Bytes in files, and how much of that there is to be.
+    held: u64,
+    live: u64,
     buffer: Vec<u8>,
 }
 
@@ -66,7 +69,8 @@ impl Player {
     pub fn fill(bed: &mut Bed, workload: Workload, live: u64) -> Result<Self, End> {
         let rng = StdRng::seed_from_u64(7);
         let buffer = vec![0x5a; LARGE as usize];
-        let mut p = Player { workload, rng, large: None, files: VecDeque::new(), made: 0, buffer };
+        let mut p =
+            Player { workload, rng, large: None, files: VecDeque::new(), made: 0, held: 0, live, buffer };
         let one_file = match workload {
             Workload::Uniform | Workload::Skewed => live,
             Workload::Compile => live / 3 * 2,
@@ -81,9 +85,9 @@ impl Player {
             }
             p.large = Some((ino, one_file / BLOCK));
         }
-        let mut held = one_file;
-        while held < live {
-            held += p.make(bed)?;
+        p.held = one_file;
+        while p.held < live {
+            p.make(bed)?;
         }
         bed.sync()?;
         Ok(p)
@@ -93,8 +97,8 @@ impl Player {
         self.rng.random_range(0..n.max(1))
     }
 
-    /// Makes a file; its bytes.
-    fn make(&mut self, bed: &mut Bed) -> Result<u64, End> {
+    /// Makes a file.
+    fn make(&mut self, bed: &mut Bed) -> Result<(), End> {
         let bytes = match self.workload {
             Workload::Mail => BLOCK * (1 + self.below(5)),
             Workload::Compile => BLOCK * (1 + self.below(16)),
@@ -105,7 +109,13 @@ impl Player {
         let ino = bed.create(&name)?;
         bed.write(ino, 0, &self.buffer[..bytes as usize])?;
         self.files.push_back(File { name, ino, bytes });
-        Ok(bytes)
+        self.held += bytes;
+        Ok(())
+    }
+
+    fn remove(&mut self, bed: &mut Bed, f: &File) -> Result<(), End> {
+        self.held = self.held.saturating_sub(f.bytes);
+        bed.remove(&f.name, f.ino)
     }
 
     /// Writes some more.
@@ -124,24 +134,21 @@ impl Player {
             }
             (Workload::Compile, _) => {
                 let all: Vec<File> = self.files.drain(..).collect();
-                let bytes: u64 = all.iter().map(|f| f.bytes).sum();
-                for f in all {
-                    bed.remove(&f.name, f.ino)?;
+                for f in &all {
+                    self.remove(bed, f)?;
                 }
-                let mut made = 0;
-                while made < bytes {
-                    made += self.make(bed)?;
+                while self.held < self.live {
+                    self.make(bed)?;
                 }
                 bed.sync()
             }
             (Workload::Mail, _) => {
                 for _ in 0..8 {
-                    let mut room = self.make(bed)?;
-                    while room > 0 && !self.files.is_empty() {
+                    self.make(bed)?;
+                    while self.held > self.live && !self.files.is_empty() {
                         let which = self.below(self.files.len() as u64) as usize;
                         let Some(f) = self.files.swap_remove_back(which) else { break };
-                        bed.remove(&f.name, f.ino)?;
-                        room = room.saturating_sub(f.bytes);
+                        self.remove(bed, &f)?;
                     }
                 }
                 bed.sync()

@@ -32,8 +32,8 @@ pub struct Args {
     /// Free at most so many segments, then rest for so many seconds, and so on
     #[arg(short = 'S', long, value_name = "COUNT[/SECONDS]", value_parser = speed)]
     speed: Option<Speed>,
-    /// The order: oldest, greedy or cost-benefit
-    #[arg(long, value_name = "NAME", default_value = "cost-benefit", value_parser = ["oldest", "timestamp", "greedy", "cost-benefit"])]
+    /// The order: oldest, greedy, cost-benefit or wear-levelling
+    #[arg(long, value_name = "NAME", default_value = "cost-benefit", value_parser = ["oldest", "timestamp", "greedy", "cost-benefit", "wear-levelling"])]
     policy: String,
     /// End when this much can be written, as 10G
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
