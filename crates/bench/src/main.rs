@@ -10,6 +10,7 @@ mod cell;
 mod checkers;
 mod cleaning;
 mod disk;
+mod foreground;
 mod growth;
 mod machine;
 mod measure;
@@ -79,6 +80,8 @@ enum Role {
     Check(checkers::Options),
     /// Measures what cleaning writes, by policy, workload and live data, in memory
     Cleaning(cleaning::Options),
+    /// Measures what the cleaner costs those in the foreground
+    Foreground(foreground::Options),
 }
 
 #[derive(Args)]
@@ -130,6 +133,7 @@ fn main() -> ExitCode {
         Some(Role::Growth(options)) => growth::run(&options),
         Some(Role::Check(options)) => checkers::measure(&options),
         Some(Role::Cleaning(options)) => cleaning::run(&options),
+        Some(Role::Foreground(options)) => foreground::run(&options),
         Some(Role::Report { file, plot }) => again(&file, plot.as_deref()),
     };
     match done {

@@ -4,6 +4,7 @@
 //! Under the names of nilfs-utils and of mount helpers the same program behaves as they do.
 
 mod args;
+mod cleaner;
 mod exit;
 mod failure;
 mod interrupt;

@@ -138,6 +138,11 @@ pub trait Host {
         (Vec::new(), Vec::new())
     }
 
+    /// What cleans it by itself; none where nothing does.
+    fn cleaner(&self) -> Option<crate::cleaner::Cleaner> {
+        None
+    }
+
     /// Whether segments are discarded by themselves, and how many bytes were since it was mounted.
     fn discarding(&self) -> Discarding {
         Discarding::default()

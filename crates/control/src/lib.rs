@@ -13,6 +13,7 @@
 //! Nothing here touches a terminal, and of the environment only the time zone counts.
 
 pub mod account;
+pub mod cleaner;
 mod connect;
 mod error;
 mod execute;

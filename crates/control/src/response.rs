@@ -306,6 +306,9 @@ pub struct Status {
     /// What becomes of the bytes of clean segments.
     #[serde(default)]
     pub discard: Discarding,
+    /// What cleans a mounted volume; none: it is not mounted for writing.
+    #[serde(default)]
+    pub cleaner: Option<crate::cleaner::Cleaner>,
     /// Sentences worth telling.
     #[serde(default)]
     pub notes: Vec<String>,

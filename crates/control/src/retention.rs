@@ -24,6 +24,8 @@ pub struct Given {
     pub floor: Option<Wish>,
     /// `pp=`: everything younger than so many seconds is part of the wish.
     pub protection: Option<u64>,
+    /// The same in a file of the original cleaner's, for where nobody else says what is kept.
+    pub file_protection: Option<u64>,
 }
 
 /// Where something comes from.
@@ -36,6 +38,8 @@ pub enum Source {
     Volume,
     /// A mount option.
     Mount,
+    /// `nilfs_cleanerd.conf`.
+    File,
 }
 
 /// What counts.
@@ -60,7 +64,10 @@ impl Effective {
             (Some(wish), _, pp) => (with(wish, pp), Source::Mount),
             (None, Some(wish), pp) => (with(&wish, pp), Source::Volume),
             (None, None, Some(seconds)) => (Wish::protecting(seconds), Source::Mount),
-            (None, None, None) => (Wish::usual(), Source::Default),
+            (None, None, None) => match given.file_protection.filter(|_| problem.is_none()) {
+                Some(seconds) => (Wish::protecting(seconds), Source::File),
+                None => (Wish::usual(), Source::Default),
+            },
         };
         let (floor, floor_from) = match (&given.floor, volume.floor) {
             (Some(floor), _) => (floor.clone(), Source::Mount),
@@ -196,6 +203,13 @@ mod tests {
         assert_eq!(of(&none, file(Some("nothing"))), ("nothing".to_owned(), Source::Volume));
         let pp = Given { protection: Some(60), ..Given::default() };
         assert!(of(&pp, file(None)).0.starts_with("all for 1 minute, one an hour for 1 month"));
+        let conf = Given { file_protection: Some(3600), ..Given::default() };
+        assert_eq!(of(&conf, file(None)).1, Source::File);
+        assert!(of(&conf, file(None)).0.starts_with("all for 1 hour, one an hour for 1 month"));
+        assert_eq!(of(&conf, Err("broken".to_owned())), (Wish::usual().to_string(), Source::Default));
+        assert_eq!(of(&conf, file(Some("nothing"))), ("nothing".to_owned(), Source::Volume));
+        let both = Given { protection: Some(60), ..conf };
+        assert!(of(&both, file(None)).0.starts_with("all for 1 minute,"), "{:?}", of(&both, file(None)));
         let day = file(Some("one a day for ever"));
         assert_eq!(of(&pp, day.clone()).0, "all for 1 minute, one a day for ever");
         let given = Given { wish: Some(wish("all for ever")), floor: Some(wish("all for 1 hour")), ..pp };

@@ -148,6 +148,11 @@ pub fn run(core: &Arc<Core>) {
 fn promise(core: &Arc<Core>, account: Option<&silt_cleaner::Account>, clean_segments: u64) {
     let mut fs = core.fs.lock();
     let cleans = core.options.gc && !fs.volume().is_read_only();
+    let room = account.map(|a| {
+        let blocks = a.free.saturating_add(a.reclaimable).saturating_add(a.history_loose);
+        blocks / a.blocks_per_segment.max(1)
+    });
+    core.space.counted(room);
     let reclaimable = account.filter(|_| cleans).map(|a| {
         let blocks = a.reclaimable.saturating_add(a.history_loose);
         silt_fs::Reclaimable { blocks, clean_segments }

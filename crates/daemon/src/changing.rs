@@ -11,9 +11,32 @@ use silt_fs::{Fs, FsError};
 use silt_fuse::{Errno, NodeId};
 
 use crate::convert::ino;
-use crate::core::{Core, Takes, Want};
+use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::notices::Notice;
+
+/// What a change takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Takes {
+    /// Bytes of data that it brings.
+    pub bytes: usize,
+    /// Whether it may take space at all. What deletes does not, nor what changes attributes.
+    pub space: bool,
+}
+
+impl Takes {
+    pub const NOTHING: Takes = Takes { bytes: 0, space: false };
+    pub const NAMES: Takes = Takes { bytes: 0, space: true };
+
+    pub fn data(bytes: usize) -> Self {
+        Takes { bytes, space: true }
+    }
+
+    /// Blocks for which there must be space.
+    pub fn blocks(&self, block_size: u64) -> u64 {
+        if self.space { self.bytes as u64 / block_size + 2 } else { 0 }
+    }
+}
 
 /// A request that changes something. `run` does it and says which inode its answer hands out to the
 /// kernel, if any.

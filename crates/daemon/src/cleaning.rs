@@ -5,43 +5,31 @@
 //!     -> Job -> log writer: one checkpoint, durable -> segments may be written -> who waits runs
 //! ```
 //!
-//! Changes that find no space wait as long as more may come. Nothing more comes when a pass that kept nothing but
-//! snapshots and the newest state found no segment to gain from: then they are told that there is no space, and for
-//! a while so is everybody.
-//!
-//! Locks: [`Space`] has one of its own, held for moments, taken after all others.
+//! Who waits, and for how long, is told by [`crate::space`].
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex};
-use silt_cleaner::{Access, Cleaned, Mover, Outcome};
-use silt_control::GivenUp;
+use parking_lot::MutexGuard;
+use silt_cleaner::{Access, Cleaned, Mover};
+use silt_control::cleaner::Work;
 use silt_engine::clean::Cleaning;
 use silt_engine::{Error, Result, Volume};
 
 use crate::core::Core;
+use crate::space::{Call, kept};
+use crate::tuning::Marks;
 use crate::writer::Writer;
 
-/// How often it is looked whether segments are short.
-const LOOK: Duration = Duration::from_secs(5);
 /// For so long nothing more is tried once nothing more could be gained, and so many times what finding that took.
 const REST: Duration = Duration::from_secs(1);
 const REST_TIMES: u32 = 10;
-/// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
-/// changes besides its data.
-const SPARE: u64 = 2 << 20;
-/// No more of a small volume than this part.
-const SPARE_PART: u64 = 128;
-/// After so many bytes were written, what they took the place of is worth a pass even if nothing was given up; of a
-/// small volume after this part, but a segment at least.
-const REWRITTEN: u64 = 64 << 20;
-const REWRITTEN_PART: u64 = 64;
-/// Blocks that a change takes besides its data at most.
-const BESIDES: u64 = 16;
+/// A run that gains no more than this part of the segments rests afterwards.
+const LITTLE: u64 = 256;
+/// Where it always cleans and nothing is written, it looks again after this: moments age.
+const AGED: Duration = Duration::from_secs(3600);
 
 /// What the cleaner wants of the log writer.
 pub enum Job {
@@ -49,192 +37,6 @@ pub enum Job {
     Clean(Box<Cleaning>, Sender<Result<Cleaned>>),
     /// Make what waits a checkpoint, and have the super blocks point at it.
     Settle(Sender<Result<()>>),
-}
-
-/// What requests and the cleaner tell each other.
-#[derive(Default)]
-pub struct Space {
-    /// Whether there is a cleaner.
-    enabled: AtomicBool,
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// Somebody waits for space, for so many blocks at most.
-    wanted: Option<u64>,
-    /// Few segments are clean.
-    short: bool,
-    /// Nothing more could be gained when it was last tried.
-    nothing: Option<Nothing>,
-    /// Before this nobody cleans who does not wait for space: the last time did not come to enough.
-    rest_until: Option<Instant>,
-    stop: bool,
-    aside: BTreeMap<u64, String>,
-    /// What of the past went.
-    given_up: GivenUp,
-    /// What was wrong with the wish when that was told last.
-    told: Option<String>,
-}
-
-/// Since when nothing can be gained.
-#[derive(Debug, Clone, Copy)]
-struct Nothing {
-    then: silt_engine::GivenUp,
-    /// What checkpoints had rewritten then, in blocks.
-    rewritten: u64,
-    /// Until then it is believed even if a little is given up, as long as nobody who takes space is refused for it.
-    until: Instant,
-}
-
-impl Nothing {
-    /// Whether it is still believed, when so many blocks are asked for.
-    fn holds(&self, volume: &Volume, blocks: u64) -> bool {
-        let now = volume.given_up();
-        let g = volume.geometry();
-        let segment = u64::from(g.blocks_per_segment);
-        let part = g.nsegments.saturating_mul(segment) / REWRITTEN_PART;
-        // What was in the place of that can be reclaimed.
-        let much = segment.max(part.min(REWRITTEN / u64::from(g.block_size)));
-        if volume.rewritten_blocks().saturating_sub(self.rewritten) >= much {
-            return false;
-        }
-        now == self.then
-            || (now.blocks.saturating_sub(self.then.blocks) < segment
-                && Instant::now() < self.until
-                && (blocks == 0 || volume.check_space(blocks).is_ok()))
-    }
-}
-
-/// What is known of the cleaner's work.
-#[derive(Debug, Clone, Default)]
-pub struct Report {
-    /// Segments that stay although they might be emptied, and why.
-    pub aside: BTreeMap<u64, String>,
-    /// What of the past went.
-    pub given_up: GivenUp,
-}
-
-impl Space {
-    /// Whether a change that takes `blocks` may find no space now and should wait, since some may come; or, if it
-    /// takes none, should wait because what waits before it takes all there is.
-    pub fn may_come(&self, volume: &Volume, blocks: u64) -> bool {
-        let has_space = |besides| {
-            if blocks == 0 {
-                !volume.is_short()
-            } else {
-                volume.check_space(blocks + BESIDES + besides).is_ok()
-            }
-        };
-        let tight = volume.is_tight();
-        if !tight && has_space(spare(volume)) {
-            return false;
-        }
-        let cleans = self.enabled.load(Ordering::Relaxed);
-        // What waits is estimated from above: once it is written, there may be space. A checkpoint for every change
-        // would take more than it is worth.
-        let waits = if cleans { volume.waits_for_much() } else { volume.has_changes() };
-        if (waits || volume.is_constructing()) && (tight || !has_space(0)) {
-            return true;
-        }
-        if !cleans {
-            return false;
-        }
-        let mut state = self.state.lock();
-        if state.stop || state.nothing.is_some_and(|n| n.holds(volume, blocks)) {
-            return false;
-        }
-        state.nothing = None;
-        let before = state.wanted;
-        let with = if blocks == 0 { 0 } else { blocks + BESIDES };
-        state.wanted = Some(with.max(before.unwrap_or(0)));
-        if before.is_none() {
-            self.wake.notify_all();
-        }
-        true
-    }
-
-    /// A change with so many blocks was refused: as long as nothing can be gained, so are all others of that size.
-    pub fn refused(&self, volume: &mut Volume, blocks: u64) {
-        // Not if it is believed for a while only.
-        if blocks > 0 && self.state.lock().nothing.is_some_and(|n| n.then == volume.given_up()) {
-            volume.refuse_from(blocks);
-        }
-    }
-
-    /// A checkpoint was made: where little is clean now, the cleaner looks at once.
-    pub fn look(&self, volume: &Volume) {
-        if self.enabled.load(Ordering::Relaxed) && volume.available_segments() < low(volume) {
-            let mut state = self.state.lock();
-            if !state.short {
-                state.short = true;
-                self.wake.notify_all();
-            }
-        }
-    }
-
-    /// Whether somebody waits for space.
-    pub fn is_wanted(&self) -> bool {
-        self.state.lock().wanted.is_some()
-    }
-
-    /// Ends the cleaner after the step under way; who waits is told that there is no space.
-    pub fn stop(&self) {
-        self.state.lock().stop = true;
-        self.wake.notify_all();
-    }
-
-    /// Whether the cleaner is to end.
-    pub fn is_stopped(&self) -> bool {
-        self.state.lock().stop
-    }
-
-    /// What was done since the volume was mounted.
-    pub fn report(&self) -> Report {
-        let state = self.state.lock();
-        Report { aside: state.aside.clone(), given_up: state.given_up.clone() }
-    }
-
-    /// Something else is to be kept from now on: what could not be gained before may be now.
-    pub fn think_again(&self) {
-        let mut state = self.state.lock();
-        state.nothing = None;
-        state.rest_until = None;
-        state.short = true;
-        self.wake.notify_all();
-    }
-
-    /// Notes that moments went: as wished, or beyond that, when all that was kept is said by `down_to`.
-    pub fn note_given_up(&self, moments: u64, now: u64, down_to: Option<String>) {
-        let given = &mut self.state.lock().given_up;
-        if moments == 0 {
-            return;
-        }
-        if down_to.is_some() {
-            given.beyond += moments;
-            (given.when, given.down_to) = (Some(now), down_to);
-        } else {
-            given.as_wished += moments;
-        }
-    }
-
-    /// Whether this is new to who reads the log.
-    pub fn is_news(&self, problem: Option<&String>) -> bool {
-        let mut state = self.state.lock();
-        let news = problem.is_some() && state.told.as_ref() != problem;
-        state.told = problem.cloned();
-        news
-    }
-
-    /// Notes what a run of the cleaner came to.
-    pub fn note(&self, outcome: &Outcome) {
-        let mut state = self.state.lock();
-        for a in &outcome.aside {
-            let why = a.log.map_or_else(|| a.why.clone(), |log| format!("{} (block {log})", a.why));
-            state.aside.insert(a.segment.0, why);
-        }
-    }
 }
 
 /// The volume of a mount, for whoever cleans it.
@@ -259,13 +61,19 @@ impl Mounted<'_> {
 
 impl Access for Mounted<'_> {
     fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
-        Ok(f(self.0.fs.lock().volume_mut()))
+        let mut fs = self.0.fs.lock();
+        let result = f(fs.volume_mut());
+        // Who waits for it is served before we come again.
+        MutexGuard::unlock_fair(fs);
+        Ok(result)
     }
 }
 
 impl Mover for Mounted<'_> {
     fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
-        self.ask(|tx| Job::Clean(Box::new(cleaning), tx))
+        let did = self.ask(|tx| Job::Clean(Box::new(cleaning), tx))?;
+        self.0.space.worked(&did);
+        Ok(did)
     }
 
     fn settle(&self) -> Result<()> {
@@ -273,97 +81,108 @@ impl Mover for Mounted<'_> {
     }
 }
 
-/// The thread's work, until [`Space::stop`].
+/// The thread's work, until [`crate::space::Space::stop`].
 pub fn run(core: &Arc<Core>) {
-    let space = &core.space;
-    space.enabled.store(true, Ordering::Relaxed);
+    let (space, tuning) = (&core.space, &core.options.cleaner);
+    space.enable(true);
     // A wish that makes no sense is told before it matters.
     crate::ladder::effective(core);
+    let mut idle: Option<Idle> = None;
     loop {
-        let mut wanted = {
-            let mut state = space.state.lock();
-            let rest =
-                state.rest_until.map_or(Duration::ZERO, |t| t.saturating_duration_since(Instant::now()));
-            if state.wanted.is_none() && !state.stop && (!rest.is_zero() || !state.short) {
-                space.wake.wait_for(&mut state, if rest.is_zero() { LOOK } else { rest });
-            }
-            if state.stop {
-                break;
-            }
-            if state.wanted.is_none() && state.rest_until.is_some_and(|t| Instant::now() < t) {
-                continue;
-            }
-            state.short = false;
-            state.wanted.is_some()
+        let mut wanted = match space.wait(tuning.look().value) {
+            Call::Stop => break,
+            Call::Wait => continue,
+            Call::Look { wanted } => wanted,
         };
-        let (available, low, _) = marks(core);
-        if wanted || available < low {
+        let (available, marks) = marks(core);
+        let due = match marks.low {
+            Some(low) => available < low,
+            None => available < marks.short || idle.as_ref().is_none_or(|idle| idle.is_over(core)),
+        };
+        if wanted || due {
             let begin = Instant::now();
             let (before, rewritten) = {
                 let fs = core.fs.lock();
                 (fs.volume().given_up(), fs.volume().rewritten_blocks())
             };
+            let gained = Gained::before(core);
             let enough = crate::ladder::clean(core);
-            let (available, low, _) = marks(core);
-            let mut state = space.state.lock();
-            // Or since then.
-            wanted |= state.wanted.take().is_some();
-            let rest = LOOK.max(REST_TIMES * begin.elapsed());
-            state.rest_until = (available < low).then(|| Instant::now() + rest);
-            if !enough {
-                // What was taken away meanwhile may not have counted.
-                let until = Instant::now() + REST.max(REST_TIMES * begin.elapsed());
-                state.nothing = Some(Nothing { then: before, rewritten, until });
-            }
+            // What is worth it goes on.
+            let rest = match gained.is_little(core) {
+                true => tuning.look().value.max(REST_TIMES * begin.elapsed()),
+                false => Duration::ZERO,
+            };
+            let due = marks.low.is_none_or(|low| self::marks(core).0 < low);
+            // What was taken away meanwhile may not have counted.
+            let nothing = (!enough).then(|| (before, rewritten, REST.max(REST_TIMES * begin.elapsed())));
+            wanted |= space.ran(due.then_some(rest), nothing);
+            idle = Some(Idle::now(core));
         }
         if wanted {
-            // Who waited runs, whether there is space or not.
-            core.queue.lock().write_back = true;
-            core.wake.notify_one();
+            // Whether there is space or not.
+            let_run(core);
         }
     }
-    space.enabled.store(false, Ordering::Relaxed);
+    space.enable(false);
 }
 
-/// Blocks for which there is to be space besides those of a change.
-fn spare(volume: &Volume) -> u64 {
-    let g = volume.geometry();
-    let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
-    (SPARE / u64::from(g.block_size)).min(whole / SPARE_PART)
+/// Who waited runs.
+pub fn let_run(core: &Core) {
+    core.queue.lock().write_back = true;
+    core.wake.notify_one();
 }
 
-/// With fewer segments than these that can be written, others are emptied.
-fn low(volume: &Volume) -> u64 {
-    volume.geometry().reserved_segments() + 2 + volume.geometry().nsegments / 10
-}
+/// What a run gains: segments emptied, less those that the copies take.
+struct Gained(Work);
 
-/// Segments that can be written, how few call for cleaning, and how many end it.
-pub fn marks(core: &Core) -> (u64, u64, u64) {
-    let fs = core.fs.lock();
-    let (volume, g) = (fs.volume(), fs.volume().geometry());
-    (volume.available_segments(), low(volume), g.reserved_segments() + 3 + g.nsegments / 5)
-}
-
-/// Segments that are to be clean for those who wait.
-pub fn wanted_segments(core: &Core) -> u64 {
-    let wanted = core.space.state.lock().wanted.unwrap_or(0);
-    let fs = core.fs.lock();
-    let spare = spare(fs.volume());
-    fs.volume().segments_with_space(wanted.saturating_add(2 * spare))
-}
-
-/// Whether there is as much as those want who wait.
-pub fn is_enough(core: &Core) -> bool {
-    let wanted = core.space.state.lock().wanted.unwrap_or(1);
-    let fs = core.fs.lock();
-    let spare = spare(fs.volume());
-    if wanted == 0 {
-        return !fs.volume().is_short();
+impl Gained {
+    fn before(core: &Core) -> Self {
+        Gained(core.space.report().work)
     }
-    fs.volume().check_space(wanted.max(spare) + spare).is_ok() && !fs.volume().is_tight()
+
+    /// Whether that is hardly worth a count of the whole volume.
+    fn is_little(&self, core: &Core) -> bool {
+        let now = core.space.report().work;
+        let g = *core.fs.lock().volume().geometry();
+        let copies = now.moved.saturating_sub(self.0.moved) / u64::from(g.blocks_per_segment);
+        let emptied = now.segments.saturating_sub(self.0.segments);
+        emptied.saturating_sub(copies) <= g.nsegments / LITTLE
+    }
+}
+
+/// A volume that was cleaned: until something is written, or moments have aged, there is nothing more to gain.
+struct Idle {
+    newest: u64,
+    since: Instant,
+}
+
+impl Idle {
+    fn now(core: &Core) -> Self {
+        Idle { newest: core.fs.lock().volume().last_log().cno, since: Instant::now() }
+    }
+
+    fn is_over(&self, core: &Core) -> bool {
+        self.since.elapsed() >= AGED || core.fs.lock().volume().last_log().cno != self.newest
+    }
+}
+
+/// Segments that can be written, and what is gone by.
+pub fn marks(core: &Core) -> (u64, Marks) {
+    let fs = core.fs.lock();
+    (fs.volume().available_segments(), marks_of(core, fs.volume()))
+}
+
+fn marks_of(core: &Core, volume: &Volume) -> Marks {
+    core.options.cleaner.marks(volume.geometry(), kept(volume), core.space.room())
 }
 
 impl Writer {
+    /// A checkpoint was made: there may be little left.
+    pub(crate) fn look_for_space(&self) {
+        let fs = self.core.fs.lock();
+        self.core.space.look(fs.volume(), marks_of(&self.core, fs.volume()).short);
+    }
+
     /// Does what the cleaner wants. `before`: what became of the round that it was part of.
     pub(crate) fn serve_cleaner(
         &mut self,
@@ -387,14 +206,17 @@ impl Writer {
                     let _ = answer.send(Err(failed(e)));
                     return before;
                 }
+                let (begin, held);
                 let begun = {
                     let mut fs = self.core.fs.lock();
+                    begin = Instant::now();
                     let begun = fs.volume_mut().begin_cleaning(*cleaning, (self.clock)());
                     if begun.is_ok() {
                         self.core.changed.store(false, Ordering::Relaxed);
                         self.core.freeze_changes();
                         self.dirty_since = None;
                     }
+                    held = begin.elapsed();
                     begun
                 };
                 let made = match begun {
@@ -405,6 +227,16 @@ impl Writer {
                     }
                     Err(e) => Err(e),
                 };
+                if let Ok(did) = &made {
+                    let took = begin.elapsed();
+                    tracing::debug!(
+                        "{} segments emptied, {} blocks copied, {} given back in {took:?}, the lock held {held:?}",
+                        did.segments,
+                        did.moved,
+                        did.dead
+                    );
+                    self.core.pace.took(took, Instant::now());
+                }
                 let result = match &made {
                     Err(Error::Failed(_)) => Err(libc::EIO),
                     _ => Ok(()),

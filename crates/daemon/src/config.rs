@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use silt_control::retention::Given;
 
+use crate::cleanerd_conf::Conf;
+use crate::tuning::Tuning;
+
 /// What an error of the volume's metadata does (`errors=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnError {
@@ -59,12 +62,22 @@ pub struct MountOptions {
     pub io_uring: bool,
     /// Segments are emptied when few are clean (`nogc` turns it off).
     pub gc: bool,
+    /// How they are emptied (`policy=`, `cleanerd_conf`).
+    pub cleaner: Tuning,
     /// Segments that were freed are discarded (`discard`, `nodiscard`); `None`: those of image files are.
     pub discard: Option<bool>,
     /// What is kept of the past (`retain=`, `keep=`, `pp=`), where that is said here.
     pub retention: Given,
     /// A super block to be used in place of those of the volume, which is then only read.
     pub super_block: Option<Vec<u8>>,
+}
+
+impl MountOptions {
+    /// Goes by a file of the original cleaner's where nobody else says anything.
+    pub fn go_by(&mut self, conf: Conf) {
+        self.retention.file_protection = conf.protection_period;
+        self.cleaner.conf = Some(conf);
+    }
 }
 
 impl Default for MountOptions {
@@ -91,6 +104,7 @@ impl Default for MountOptions {
             verify: false,
             io_uring: false,
             gc: true,
+            cleaner: Tuning::default(),
             discard: None,
             retention: Given::default(),
             super_block: None,

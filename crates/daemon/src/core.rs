@@ -19,11 +19,14 @@ use silt_fuse::Notifier;
 
 use crate::account::Keeper;
 use crate::burst::Burst;
-use crate::cleaning::{Job, Space};
+use crate::changing::Takes;
+use crate::cleaning::Job;
 use crate::config::MountOptions;
 use crate::damage::{DamageLog, Met};
 use crate::discarder::Discarder;
 use crate::notices::{Notice, Notices};
+use crate::pace::Pace;
+use crate::space::Space;
 
 /// What a caller wants durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,29 +56,6 @@ pub type Paced = Box<dyn FnOnce(&Arc<Core>) + Send>;
 pub struct PacedQueue {
     requests: VecDeque<(Takes, Paced)>,
     bytes: u64,
-}
-
-/// What a change takes.
-#[derive(Debug, Clone, Copy)]
-pub struct Takes {
-    /// Bytes of data that it brings.
-    pub bytes: usize,
-    /// Whether it may take space at all. What deletes does not, nor what changes attributes.
-    pub space: bool,
-}
-
-impl Takes {
-    pub const NOTHING: Takes = Takes { bytes: 0, space: false };
-    pub const NAMES: Takes = Takes { bytes: 0, space: true };
-
-    pub fn data(bytes: usize) -> Self {
-        Takes { bytes, space: true }
-    }
-
-    /// Blocks for which there must be space.
-    pub fn blocks(&self, block_size: u64) -> u64 {
-        if self.space { self.bytes as u64 / block_size + 2 } else { 0 }
-    }
 }
 
 impl PacedQueue {
@@ -138,6 +118,8 @@ pub struct Core {
     pub burst: Burst,
     /// Whether there is space, and what is done to get some.
     pub space: Space,
+    /// How much of the log writer's time that may take.
+    pub pace: Pace,
     /// Where the space is, counted in the background.
     pub account: Keeper,
     /// What gives clean segments back to the device.
@@ -176,6 +158,7 @@ impl Core {
             notices: Notices::default(),
             burst: Burst::default(),
             space: Space::default(),
+            pace: Pace::default(),
             account: Keeper::default(),
             discarder: Discarder::default(),
         })
@@ -281,7 +264,9 @@ impl Core {
             return;
         }
         queue.waiters.push(Waiter { want, answer });
-        self.burst.synced(Instant::now());
+        let now = Instant::now();
+        self.burst.synced(now);
+        self.pace.synced(now);
         self.wake.notify_one();
     }
 

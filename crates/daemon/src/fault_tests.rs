@@ -355,7 +355,7 @@ fn synchronous_changes_are_durable_and_share_a_log() {
         Change {
             names: vec![(1, own.clone())],
             node: None,
-            takes: crate::core::Takes::NAMES,
+            takes: crate::changing::Takes::NAMES,
             run: move |fs: &mut Fs| Ok((fs.create(&Served::ctx(), Ino::ROOT, &own, 0o644)?, None)),
             answer: move |result: Result<silt_fs::Stat, silt_fuse::Errno>| {
                 result.unwrap();
@@ -397,7 +397,7 @@ fn names_wait_for_room_as_data_does() {
         Change {
             names: vec![(1, own.clone())],
             node: None,
-            takes: crate::core::Takes::NAMES,
+            takes: crate::changing::Takes::NAMES,
             run: move |fs: &mut Fs| Ok((fs.create(&Served::ctx(), Ino::ROOT, &own, 0o644)?, None)),
             answer: move |result: Result<silt_fs::Stat, silt_fuse::Errno>| {
                 tx.send(result.map(drop).map_err(|e| e.raw())).unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use silt_cleaner::{Mover as _, Outcome};
+use silt_control::cleaner::Cleaner;
 use silt_control::retention::{DIR, FILE, Given};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
@@ -185,6 +186,15 @@ impl Host for DaemonHost {
         }
         notes.extend(crate::given_up::sentence(&report.given_up, now_secs()));
         (report.aside.into_keys().collect(), notes)
+    }
+
+    fn cleaner(&self) -> Option<Cleaner> {
+        if self.core.options.read_only || self.core.options.moment.is_some() {
+            return None;
+        }
+        let (options, room) = (&self.core.options, self.core.space.room());
+        let report = options.cleaner.report(self.core.fs.lock().volume(), room, options.gc);
+        Some(Cleaner { work: self.core.space.report().work, ..report })
     }
 
     fn discarding(&self) -> Discarding {

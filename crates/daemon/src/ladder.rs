@@ -3,18 +3,24 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_cleaner::{History, Options, Policy, pass};
+use silt_cleaner::{History, Limits, Options, Policy, pass};
 use silt_control::retention::Effective;
 use silt_engine::Result;
 use silt_retention::{Ladder, Point};
 
-use crate::cleaning::{Mounted, is_enough, marks, wanted_segments};
+use crate::cleaning::{Mounted, let_run, marks};
 use crate::core::{Core, now_secs};
+use crate::pace::Step;
+use crate::space::{is_enough, kept, wanted_segments};
+use crate::tuning::kept_back;
 
+/// The order of a pass is old once others have written this part of the volume: what they wrote before may be empty by
+/// now, and what is left of the pass is worth least.
+const OLD_PART: u64 = 16;
+/// Segments that are too few for that.
+const OLD_LEAST: u64 = 8;
 /// What is younger is given up beyond the wish only for those who wait, in seconds.
 const RECENT: u64 = 3_600;
-/// Longest rest between two steps while nobody waits.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// How a descent ended.
 enum End {
@@ -56,17 +62,31 @@ pub fn effective(core: &Core) -> Effective {
     counts
 }
 
+/// The tries of a descent: how far down the ladder, and whether each block counts there.
+fn tries(steps: usize) -> Vec<(usize, bool)> {
+    let last = steps.saturating_sub(1);
+    (0..=last).map(|step| (step, false)).chain([(last, true)]).collect()
+}
+
 fn descend(core: &Arc<Core>) -> Result<End> {
-    let (_, low, high) = marks(core);
+    let tuning = &core.options.cleaner;
+    let (_, marks) = marks(core);
     let counts = effective(core);
     let ladder = Ladder::new(&counts.wish, &counts.floor);
-    let mut options = Options { until: Some(high.max(wanted_segments(core))), ..Options::default() };
-    let size = u64::from(core.fs.lock().volume().geometry().blocks_per_segment);
+    let until = marks.high.map(|high| high.max(wanted_segments(core)));
+    let policy = tuning.policy().value;
+    let mut options = Options { until, policy, ..Options::default() };
+    let geometry = *core.fs.lock().volume().geometry();
+    let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
     let mut before: Option<Vec<u64>> = None;
-    for (step, wish) in ladder.steps().iter().enumerate() {
+    let reserve = kept_back(&geometry);
+    for (step, is_last) in tries(ladder.steps().len()) {
+        let Some(wish) = ladder.steps().get(step) else { break };
+        if is_last && !core.space.is_wanted() && available(core) > reserve {
+            return Ok(End::Enough);
+        }
         options.now = now_secs();
-        let is_last = step + 1 == ladder.steps().len();
         let kept = ladder.kept(step, &history.points, options.now);
         if let Some(before) = &before {
             if *before == kept && !is_last {
@@ -74,24 +94,26 @@ fn descend(core: &Arc<Core>) -> Result<End> {
             }
             let since = options.now.saturating_sub(RECENT);
             let takes_recent = recent(&history.points, &kept, since) < recent(&history.points, before, since);
-            let reserve = core.fs.lock().volume().geometry().reserved_segments() + 2;
-            if takes_recent && !core.space.is_wanted() && marks(core).0 > reserve {
+            if takes_recent && !core.space.is_wanted() && available(core) > reserve {
                 return Ok(End::Enough);
             }
         }
         history.keep(&kept, &mut options);
         options.aside.extend(core.space.report().aside.keys());
+        let short = available(core) < marks.low.unwrap_or(0);
+        options.limits.segments = usize::try_from(tuning.segments(short)).unwrap_or(options.limits.segments);
         // Passes that hardly gain anything are not worth it before more is given up.
-        options.least = if is_last { size / 50 + 1 } else { size / 16 + 1 };
+        let least = tuning.least(short, &geometry).unwrap_or(size / 16 + 1);
+        options.least = if is_last { (size / 50 + 1).min(least) } else { least };
         if is_last {
             // Every block counts now, and those that cost most come last.
             options.policy = Policy::Greedy;
         }
-        let gone = clean_once(core, &options)?;
+        let gone = clean_once(core, &options, short)?;
         let Some(gone) = gone else { return Ok(End::Broken) };
         let down_to = (step > 0).then(|| wish.to_string());
         core.space.note_given_up(gone, options.now, down_to);
-        if marks(core).0 >= low && is_enough(core) {
+        if available(core) >= marks.short && is_enough(core) {
             return Ok(End::Enough);
         }
         let now = effective(core);
@@ -106,25 +128,70 @@ fn descend(core: &Arc<Core>) -> Result<End> {
     Ok(End::Bottom)
 }
 
+/// Segments that can be written.
+fn available(core: &Core) -> u64 {
+    core.fs.lock().volume().available_segments()
+}
+
 /// How many of the checkpoints made since then are kept.
 fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
     points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
 /// One pass; how many moments went with it, none where it was stopped.
-fn clean_once(core: &Arc<Core>, options: &Options) -> Result<Option<u64>> {
-    let mut last = Instant::now();
-    let outcome = pass(&Mounted(core), options, |_| {
-        let took = last.elapsed();
-        if !core.space.is_wanted() && !core.space.is_stopped() {
-            std::thread::sleep(took.min(PAUSE));
+fn clean_once(core: &Arc<Core>, options: &Options, short: bool) -> Result<Option<u64>> {
+    let interval = core.options.cleaner.interval(short);
+    let most = options.limits;
+    let geometry = *core.fs.lock().volume().geometry();
+    let (mut options, mut gone) = (options.clone(), 0);
+    loop {
+        let size = size(core);
+        let (moves, segments) = (size.moves.min(most.moves), size.segments.min(most.segments));
+        options.limits = Limits { moves, segments, ..most };
+        let (mut last, mut again) = (Instant::now(), false);
+        let before = available(core);
+        let outcome = pass(&Mounted(core), &options, |progress| {
+            if core.space.is_wanted() && is_enough(core) {
+                core.space.served();
+                let_run(core);
+            }
+            core.space.rest(interval.unwrap_or_else(|| rest(core, last.elapsed())));
+            last = Instant::now();
+            let did = progress.cleaned;
+            let copies = did.moved / u64::from(geometry.blocks_per_segment);
+            let written = (before + did.segments).saturating_sub(available(core) + copies);
+            // Steps of a pass are all of a size.
+            again = self::size(core) != size || written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST);
+            !core.space.is_stopped() && !again
+        })?;
+        gone += outcome.cleaned.checkpoints;
+        core.space.note(&outcome);
+        for a in &outcome.aside {
+            tracing::warn!("segment {} is set aside: {}", a.segment, a.why);
+            options.aside.insert(a.segment.0);
         }
-        last = Instant::now();
-        !core.space.is_stopped()
-    })?;
-    core.space.note(&outcome);
-    for a in &outcome.aside {
-        tracing::warn!("segment {} is set aside: {}", a.segment, a.why);
+        if !outcome.stopped {
+            return Ok(Some(gone));
+        }
+        if !again || core.space.is_stopped() {
+            return Ok(None);
+        }
     }
-    Ok((!outcome.stopped).then_some(outcome.cleaned.checkpoints))
+}
+
+/// How large steps are. Who waits for space, or is about to, is best served by large ones.
+fn size(core: &Core) -> Step {
+    let is_urgent = core.space.is_wanted() || {
+        let fs = core.fs.lock();
+        fs.volume().available_segments() <= kept(fs.volume())
+    };
+    if is_urgent { Step::MOST } else { core.pace.step() }
+}
+
+/// Rest after a step that took so long.
+fn rest(core: &Core, took: Duration) -> Duration {
+    let (available, marks) = marks(core);
+    let kept = kept(core.fs.lock().volume());
+    let low = marks.low.unwrap_or(marks.short).saturating_sub(kept);
+    core.pace.rest(took, available.saturating_sub(kept), low, Instant::now())
 }

@@ -11,6 +11,7 @@
 mod account;
 mod burst;
 mod changing;
+mod cleanerd_conf;
 mod cleaning;
 mod config;
 mod convert;
@@ -28,10 +29,13 @@ mod loop_handle;
 mod moments;
 mod mount;
 mod notices;
+mod pace;
 mod reading;
 mod run;
 mod scrub;
+mod space;
 mod stepped;
+mod tuning;
 mod writer;
 mod xflags;
 
@@ -44,8 +48,11 @@ mod fault_tests;
 #[cfg(test)]
 mod scrub_tests;
 
+pub use crate::cleanerd_conf::{Conf, ConfError, USUAL};
 pub use crate::core::Want;
 pub use config::{Config, Moment, MountOptions, OnError};
 pub use error::Error;
 pub use run::run;
+pub use silt_cleaner::Policy;
 pub use stepped::Stepped;
+pub use tuning::Tuning;

@@ -19,9 +19,9 @@ use silt_fuse::{
     ReplyLseek, ReplyStatfs, ReplyWrite, Statfs,
 };
 
-use crate::changing::{Change, errno, must_wait};
+use crate::changing::{Change, Takes, errno, must_wait};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time};
-use crate::core::{Core, Takes, Want};
+use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::fixing::Fixing;
 use crate::notices::Notice;

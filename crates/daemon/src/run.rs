@@ -58,6 +58,9 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     for note in found.lost.iter().chain(&found.notes) {
         tracing::warn!("{}: {note}", config.volume.display());
     }
+    for unknown in options.cleaner.conf.iter().flat_map(|c| &c.unknown) {
+        tracing::warn!("{unknown}");
+    }
     let interval = options.interval.unwrap_or_else(|| match fs.volume().super_block().c_interval.get() {
         0 => INTERVAL,
         s => Duration::from_secs(u64::from(s)),

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use silt_engine::{Error as EngineError, LogWrite, Redo, Step, Tree, WriteOrder};
 use silt_format::Ino;
 
@@ -186,14 +187,24 @@ impl Writer {
         // A cleaning is a checkpoint, too.
         let own = matches!(job, Some(Job::Clean(..))) && !task.all && task.waiters.is_empty();
         let result = if own { self.finish(true) } else { self.write(&task) };
+        // Who asked does not wait for the cleaner as well.
+        self.answer(std::mem::take(&mut task.waiters), result.err());
         let result = match job {
             Some(job) => self.serve_cleaner(job, result),
             None => result,
         };
-        let code = result.as_ref().err().copied();
+        self.note(result.err());
+    }
+
+    /// Notes what became of a round: an errno where it failed.
+    fn note(&mut self, code: Option<i32>) {
         self.failing = code.is_some();
         self.core.stalled.store(code.unwrap_or(0), Ordering::Relaxed);
-        for waiter in task.waiters {
+    }
+
+    fn answer(&mut self, waiters: Vec<Waiter>, code: Option<i32>) {
+        self.note(code);
+        for waiter in waiters {
             let own = match waiter.want {
                 Want::Data(ino) | Want::File(ino) => {
                     let error = self.core.fs.lock().volume_mut().take_inode_error(ino);
@@ -233,7 +244,7 @@ impl Writer {
         self.make_durable()?;
         self.make_reachable()?;
         self.release_freed()?;
-        self.core.space.look(self.core.fs.lock().volume());
+        self.look_for_space();
         self.update_super_block();
         if self.core.damage.swap(false, Ordering::Relaxed) {
             self.tell_damage();
@@ -404,7 +415,10 @@ impl Writer {
                         if fs.volume().failure().is_some() {
                             return Err(libc::EIO);
                         }
-                        fs.volume_mut().step(BUDGET)
+                        let step = fs.volume_mut().step(BUDGET);
+                        // Requests that wait come first.
+                        MutexGuard::unlock_fair(fs);
+                        step
                     };
                     match step {
                         Ok(Step::Write(mut log)) => {
@@ -526,9 +540,11 @@ impl Writer {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+    use crate::changing::Takes;
     use crate::config::MountOptions;
-    use crate::core::Takes;
     use silt_device::MemoryDevice;
     use silt_engine::mkfs::{Parameters, Plan};
     use silt_engine::{OpenOptions, Volume};
@@ -570,6 +586,24 @@ mod tests {
         ask(&w);
         w.core.queue.lock().write_back = true;
         assert!(w.next().all, "much waits");
+    }
+
+    /// A cleaning is a checkpoint of its own: who synced before does not wait for it.
+    #[test]
+    fn who_syncs_is_answered_before_the_cleaner_goes_on() {
+        let mut w = writer();
+        let (tx, rx) = crossbeam_channel::bounded(1);
+        let (early, cleaned) = (Arc::new(AtomicBool::new(false)), rx.clone());
+        let told = early.clone();
+        let answer = move |result: Result<(), i32>| {
+            told.store(result.is_ok() && cleaned.is_empty(), Ordering::Relaxed);
+        };
+        w.core.sync(Want::All, Box::new(answer));
+        w.core.queue.lock().jobs.push_back(Job::Clean(Box::default(), tx));
+        let task = w.next();
+        assert!(task.job.is_some() && task.waiters.len() == 1);
+        w.round(task);
+        assert!(early.load(Ordering::Relaxed) && rx.try_recv().unwrap().is_ok());
     }
 
     /// After a failure it is tried again each second, and not all the time.

@@ -19,16 +19,31 @@ pub struct Bed<'a> {
     tools: &'a Tools,
     image: PathBuf,
     dir: PathBuf,
+    /// Of `silt mount`.
+    options: Option<String>,
     daemon: Option<u32>,
 }
 
 impl<'a> Bed<'a> {
     /// Makes a volume of `size` bytes.
     pub fn new(tools: &'a Tools, scratch: &Path, size: u64) -> Result<Self> {
-        let bed = Bed { tools, image: scratch.join("v.img"), dir: scratch.join("mnt"), daemon: None };
+        let (image, dir) = (scratch.join("v.img"), scratch.join("mnt"));
+        let bed = Bed { tools, image, dir, options: None, daemon: None };
         fs::create_dir_all(&bed.dir)?;
         run(bed.silt("mkfs").args(["-q", "--size", &size.to_string()]).arg(&bed.image))?;
         Ok(bed)
+    }
+
+    /// The same, to be mounted with these options.
+    pub fn with(mut self, options: &str) -> Self {
+        self.options = Some(options.to_owned());
+        self
+    }
+
+    /// What `silt status` says of it while it is mounted.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        let status = run(self.silt("status").arg("--json").arg(&self.dir))?;
+        Ok(serde_json::from_slice(&status.stdout)?)
     }
 
     /// A verb of the program.
@@ -56,9 +71,12 @@ impl<'a> Bed<'a> {
     /// Mounts it; seconds until the command returned.
     pub fn mount(&mut self) -> Result<f64> {
         go_on()?;
-        let seconds = timed(|| run(self.silt("mount").args([&self.image, &self.dir])))?;
-        let status = run(self.silt("status").arg("--json").arg(&self.dir))?;
-        let status: serde_json::Value = serde_json::from_slice(&status.stdout)?;
+        let mut mount = self.silt("mount");
+        if let Some(options) = &self.options {
+            mount.args(["-o", options]);
+        }
+        let seconds = timed(|| run(mount.args([&self.image, &self.dir])))?;
+        let status = self.status()?;
         let pid = status.get("pid").and_then(serde_json::Value::as_u64).context("no number of the daemon")?;
         self.daemon = Some(u32::try_from(pid)?);
         Ok(seconds)

@@ -86,6 +86,7 @@ fn from(source: Source) -> &'static str {
         Source::Default => "the default",
         Source::Volume => "the volume says so",
         Source::Mount => "as mounted",
+        Source::File => "nilfs_cleanerd.conf says so",
     }
 }
 

@@ -8,7 +8,7 @@ use silt_control::{
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output};
-use crate::{size, space, target, times};
+use crate::{cleaner, size, space, target, times};
 
 /// Say what a volume is, where it is mounted, and how it is
 #[derive(clap::Args)]
@@ -179,6 +179,7 @@ fn lines(s: &Status) -> Vec<String> {
         size::show(s.segment_size),
         s.block_size
     ));
+    lines.extend(s.cleaner.iter().flat_map(|c| cleaner::lines(c, s.block_size)));
     lines.push(discard(s));
     lines.push(format!("files and directories: {}", s.files));
     lines.push(format!("UUID: {}", s.uuid));

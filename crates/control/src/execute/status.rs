@@ -71,6 +71,7 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
             lost: Vec::new(),
             account: crate::account::Kept::default(),
             discard: Discarding::default(),
+            cleaner: None,
             notes: Vec::new(),
         })
     })??;
@@ -78,6 +79,7 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
     status.discard = host.discarding();
     status.discard.possible = host.device().capabilities().discard;
     status.discard.waiting = with(host, |v| v.unwanted_bytes())?;
+    status.cleaner = host.cleaner();
     status.notes = host.notes();
     let (aside, told) = host.cleaning();
     status.set_aside = aside;

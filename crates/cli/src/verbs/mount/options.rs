@@ -1,9 +1,10 @@
 //! Mount options: the kernel's, ours, and those that mount(8) passes to everybody.
 
+use std::path::Path;
 use std::time::Duration;
 
 use silt_control::{ControlError, Kind, Moment};
-use silt_daemon::{MountOptions, OnError};
+use silt_daemon::{Conf, ConfError, MountOptions, OnError};
 use silt_retention::Wish;
 
 use crate::failure::{Failure, Result};
@@ -50,6 +51,8 @@ Mount options:
                          commas (default: what the volume says, else all for a day and ever less of what is older)
   keep=WORDS             what is kept even where it leaves no space (default: what the volume says, else nothing)
   pp=SECONDS             everything younger than this is part of that wish (of the default one in place of the day)
+  policy=NAME            the order in which segments are emptied: cost-benefit (default), greedy or oldest
+  cleanerd_conf[=FILE]   clean as /etc/nilfs_cleanerd.conf, or FILE, has it, where no option says otherwise
   discard, nodiscard     tell the device of segments that became free, or do not; an image file is made sparse there
                          (default: discard for image files, nodiscard for devices)
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
@@ -128,11 +131,17 @@ impl Options {
             details: Vec::new(),
             text: String::new(),
         };
-        let words: Vec<&str> = values.flat_map(|v| v.split(',')).filter(|w| !w.is_empty()).collect();
-        for word in &words {
+        let mut words: Vec<String> =
+            values.flat_map(|v| v.split(',')).filter(|w| !w.is_empty()).map(str::to_owned).collect();
+        for word in &mut words {
+            // The process in the background is somewhere else.
+            if let Some(file) = word.strip_prefix("cleanerd_conf=").filter(|f| !f.is_empty()) {
+                let file = std::path::absolute(file).map_err(|e| ControlError::io(file, &e))?;
+                *word = format!("cleanerd_conf={}", file.display());
+            }
             let (name, value) = match word.split_once('=') {
                 Some((name, value)) => (name, Some(value)),
-                None => (*word, None),
+                None => (word.as_str(), None),
             };
             if !options.set(name, value)? && !sloppy {
                 return Err(ControlError::new(Kind::Invalid, format!("there is no mount option {word:?}"))
@@ -206,6 +215,14 @@ impl Options {
             ("nodiscard", None) => d.discard = Some(false),
             ("gc", None) => d.gc = true,
             ("nogc", None) => d.gc = false,
+            ("policy", Some(v)) => {
+                let policy = v.parse().map_err(|e| Failure::usage(format!("{name}={v}: {e}")))?;
+                d.cleaner.policy = Some(policy);
+            }
+            ("cleanerd_conf", v) if v != Some("") => {
+                let path = Path::new(v.unwrap_or(silt_daemon::USUAL));
+                d.go_by(Conf::read(path).map_err(|e| wrong_file(&e))?);
+            }
             ("remount", None) => self.remount = true,
             ("sync", None) => d.sync = true,
             ("async", None) => d.sync = false,
@@ -250,6 +267,13 @@ impl Options {
 
 fn bad(name: &str, value: &str, wanted: &str) -> Failure {
     Failure::usage(format!("{name}={value}: this takes {wanted}"))
+}
+
+fn wrong_file(e: &ConfError) -> Failure {
+    match e {
+        ConfError::Unreadable { path, source } => ControlError::io(path.display(), source).into(),
+        ConfError::NoFile { .. } | ConfError::Value { .. } => Failure::usage(e.to_string()),
+    }
 }
 
 fn words(name: &str, text: &str) -> Result<Wish> {
@@ -345,6 +369,10 @@ mod tests {
             "ro=1",
             "rescue=x",
             "rescue",
+            "policy",
+            "policy=newest",
+            "cleanerd_conf=",
+            "cleanerd_conf=/dev/null",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -1,0 +1,136 @@
+//! How much of the log writer's time the cleaner takes, so that it is not felt.
+//!
+//! Who syncs while a step is written waits for it. So steps are small while somebody does, as long as space allows it,
+//! and after each the cleaner rests the longer the more is still clean. Large steps are cheaper, since what one writes
+//! of the DAT is much the same for few blocks as for many.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// What a step may take of the log writer's time while somebody syncs.
+const FELT: Duration = Duration::from_millis(10);
+/// Blocks that one step copies: most, and least. A segment goes as a whole, so that it may be more.
+const MOST: usize = 4096;
+const LEAST: usize = 64;
+/// Segments that one step frees at most, and blocks copied to one of them, where both get fewer.
+const SEGMENTS: usize = 64;
+/// For so long after a sync somebody syncs.
+const SYNCS: Duration = Duration::from_secs(2);
+/// Longest rest between two steps.
+const PAUSE: Duration = Duration::from_millis(200);
+/// So many times as long as a step took, the cleaner rests at most while somebody syncs.
+const RESTS: u32 = 8;
+
+/// How much goes into a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Blocks that are copied.
+    pub moves: usize,
+    /// Segments that are freed.
+    pub segments: usize,
+}
+
+impl Step {
+    /// Where nobody minds.
+    pub const MOST: Step = Step { moves: MOST, segments: SEGMENTS };
+}
+
+#[derive(Debug)]
+struct State {
+    moves: usize,
+    /// When somebody synced last.
+    synced: Option<Instant>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Pace {
+    state: Mutex<State>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Pace { state: Mutex::new(State { moves: MOST, synced: None }) }
+    }
+}
+
+impl Pace {
+    /// Somebody syncs.
+    pub fn synced(&self, now: Instant) {
+        self.state.lock().synced = Some(now);
+    }
+
+    /// Whether somebody does so now and again.
+    pub fn is_felt(&self, now: Instant) -> bool {
+        let synced = self.state.lock().synced;
+        synced.is_some_and(|then| now.saturating_duration_since(then) < SYNCS)
+    }
+
+    /// A step took so much of the log writer's time.
+    pub fn took(&self, time: Duration, now: Instant) {
+        let felt = self.is_felt(now);
+        let mut state = self.state.lock();
+        let before = state.moves;
+        if !felt {
+            state.moves = MOST;
+        } else if time > FELT {
+            state.moves = (before / 2).max(LEAST);
+        } else if time < FELT / 4 {
+            state.moves = (before * 2).min(MOST);
+        }
+    }
+
+    /// How much goes into a step now.
+    pub fn step(&self) -> Step {
+        let moves = self.state.lock().moves;
+        Step { moves, segments: (moves * SEGMENTS / MOST).max(1) }
+    }
+
+    /// Rest after a step that took so long, with `clean` segments beyond what is kept back where cleaning began with
+    /// `low`: none where hardly any are left.
+    pub fn rest(&self, took: Duration, clean: u64, low: u64, now: Instant) -> Duration {
+        if !self.is_felt(now) {
+            return took.min(PAUSE);
+        }
+        let share = clean.min(low) as f64 / low.max(1) as f64;
+        (took * RESTS).mul_f64(share).min(PAUSE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn steps_get_smaller_while_somebody_syncs() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        let after = |millis: u32, now| {
+            pace.took(millis * MS, now);
+            pace.step()
+        };
+        assert_eq!(after(100, now), Step::MOST, "nobody minds");
+        pace.synced(now);
+        assert_eq!(after(100, now), Step { moves: MOST / 2, segments: SEGMENTS / 2 });
+        (0..20).for_each(|_| pace.took(100 * MS, now));
+        assert_eq!(after(100, now), Step { moves: LEAST, segments: 1 });
+        assert_eq!(after(5, now).moves, LEAST, "that will do");
+        assert_eq!(after(1, now).moves, 2 * LEAST);
+        assert_eq!(after(100, now + SYNCS).moves, MOST, "nobody syncs any more");
+    }
+
+    #[test]
+    fn it_rests_the_longer_the_more_is_clean() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        assert_eq!(pace.rest(20 * MS, 5, 10, now), 20 * MS);
+        assert_eq!(pace.rest(2000 * MS, 5, 10, now), PAUSE);
+        pace.synced(now);
+        assert_eq!(pace.rest(20 * MS, 0, 10, now), Duration::ZERO);
+        assert_eq!(pace.rest(20 * MS, 5, 10, now), 80 * MS);
+        assert_eq!(pace.rest(20 * MS, 10, 10, now), 160 * MS);
+        assert_eq!(pace.rest(20 * MS, 50, 10, now), 160 * MS);
+        assert_eq!(pace.rest(20 * MS, 0, 0, now), Duration::ZERO);
+    }
+}
