@@ -51,7 +51,8 @@ Mount options:
                          commas (default: what the volume says, else all for a day and ever less of what is older)
   keep=WORDS             what is kept even where it leaves no space (default: what the volume says, else nothing)
   pp=SECONDS             everything younger than this is part of that wish (of the default one in place of the day)
-  policy=NAME            the order in which segments are emptied: cost-benefit (default), greedy or oldest
+  policy=NAME            the order in which segments are emptied: cost-benefit (default), greedy,
+                         oldest or wear-levelling
   cleanerd_conf[=FILE]   clean as /etc/nilfs_cleanerd.conf, or FILE, has it, where no option says otherwise
   discard, nodiscard     tell the device of segments that became free, or do not; an image file is made sparse there
                          (default: discard for image files, nodiscard for devices)
