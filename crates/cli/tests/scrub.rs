@@ -233,11 +233,12 @@ fn a_mounted_volume_is_scrubbed_while_it_is_written() {
     flip(&v, block * 4096 + 99, 2);
     let run = b.run(&["scrub", m.dir()]);
     assert_eq!(run.code, 4, "{}{}", run.out, run.err);
-    assert!(run.out.contains(&format!("block {block}, byte 99, bit 2: ")), "{}", run.out);
+    assert!(run.out.contains(&format!("block {block}, byte 99, bit 2: ")), "{}{}", run.out, run.err);
     assert!(
         run.out.contains(&format!("content of /f17 (inode 28), byte {}, ", 4096 * 5 + 99)),
-        "{}",
-        run.out
+        "{}{}",
+        run.out,
+        run.err
     );
     // Half a scrub is kept over unmounting, and the next one goes on with it.
     flip(&v, block * 4096 + 99, 2);
