@@ -130,8 +130,7 @@ impl CpFile {
         }
     }
 
-    /// Calls `f` for every checkpoint from `from` on, descending. Stretches without any cost one
-    /// look-up a block.
+    /// Calls `f` for every checkpoint from `from` on, descending; holes of the file are skipped: numbers may be any.
     pub fn for_each_back(
         &self,
         store: &Store,
@@ -141,6 +140,7 @@ impl CpFile {
     ) -> Result<()> {
         let g = &store.geometry;
         let Ok((mut block, _)) = cp::place(g, from) else { return Ok(()) };
+        let reader = NodeReader { nodes: &self.file.map.nodes, store, resolve: dat };
         loop {
             if let Some(b) = self.file.block(store, dat, block)? {
                 for slot in (0..cp::per_block(g)).rev() {
@@ -152,10 +152,12 @@ impl CpFile {
                     }
                 }
             }
-            if block == 0 {
-                return Ok(());
-            }
-            block -= 1;
+            let Some(below) = block.checked_sub(1) else { return Ok(()) };
+            let mapped = bmap::last_key_to(&self.file.map.root, &reader, below)?;
+            let changed = self.file.data.range(..=below).next_back().map(|(k, _)| *k);
+            let Some(next) = mapped.max(changed) else { return Ok(()) };
+            // A node may hold other keys than its place says.
+            block = next.min(below);
         }
     }
 
@@ -400,6 +402,8 @@ mod tests {
 
     use std::sync::Arc;
 
+    use std::ops::ControlFlow;
+
     use silt_device::MemoryDevice;
     use silt_format::Cno;
     use silt_format::checkpoint::SNAPSHOT;
@@ -425,5 +429,27 @@ mod tests {
         v.cpfile.change(&v.store, &v.dat, Cno(21), |e| e.flags = (e.flags.get() | SNAPSHOT).into()).unwrap();
         v.make_snapshot(Cno(20)).unwrap();
         assert_eq!(v.snapshots().unwrap(), [5, 20, 250, 260].map(Cno));
+    }
+
+    /// A volume may say that its newest checkpoint has any number: what lies between costs nothing.
+    #[test]
+    fn walking_back_skips_what_is_not_there() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let parameters = Parameters { blocks_per_segment: 256, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        while v.cno.0 < 100 {
+            v.meta_dirty = true;
+            v.checkpoint(3000).unwrap();
+        }
+        let mut seen = Vec::new();
+        v.cpfile
+            .for_each_back(&v.store, &v.dat, Cno(1 << 55), |e| {
+                seen.push(e.cno.get());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(seen, (1..100).rev().collect::<Vec<_>>());
     }
 }

@@ -209,25 +209,32 @@ pub(super) fn check_first_key(child: &[u8], key: u64) -> Result<()> {
 
 /// The greatest key.
 pub fn last_key(root: &Root, nodes: &impl ReadNodes) -> Result<Option<u64>> {
+    last_key_to(root, nodes, u64::MAX)
+}
+
+/// The greatest key up to this one.
+pub fn last_key_to(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<Option<u64>> {
     if !btree::is_btree(root) {
-        return Ok((0..direct::KEYS).rev().find(|k| direct::get(root, *k) != 0));
+        let keys = 0..direct::KEYS.min(key.saturating_add(1));
+        return Ok(keys.rev().find(|k| direct::get(root, *k) != 0));
     }
+    // Behind the last entry that is not greater.
+    let upto = |node: Node<'_>| node.search(key).map_or_else(|i| i, |i| i + 1).min(node.len());
     let top = Node::root(root);
-    if top.is_empty() {
-        return Ok(None);
-    }
     let mut level = top.level();
-    if level == 1 {
-        return Ok(Some(top.key(top.len() - 1)));
+    let Some(mut last) = upto(top).checked_sub(1) else { return Ok(None) };
+    if level <= 1 {
+        return Ok(Some(top.key(last)));
     }
-    let mut ptr = top.ptr(top.len() - 1);
+    let mut ptr = top.ptr(last);
     loop {
         level -= 1;
         let block = nodes.read(ptr, level)?;
         let node = Node::block(&block);
-        let last = node.len().saturating_sub(1);
+        let Some(found) = upto(node).checked_sub(1) else { return Ok(None) };
+        last = found;
         if level <= 1 {
-            return Ok((!node.is_empty()).then(|| node.key(last)));
+            return Ok(Some(node.key(last)));
         }
         ptr = node.ptr(last);
     }

@@ -91,6 +91,11 @@ fn check_tree(root: &Root, nodes: &Memory, model: &BTreeMap<u64, u64>) -> usize 
     .unwrap();
     assert!(all.iter().copied().eq(model.iter().map(|(k, v)| (*k, *v))));
     assert_eq!(last_key(root, nodes).unwrap(), model.keys().next_back().copied());
+    for key in model.keys().step_by(7).flat_map(|k| [k.saturating_sub(1), *k, k.saturating_add(1)]).chain([0])
+    {
+        let found = last_key_to(root, nodes, key).unwrap();
+        assert_eq!(found, model.range(..=key).next_back().map(|(k, _)| *k), "up to {key}");
+    }
     used
 }
 
