@@ -22,6 +22,7 @@ mod local;
 pub mod lost;
 pub mod moment;
 pub mod mounts;
+mod open_with_room;
 pub mod past;
 mod paths;
 mod remote;
@@ -31,7 +32,6 @@ pub mod retention;
 pub mod scrub;
 mod serve;
 pub mod socket;
-mod unwedge;
 #[cfg(not(feature = "test-support"))]
 mod wire;
 #[cfg(feature = "test-support")]
@@ -44,6 +44,7 @@ pub use execute::execute;
 pub use host::{Caller, Host, MountInfo};
 pub use local::LocalVolume;
 pub use moment::Moment;
+pub use open_with_room::open_with_room;
 pub use remote::{PATIENCE, RemoteVolume};
 pub use request::{
     CheckpointQuery, Clean, Least, MomentMount, Request, Retain, SegmentQuery, Tune, UnmountWhat,
@@ -55,4 +56,3 @@ pub use response::{
 };
 pub use retention::{GivenUp, Retention, RetentionPreview};
 pub use serve::serve;
-pub use unwedge::open_with_room;

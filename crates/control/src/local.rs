@@ -15,8 +15,8 @@ use crate::connect::Control;
 use crate::error::plain;
 use crate::execute::{execute, settings};
 use crate::host::{Caller, Host, MountInfo};
+use crate::open_with_room::open_with_room;
 use crate::retention::Given;
-use crate::unwedge::open_with_room;
 use crate::{ControlError, Kind, Request, Response, Result, lost};
 
 /// An unmounted volume.

@@ -16,12 +16,14 @@
 //! elsewhere. Where the device takes nothing anywhere, it is kept as well. Until it is written callers get
 //! the error.
 
+mod output;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use silt_engine::{Error as EngineError, LogWrite, Redo, Step, Tree, WriteOrder};
+use silt_engine::{Error as EngineError, LogWrite, Step, Tree, WriteOrder};
 use silt_format::Ino;
 
 use crate::cleaning::Job;
@@ -29,14 +31,12 @@ use crate::config::OnError;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
+use output::Trouble;
 
 /// Blocks composed under the lock at a time.
 const BUDGET: usize = 512;
 /// Pause before a log that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a log is tried in one place, and the pause between.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(20);
 /// How often one construction is moved before callers get the error.
 const MOVES: u32 = 16;
 
@@ -77,14 +77,6 @@ struct Task {
     /// What the cleaner wants.
     job: Option<Job>,
     stop: bool,
-}
-
-/// Why a log is not on the device.
-enum Trouble {
-    /// The construction goes elsewhere: its next steps write all of it anew.
-    Moved,
-    /// An errno; everything is kept.
-    Stays(i32),
 }
 
 /// Errno for an error of the engine.
@@ -281,86 +273,6 @@ impl Writer {
         }
     }
 
-    /// Makes everything written durable. `next`: the log that waits for it, if there is one.
-    fn flush(&mut self, next: Option<&LogWrite>) -> Result<(), Trouble> {
-        if self.unflushed && self.core.options.barrier {
-            if self.suspect {
-                self.write_again()?;
-            }
-            if let Err(e) = self.core.device.flush() {
-                self.suspect = true;
-                let blamed = self.logs.last().or(next).cloned();
-                return Err(self.trouble(blamed.as_ref(), &e.into()));
-            }
-        }
-        self.unflushed = false;
-        self.suspect = false;
-        self.earlier.clear();
-        self.logs.clear();
-        self.order.flushed();
-        Ok(())
-    }
-
-    /// Writes the logs since the last good flush once more: what a failed flush could not write is nowhere
-    /// any more.
-    fn write_again(&mut self) -> Result<(), Trouble> {
-        let complete = self.earlier.len();
-        let logs: Vec<LogWrite> = self.earlier.iter().chain(&self.logs).cloned().collect();
-        let mut order = WriteOrder::default();
-        for (i, log) in logs.iter().enumerate() {
-            let written = (|| {
-                if order.wants_flush(log) {
-                    self.core.device.flush()?;
-                    order.flushed();
-                }
-                log.write(&*self.core.device)
-            })();
-            if let Err(e) = written {
-                return Err(self.trouble(Some(log).filter(|_| i >= complete), &e));
-            }
-            order.written(log);
-        }
-        Ok(())
-    }
-
-    /// Decides what becomes of the construction under way after a failure at `log` of it.
-    fn trouble(&mut self, log: Option<&LogWrite>, e: &EngineError) -> Trouble {
-        if self.core.stall().is_none() {
-            tracing::error!("a log cannot be written: {e}");
-        }
-        let code = errno(e);
-        let Some(log) = log.filter(|_| code != libc::ENOSPC) else { return Trouble::Stays(code) };
-        let mut fs = self.core.fs.lock();
-        let volume = fs.volume_mut();
-        if !volume.is_constructing() {
-            return Trouble::Stays(code);
-        }
-        match volume.log_failed(log, (self.clock)()) {
-            Ok(Redo::Elsewhere) => {
-                drop(fs);
-                self.logs.clear();
-                self.untold = 0;
-                // What is left behind need not be flushed. A flush that fails for its sake is found out by
-                // the next one.
-                if self.earlier.is_empty() {
-                    self.order = WriteOrder::default();
-                    self.suspect = false;
-                }
-                Trouble::Moved
-            }
-            Ok(Redo::SameLog) => {
-                if self.core.options.on_error == OnError::RemountReadOnly {
-                    volume.fail(format!("the device failed, and errors=remount-ro was asked for: {e}"));
-                }
-                Trouble::Stays(code)
-            }
-            Err(e) => {
-                tracing::error!("{e}");
-                Trouble::Stays(errno(&e))
-            }
-        }
-    }
-
     fn checkpoint(&mut self) -> Result<(), i32> {
         {
             let mut fs = self.core.fs.lock();
@@ -456,48 +368,6 @@ impl Writer {
                 Err(Trouble::Stays(e)) => return Err(e),
             }
         }
-    }
-
-    /// Tells the engine of every log that is written.
-    fn tell(&mut self) {
-        let mut fs = self.core.fs.lock();
-        for _ in 0..std::mem::take(&mut self.untold) {
-            fs.volume_mut().log_written();
-        }
-    }
-
-    fn write_log(&mut self, log: LogWrite) -> Result<(), Trouble> {
-        let written = if self.order.wants_flush(&log) { self.flush(Some(&log)) } else { Ok(()) };
-        let written = written.and_then(|()| {
-            self.unflushed = true;
-            self.try_to_write(&log).map_err(|e| self.trouble(Some(&log), &e))
-        });
-        match written {
-            Ok(()) => {
-                self.order.written(&log);
-                self.untold += 1;
-                self.written += log.len();
-                self.logs.push(log);
-                Ok(())
-            }
-            Err(trouble) => {
-                if matches!(trouble, Trouble::Stays(_)) {
-                    self.unwritten = Some(log);
-                }
-                Err(trouble)
-            }
-        }
-    }
-
-    /// Writes a log, more than once if need be: some errors pass.
-    fn try_to_write(&self, log: &LogWrite) -> Result<(), EngineError> {
-        for _ in 1..TRIES {
-            match log.write(&*self.core.device) {
-                Err(e) if errno(&e) != libc::ENOSPC => std::thread::sleep(PAUSE),
-                other => return other,
-            }
-        }
-        log.write(&*self.core.device)
     }
 
     /// Brings a super block up to date where that is due. A failure costs time at the next mount

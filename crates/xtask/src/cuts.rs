@@ -114,6 +114,7 @@ struct Planted {
 }
 
 const WRITER: &str = "daemon/src/writer.rs";
+const OUTPUT: &str = "daemon/src/writer/output.rs";
 const VOLUME: &str = "engine/src/volume.rs";
 const SUPERS: &str = "engine/src/supers.rs";
 const SEARCH: &str = "engine/src/search.rs";
@@ -128,11 +129,11 @@ const NOT_DURABLY: &str = "device.write_at(self.offset, &[&self.bytes[..]])?;\n 
 const PLANTED: &[Planted] = &[
     Planted {
         name: "no flush goes before an answer",
-        places: &[(WRITER, FLUSH, "if self.unflushed && self.core.options.barrier && self.suspect {")],
+        places: &[(OUTPUT, FLUSH, "if self.unflushed && self.core.options.barrier && self.suspect {")],
     },
     Planted {
         name: "the flush comes too late: with the next log",
-        places: &[(WRITER, FLUSH, "if self.unflushed && self.core.options.barrier && next.is_some() {")],
+        places: &[(OUTPUT, FLUSH, "if self.unflushed && self.core.options.barrier && next.is_some() {")],
     },
     Planted {
         name: "no flush goes before the last log of a checkpoint that spans segments",
@@ -256,7 +257,7 @@ const PLANTED: &[Planted] = &[
     Planted {
         name: "what a failed flush lost is not written again",
         places: &[(
-            WRITER,
+            OUTPUT,
             "            if self.suspect {",
             "            if self.suspect && self.logs.len() > 9999 {",
         )],
@@ -289,7 +290,7 @@ const PLANTED: &[Planted] = &[
         name: "a block that is moved begins anew",
         places: &[
             (
-                "engine/src/construct.rs",
+                "engine/src/fill.rs",
                 "let start = (!item.moved).then_some(self.cno);",
                 "let start = Some(self.cno);",
             ),

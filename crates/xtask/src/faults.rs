@@ -39,7 +39,7 @@ const FAULTS: &[Fault] = &[
     ),
     fault(
         "a segment is said to be shorter than it is",
-        "engine/src/construct.rs",
+        "engine/src/fill.rs",
         "u32::try_from(log.cursor.offset + total).unwrap_or(u32::MAX);",
         "u32::try_from(log.cursor.offset + total - 2).unwrap_or(u32::MAX);",
     ),
@@ -57,13 +57,13 @@ const FAULTS: &[Fault] = &[
     ),
     fault(
         "the log says another offset than that of the block",
-        "engine/src/construct.rs",
+        "engine/src/stages.rs",
         "let info = BlockInfo::Data { vblock, offset: *key };",
         "let info = BlockInfo::Data { vblock, offset: *key + 1 };",
     ),
     fault(
         "the log says another checkpoint than that of the block",
-        "engine/src/construct.rs",
+        "engine/src/fill.rs",
         "        let fi_cno = self.dat.past.map_or(self.cno, |(from, _)| from);",
         "        let fi_cno = Cno(1);",
     ),
@@ -99,7 +99,7 @@ const FAULTS: &[Fault] = &[
     ),
     fault(
         "deleted inodes keep their number",
-        "engine/src/construct.rs",
+        "engine/src/stages.rs",
         "self.ifile.palloc.clear(&mut self.ifile.file, &self.store, &self.dat, inode.ino.0)?;",
         "",
     ),

@@ -1,0 +1,72 @@
+//! A construction run to its end on the caller's thread, for whoever has the volume alone.
+
+use silt_format::Cno;
+
+use crate::construct::Step;
+use crate::log::LogWrite;
+use crate::redo::Redo;
+use crate::volume::Volume;
+use crate::{Error, Result};
+
+impl Volume {
+    /// Makes a checkpoint of everything that waits and returns its number, or that of the newest
+    /// one if nothing waits. Not durable before a flush.
+    pub fn checkpoint(&mut self, now: u64) -> Result<Cno> {
+        if self.begin_checkpoint(now)? {
+            self.finish_construction(now)?;
+        }
+        Ok(Cno(self.last.cno))
+    }
+
+    /// Runs a construction that is under way to its end.
+    ///
+    /// Where a log cannot be written it goes elsewhere. After an error that did not end writing, the
+    /// next call goes on with the same log.
+    pub fn finish_construction(&mut self, now: u64) -> Result<()> {
+        while self.construction.is_some() {
+            let step = match self.unwritten.take() {
+                Some(log) => Step::Write(log),
+                None => self.step(usize::MAX)?,
+            };
+            match step {
+                Step::Write(mut log) => {
+                    log.seal();
+                    match self.write_log(&log) {
+                        Ok(()) => self.log_written(),
+                        Err(Error::Device(e)) if !e.is_no_space() => match self.log_failed(&log, now)? {
+                            Redo::Elsewhere => {}
+                            Redo::SameLog => {
+                                self.unwritten = Some(log);
+                                return Err(Error::Device(e));
+                            }
+                        },
+                        Err(e) => {
+                            self.unwritten = Some(log);
+                            return Err(e);
+                        }
+                    }
+                }
+                Step::Working => {}
+                Step::Waiting => {
+                    return Err(Error::Invalid("a log under way was not confirmed".into()));
+                }
+                Step::Done(_) => break,
+            }
+        }
+        self.settle(now)
+    }
+
+    pub(crate) fn write_log(&mut self, log: &LogWrite) -> Result<()> {
+        if self.order.wants_flush(log) {
+            if let Err(e) = self.store.device.flush() {
+                // What was written since the last flush may be lost: nothing after it is safe.
+                self.fail(format!("flushing the device failed: {e}"));
+                return Err(e.into());
+            }
+            self.order.flushed();
+        }
+        log.write(&*self.store.device)?;
+        self.order.written(log);
+        Ok(())
+    }
+}
