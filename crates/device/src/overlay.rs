@@ -80,6 +80,20 @@ impl Overlay {
         device.flush()
     }
 
+    /// Calls `f` with what was written of a range, in its order: (offset, bytes), cut off at the range's ends.
+    pub(crate) fn each_write(&self, range: Range<u64>, mut f: impl FnMut(u64, &[u8])) {
+        for step in &self.inner.read().steps {
+            let Step::Write(offset, bytes) = step else { continue };
+            let from = range.start.max(*offset);
+            let to = range.end.min(offset + bytes.len() as u64);
+            if from < to
+                && let Some(part) = bytes.get((from - offset) as usize..(to - offset) as usize)
+            {
+                f(from, part);
+            }
+        }
+    }
+
     /// A unit as it is now, for changing.
     fn unit<'a>(&self, inner: &'a mut Inner, n: u64, whole: bool) -> Result<&'a mut Unit> {
         match inner.units.entry(n) {

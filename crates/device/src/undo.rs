@@ -2,9 +2,13 @@
 //!
 //! ```text
 //! head (64 bytes): magic, version, identity of the volume, size of the device, number of records
-//! record:          offset, length, checksum of what is to come, what was there
+//! record:          offset, length; for each sector the number of what is to be there, one after another, and checksums
+//!                  of those; what was there
 //! end:             checksum of everything before
 //! ```
+//! A super block is written more than once, and the power may go in the midst of a write: so what is found in each sector
+//! is told from what somebody else wrote since.
+//!
 //! The file is whole and durable before the first write: whenever the power goes, it can be applied.
 //! Numbers are little-endian. A part that cannot be read is left out: nothing of it can be put back.
 
@@ -16,10 +20,12 @@ use crate::overlay::{Overlay, UNIT};
 use crate::{Device, Error, Result};
 
 const MAGIC: &[u8; 8] = b"SILTUNDO";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD: usize = 64;
 /// Longest record, in bytes.
 const LONGEST: u64 = 64 << 10;
+/// What a device writes whole.
+const SECTOR: usize = 512;
 
 /// How a device stands to an undo file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +43,8 @@ pub enum Standing {
 struct Record {
     offset: u64,
     before: Vec<u8>,
-    after: u32,
+    /// Checksums of what each sector is to hold, one after another.
+    after: Vec<Vec<u32>>,
 }
 
 /// An undo file.
@@ -69,7 +76,7 @@ pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Over
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(LONGEST);
-            records.extend(record(device, overlay, at, len)?);
+            records.extend(record(device, overlay, at, len));
             at += len;
         }
     }
@@ -87,8 +94,13 @@ pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Over
         let mut saved = 0;
         for r in &records {
             to.put(&r.offset.to_le_bytes())?;
-            to.put(&(r.before.len() as u32).to_le_bytes())?;
-            to.put(&r.after.to_le_bytes())?;
+            to.put(&(r.before.len() as u64).to_le_bytes())?;
+            for sums in &r.after {
+                to.put(&(sums.len() as u32).to_le_bytes())?;
+                for sum in sums {
+                    to.put(&sum.to_le_bytes())?;
+                }
+            }
             to.put(&r.before)?;
             saved += r.before.len() as u64;
         }
@@ -105,19 +117,33 @@ pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Over
 }
 
 /// The records of a range: one where all of it can be read, else one for each unit that can.
-fn record(device: &dyn Device, overlay: &Overlay, at: u64, len: u64) -> Result<Vec<Record>> {
-    let read = |at: u64, len: u64| -> Option<Result<Record>> {
+fn record(device: &dyn Device, overlay: &Overlay, at: u64, len: u64) -> Vec<Record> {
+    let read = |at: u64, len: u64| -> Option<Record> {
         let mut before = vec![0; usize::try_from(len).ok()?];
         device.read_at(at, &mut before).ok()?;
-        let mut after = vec![0; before.len()];
-        let read = overlay.read_at(at, &mut after);
-        Some(read.map(|()| Record { offset: at, before, after: crc32fast::hash(&after) }))
+        let after = versions(overlay, at, &before);
+        Some(Record { offset: at, before, after })
     };
     if let Some(whole) = read(at, len) {
-        return Ok(vec![whole?]);
+        return vec![whole];
     }
     let units = (at..at + len).step_by(UNIT);
     units.filter_map(|u| read(u, (at + len - u).min(UNIT as u64))).collect()
+}
+
+/// Checksums of what the sectors from this byte on will hold, one after another, where now they hold `before`.
+fn versions(overlay: &Overlay, at: u64, before: &[u8]) -> Vec<Vec<u32>> {
+    let mut now = before.to_vec();
+    let mut after = vec![Vec::new(); before.len().div_ceil(SECTOR)];
+    overlay.each_write(at..at + before.len() as u64, |offset, bytes| {
+        let from = (offset - at) as usize;
+        now[from..from + bytes.len()].copy_from_slice(bytes);
+        let sectors = from / SECTOR..(from + bytes.len()).div_ceil(SECTOR);
+        for (sums, sector) in after[sectors.clone()].iter_mut().zip(now.chunks(SECTOR).skip(sectors.start)) {
+            sums.push(crc32fast::hash(sector));
+        }
+    });
+    after
 }
 
 impl Undo {
@@ -135,6 +161,9 @@ impl Undo {
         let word = |at: usize| -> Option<u64> {
             bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
         };
+        let half = |at: usize| -> Option<u32> {
+            bytes.get(at..at.checked_add(4)?)?.try_into().ok().map(u32::from_le_bytes)
+        };
         if !bytes.starts_with(MAGIC) {
             return Err("this is no undo file");
         }
@@ -151,14 +180,25 @@ impl Undo {
         let mut records = Vec::new();
         let mut at = HEAD;
         for _ in 0..count {
-            let (offset, lens) = (word(at).ok_or(CUT)?, word(at + 8).ok_or(CUT)?);
-            let (len, after) = ((lens & 0xffff_ffff) as usize, (lens >> 32) as u32);
-            at += 16;
-            let before = body.get(at..at + len).ok_or(CUT)?.to_vec();
-            at += len;
-            if offset.checked_add(len as u64).is_none_or(|end| end > size) {
+            let (offset, len) = (word(at).ok_or(CUT)?, word(at + 8).ok_or(CUT)?);
+            if len > LONGEST || offset.checked_add(len).is_none_or(|end| end > size) {
                 return Err(CUT);
             }
+            at += 16;
+            let len = len as usize;
+            let mut after = Vec::new();
+            for _ in 0..len.div_ceil(SECTOR) {
+                let n = half(at).ok_or(CUT)? as usize;
+                at += 4;
+                let sums =
+                    body.get(at..n.checked_mul(4).and_then(|n| at.checked_add(n)).ok_or(CUT)?).ok_or(CUT)?;
+                at += sums.len();
+                after.push(
+                    sums.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+                );
+            }
+            let before = body.get(at..at + len).ok_or(CUT)?.to_vec();
+            at += len;
             records.push(Record { offset, before, after });
         }
         if at == body.len() { Ok(Undo { identity, size, records }) } else { Err(CUT) }
@@ -180,15 +220,20 @@ impl Undo {
         for r in &self.records {
             let mut now = vec![0; r.before.len()];
             device.read_at(r.offset, &mut now)?;
-            match (now == r.before, crc32fast::hash(&now) == r.after) {
-                (true, true) => {}
-                (true, false) => before = true,
-                (false, true) => after = true,
-                // Where taking back was cut off.
-                (false, false) if last(r.offset) && now.iter().all(|b| *b == 0) => {
-                    (before, after) = (true, true);
+            let sectors = now.chunks(SECTOR).zip(r.before.chunks(SECTOR)).zip(&r.after);
+            for (at, ((now, was), sums)) in (r.offset..).step_by(SECTOR).zip(sectors) {
+                let sum = crc32fast::hash(now);
+                match (now == was, sums.last() == Some(&sum)) {
+                    (true, true) => {}
+                    (true, false) => before |= !sums.is_empty(),
+                    (false, true) => after = true,
+                    // Half-way; or taking it back was cut off.
+                    (false, false) if sums.contains(&sum) => (before, after) = (true, true),
+                    (false, false) if last(r.offset) && now.iter().all(|b| *b == 0) => {
+                        (before, after) = (true, true);
+                    }
+                    (false, false) => return Ok(Standing::Changed(at)),
                 }
-                (false, false) => return Ok(Standing::Changed(r.offset)),
             }
         }
         Ok(match (before, after) {
@@ -292,6 +337,48 @@ mod tests {
             writes += 1;
         }
         assert!(writes > 3, "{writes}");
+    }
+
+    /// Cut off anywhere, in the midst of a write as well, what is there is told from what others wrote.
+    #[test]
+    fn writing_may_be_cut_off_anywhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("undo");
+        let base: Vec<u8> = (0..307_200u32).map(|i| (i * 7 % 253 + 1) as u8).collect();
+        let over = Overlay::new(Arc::new(MemoryDevice::from_bytes(&base)));
+        over.write_at(1024, &[&[1; 1024]]).unwrap();
+        over.write_at(102_400, &[&vec![2; 50_176]]).unwrap();
+        over.flush().unwrap();
+        over.write_at(1024, &[&[3; 1024]]).unwrap();
+        over.write_at(152_576, &[&vec![4; 50_176]]).unwrap();
+        over.write_at(1024, &[&[5; 1024]]).unwrap();
+        let device = MemoryDevice::from_bytes(&base);
+        save(&path, &device, [9; 16], &over).unwrap();
+        let undo = Undo::read(&path).unwrap();
+        let mut between = 0;
+        for writes in 0..=5 {
+            for sectors in [0, 1, 7, 40] {
+                let cut = Fault::new(device.fork());
+                cut.cut_power_after(writes, sectors * 512);
+                let _ = over.apply(&cut);
+                cut.heal();
+                let standing = undo.standing(&cut, |_| false).unwrap();
+                let at = format!("{writes} writes, {sectors} sectors");
+                assert!(!matches!(standing, Standing::Changed(_)), "{at}: {standing:?}");
+                between += u32::from(standing == Standing::Between);
+                let mut byte = [0];
+                cut.read_at(120_000, &mut byte).unwrap();
+                cut.write_at(120_000, &[&[byte[0] ^ 9]]).unwrap();
+                assert_eq!(
+                    undo.standing(&cut, |_| false).unwrap(),
+                    Standing::Changed(120_000 / 512 * 512),
+                    "{at}"
+                );
+                undo.take_back(&cut, |at| at < 4096).unwrap();
+                assert!(content(&cut) == base, "{at}");
+            }
+        }
+        assert!(between > 10, "{between}");
     }
 
     #[test]
