@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use silt_control::scrub::{ScrubAction, ScrubStatus, forget_pass, load_pass, save_pass};
 use silt_control::{ControlError, Kind};
 use silt_engine::Guard;
+use silt_verify::LogPosition;
 use silt_verify::scrub::{Conduct, Options, Outcome, Rate, State, scrub};
 
 use crate::core::{Core, now_secs};
@@ -237,6 +238,11 @@ impl Conduct for Conductor {
     fn stop(&self) -> bool {
         // What it holds back somebody needs now.
         self.shared.0.lock().stop || self.core.space.is_wanted()
+    }
+
+    fn newest(&self) -> Option<LogPosition> {
+        let last = self.core.fs.lock().volume().last_log();
+        Some(LogPosition { block: last.pseg, sequence: last.seq, checkpoint: last.cno })
     }
 
     fn progress(&self, pass: &State) {

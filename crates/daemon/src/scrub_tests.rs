@@ -72,6 +72,27 @@ fn want_space(core: &Arc<Core>) -> std::thread::JoinHandle<()> {
     thread
 }
 
+/// A log that a mount reads on its way from the super block to the newest one is damaged: what lies behind it is looked at
+/// all the same, and named.
+#[test]
+fn a_damaged_log_hides_none_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("pass");
+    let core = core();
+    let mut bytes = vec![0; SIZE as usize];
+    core.device.read_at(0, &mut bytes).unwrap();
+    // Of file f's data.
+    let at = bytes.windows(4096).position(|w| w == [5; 4096]).unwrap() as u64 + 100;
+    core.device.write_at(at, &[&[4]]).unwrap();
+    let scrubber = Scrubber::new(core);
+    start(&scrubber, &state, 1 << 30);
+    let status = until(&scrubber, "its end", |s| !s.running);
+    let pass = status.pass.unwrap();
+    assert!(pass.finished && pass.counts.logs >= 20, "{pass:?}");
+    let told = pass.findings.iter().flat_map(|f| f.lines(pass.block_size)).collect::<Vec<_>>().join("\n");
+    assert!(pass.damaged() == 1 && told.contains("content of /f (inode"), "{told}");
+}
+
 #[test]
 fn a_scrub_gives_way_to_who_waits_for_space_and_is_gone_on_with() {
     for paused in [false, true] {

@@ -42,6 +42,7 @@ use silt_device::Device;
 use silt_format::SegNr;
 
 use crate::Error;
+use crate::check::LogPosition;
 use crate::scrub::diagnose::{Around, At};
 use crate::scrub::view::View;
 use crate::tree::Tree;
@@ -64,6 +65,11 @@ pub trait Conduct: Sync {
     /// Whether to end early; asked at least once a MiB.
     fn stop(&self) -> bool {
         false
+    }
+    /// The newest log with a super root, where somebody has the volume and knows. A log of his that is damaged would hide
+    /// all behind it from whoever follows them from the super block on.
+    fn newest(&self) -> Option<LogPosition> {
+        None
     }
     /// Told after each log what has been found so far.
     fn progress(&self, state: &State) {
@@ -105,7 +111,7 @@ pub fn scrub(
     state: &mut State,
     conduct: &dyn Conduct,
 ) -> Result<Outcome, Error> {
-    let view = View::load(device, options.live_only)?;
+    let view = View::load(device, options.live_only, conduct.newest())?;
     let id = state::uuid_text(&view.uuid);
     if state.uuid.is_empty() {
         state.uuid = id;
@@ -255,7 +261,9 @@ impl<'a> Pass<'a, '_> {
 
     /// Reads the tables anew; false where that cannot be done just now.
     fn look_again(&mut self) -> bool {
-        let Ok(view) = View::load(self.device, self.options.live_only) else { return false };
+        let Ok(view) = View::load(self.device, self.options.live_only, self.conduct.newest()) else {
+            return false;
+        };
         self.view = view;
         self.tree = OnceCell::new();
         true

@@ -18,6 +18,7 @@ use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Cno, SegNr, checkpoint};
 
 use crate::Error;
+use crate::check::LogPosition;
 use crate::dat::Dat;
 use crate::files;
 use crate::reader::Reader;
@@ -71,7 +72,9 @@ struct Found<'a> {
 
 /// The newest super root as far as a scrub can trust it: the log that the super block names counts with a sound super
 /// root alone, since a scrub is there to tell what else is wrong with it.
-fn find(device: &dyn Device) -> Result<Found<'_>, Error> {
+///
+/// Where `newest` is known, and its super root is sound, it is that.
+fn find(device: &dyn Device, newest: Option<LogPosition>) -> Result<Found<'_>, Error> {
     let (first, second) = search::super_blocks(device);
     let copies = super_block::choose(first, second, device.len())?;
     let g = copies.first.1.geometry(device.len())?;
@@ -82,6 +85,10 @@ fn find(device: &dyn Device) -> Result<Found<'_>, Error> {
         sb.uuid == uuid && sb.geometry(device.len()).is_ok_and(|o| o.block_size == g.block_size)
     }));
     let cursors = all.iter().map(|sb| (sb.last_seq.get(), sb.last_pseg.get())).collect();
+    let known = newest.and_then(|n| Some((lenient(&r, BlockNr(n.block), n.sequence)?, n.checkpoint)));
+    if let Some(((latest, root), cno)) = known {
+        return Ok(Found { r, uuid, latest, root, cno, cursors, clean: false, problem: None });
+    }
     let mut problem = None;
     for (i, sb) in all.iter().enumerate() {
         let clean = i == 0 && sb.state.get() & STATE_VALID != 0;
@@ -91,7 +98,7 @@ fn find(device: &dyn Device) -> Result<Found<'_>, Error> {
             Some((found.latest, root, found.cno))
         };
         let found = strict(sb).or_else(|| {
-            let (log, root) = lenient(&r, sb)?;
+            let (log, root) = lenient(&r, BlockNr(sb.last_pseg.get()), sb.last_seq.get())?;
             // Behind it another super root may follow.
             let newer = if clean { None } else { tail::follow(&r, &log).newest() };
             let newer = newer.and_then(|(newest, n)| {
@@ -108,16 +115,16 @@ fn find(device: &dyn Device) -> Result<Found<'_>, Error> {
     Err(Error::Damaged("no super root was found".into()))
 }
 
-/// The log at a super block's cursor, if its super root is sound, or would be without one flipped bit.
-fn lenient(r: &Reader<'_>, sb: &SuperBlock) -> Option<(Log, SuperRoot)> {
-    let pos = BlockNr(sb.last_pseg.get());
+/// The log that a super block, or who has the volume, names, if its super root is sound, or would be without one flipped
+/// bit.
+fn lenient(r: &Reader<'_>, pos: BlockNr, seq: u64) -> Option<(Log, SuperRoot)> {
     let g = &r.g;
     if !g.holds(pos) {
         return None;
     }
     let end = g.segment_end(g.segment_of(pos)).0;
     let header = r.block(pos).ok().and_then(|b| Header::parse(g, &b).ok());
-    if let Some(header) = header.filter(|h| h.has(SR) && h.seq.get() == sb.last_seq.get()) {
+    if let Some(header) = header.filter(|h| h.has(SR) && h.seq.get() == seq) {
         let log = Log { pos, header };
         if log.end() <= end
             && let Some(root) = root_of(r, &log)
@@ -129,7 +136,7 @@ fn lenient(r: &Reader<'_>, sb: &SuperBlock) -> Option<(Log, SuperRoot)> {
     for block in pos.0 + 1..end {
         if let Some(root) = r.block(BlockNr(block)).ok().and_then(|b| SuperRoot::parse(g, &b).ok()) {
             let mut header = Header::zeroed();
-            header.seq = sb.last_seq;
+            header.seq = seq.into();
             header.nblocks = u32::try_from(block + 1 - pos.0).ok()?.into();
             return Some((Log { pos, header }, root));
         }
@@ -154,9 +161,10 @@ fn root_of(r: &Reader<'_>, log: &Log) -> Option<SuperRoot> {
 }
 
 impl<'a> View<'a> {
-    /// Reads the tables. `live_only` leaves out what only plain checkpoints need. Errors: no volume, no super root.
-    pub fn load(device: &'a dyn Device, live_only: bool) -> Result<Self, Error> {
-        let Found { r, uuid, latest, root, cno, cursors, clean, problem } = find(device)?;
+    /// Reads the tables. `live_only` leaves out what only plain checkpoints need; `newest` is the newest log with a super
+    /// root, if that is known. Errors: no volume, no super root.
+    pub fn load(device: &'a dyn Device, live_only: bool, newest: Option<LogPosition>) -> Result<Self, Error> {
+        let Found { r, uuid, latest, root, cno, cursors, clean, problem } = find(device, newest)?;
         let chain = if clean { Chain::default() } else { tail::follow(&r, &latest) };
         let mut problems: Vec<String> = problem.into_iter().collect();
         let known = problems.len();
