@@ -94,6 +94,39 @@ fn nothing_is_said_where_nothing_is_lost() {
     }
 }
 
+/// The last log is torn, as a power cut leaves it: nobody may have been told that it was there, and a boot goes on.
+#[test]
+fn a_torn_last_log_is_no_certain_loss() {
+    let b = Bench::new();
+    let g = b.golden("dsync-4k");
+    let s = Surgeon::golden("dsync-4k");
+    let newest = s.latest();
+    let all = (0..s.g().nsegments).flat_map(|n| s.logs(n));
+    let last = all.max_by_key(|l| (l.header.seq.get(), l.pos)).unwrap();
+    assert!(last.header.seq.get() >= newest.header.seq.get() && !last.header.has(SR));
+    spoil(&g, &last, 4096);
+    let told = format!(
+        "synced data behind checkpoint {} may be lost: the last log, at block {}, does not verify; a power cut",
+        s.cno(),
+        last.pos
+    );
+    symlink(SILT, b.path("fsck.nilfs2")).unwrap();
+    let run = Run::of(&b.command(b.path("fsck.nilfs2")).args(["-a", &g]).output().unwrap());
+    assert_eq!((run.code, lost(&run.out, &told).len()), (0, 1), "{}{}", run.out, run.err);
+    let out = b.ok(&["status", &g]);
+    assert_eq!((lost(&out, &told).len(), out.contains(" is lost")), (1, false), "{out}");
+    assert_eq!(lost(&b.run(&["rescue", &g]).out, &told).len(), 1);
+    if !can_mount() {
+        return;
+    }
+    std::fs::create_dir(b.path("m")).unwrap();
+    let run = b.run(&["mount", &g, "m"]);
+    let m = Mounted::at(&b, "m");
+    assert_eq!((run.code, lost(&run.err, &told).len()), (0, 1), "{}", run.err);
+    m.unmount();
+    assert!(b.ok(&["check", &g]).contains(": sound; "));
+}
+
 /// As mount(8) calls it, which prints nothing else; and in the foreground, where the log is on standard error.
 #[test]
 fn every_way_of_mounting_says_it_once() {

@@ -230,6 +230,62 @@ fn a_second_ctrl_c_ends_it_at_once() {
     assert!(std::fs::read(&g).unwrap() == before, "nothing is written");
 }
 
+/// While a repair is written: the first Ctrl-C lets it come to its end, the second leaves a part of it, which a repair
+/// finishes and the undo file takes back.
+#[test]
+fn a_repair_that_is_written_is_ended_by_the_second_ctrl_c_only() {
+    if !can_serve() {
+        return;
+    }
+    use std::os::unix::fs::FileExt;
+    let b = Bench::new();
+    let hurt = || {
+        let g = b.golden("basic-4k");
+        let file = std::fs::File::options().write(true).open(&g).unwrap();
+        file.write_all_at(&[7; 512], 1024).unwrap();
+        file.write_all_at(&[9; 64], (3 << 20) + 9 * 4096).unwrap();
+        g
+    };
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(300));
+    let mut parts = 0;
+    for (made, twice) in [(0, false), (2, false), (0, true), (1, true), (2, true), (3, true)] {
+        let g = hurt();
+        let before = std::fs::read(&g).unwrap();
+        let disk = Disk::writable(&b, &g);
+        let (v, undo) = (disk.path(), b.name("undo"));
+        disk.hold_writes(made);
+        let mut child = start(silt(&b, &["repair", "--yes", "--undo", &undo, &v]));
+        disk.wait_for_a_write();
+        interrupt(&child);
+        pause();
+        assert!(child.try_wait().unwrap().is_none(), "it goes on");
+        if twice {
+            kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+            pause();
+        }
+        disk.release();
+        let run = Run::of(&child.wait_with_output().unwrap());
+        drop(disk);
+        std::fs::remove_dir(b.path("disk")).unwrap();
+        if !twice {
+            assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
+            assert!(b.ok(&["check", &g]).contains(": sound; "));
+        } else {
+            assert_eq!((run.code, run.err.as_str()), (130, ""), "{}", run.out);
+            parts += u32::from(std::fs::read(&g).unwrap() != before);
+            let part = std::fs::read(&g).unwrap();
+            b.ok(&["repair", "--yes", "--no-undo", &g]);
+            assert!(b.ok(&["check", &g]).contains(": sound; "), "{made} writes");
+            std::fs::write(&g, part).unwrap();
+        }
+        let back = b.run(&["repair", "--take-back", &undo, &g]);
+        assert_eq!(back.code, 0, "{made} writes, {twice}: {}", back.err);
+        assert!(std::fs::read(&g).unwrap() == before, "{made} writes");
+        std::fs::remove_file(undo).unwrap();
+    }
+    assert!(parts > 1, "it was ended among its writes");
+}
+
 /// What a command writes to a terminal.
 fn on_a_terminal(b: &Bench, disk: &Disk, args: &[&str]) -> (i32, String) {
     let line: Vec<String> =

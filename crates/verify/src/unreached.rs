@@ -136,14 +136,21 @@ impl Unreached {
     /// In a sentence, with the name of each file, and `written` behind what does not verify.
     pub fn told(&self, name: impl Fn(u64) -> String, written: &str) -> String {
         let Unreached { checkpoint, block, logs, .. } = self;
-        let mut out = format!(
-            "synced data behind checkpoint {checkpoint} is lost: the log at block {block} does not verify"
-        );
-        match logs {
-            0 => out += ", as after a power cut in the midst of a write",
-            1 => out += ", and no mount comes to the whole log behind it",
-            n => out += &format!(", and no mount comes to the {n} whole logs behind it"),
-        }
+        let mut out = match logs {
+            // Of what is torn and what was damaged nothing else is left to tell one from the other.
+            0 => format!(
+                "synced data behind checkpoint {checkpoint} may be lost: the last log, at block {block}, does not \
+                 verify; a power cut in the midst of a sync leaves that, and then nobody was told that it was done"
+            ),
+            1 => format!(
+                "synced data behind checkpoint {checkpoint} is lost: the log at block {block} does not verify, and no \
+                 mount comes to the whole log behind it"
+            ),
+            n => format!(
+                "synced data behind checkpoint {checkpoint} is lost: the log at block {block} does not verify, and no \
+                 mount comes to the {n} whole logs behind it"
+            ),
+        };
         out += written;
         for (ino, parts) in self.named() {
             let parts: Vec<_> = parts.iter().map(|p| format!("{} to {}", p.start, p.end - 1)).collect();

@@ -1,5 +1,5 @@
 //! A disk of a test's own: an image that this process serves through FUSE, with sectors that cannot be read, and a way
-//! to hold reads up.
+//! to hold reads and writes up.
 
 use std::fs::File;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use silt_fuse::ops::{Open, Read};
+use silt_fuse::ops::{Open, Read, SetAttr, Write};
 use silt_fuse::{
     Attr, Context, Entry, Errno, Filesystem, MountOptions, NodeId, OpenFlags, ReplyAttr, ReplyData,
-    ReplyEntry, ReplyOpen, Running, Session, Unmount,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Running, Session, Unmount,
 };
 
 use super::Bench;
@@ -35,6 +35,10 @@ struct State {
     pause: Duration,
     /// Reads that wait.
     waiting: u32,
+    /// So many writes are made; those behind them wait.
+    writes: Option<u32>,
+    /// Writes that wait.
+    unwritten: u32,
 }
 
 struct Files {
@@ -54,9 +58,17 @@ pub struct Disk {
 impl Disk {
     /// Serves an image, read-only. Its reads are those of the device: nothing is cached.
     pub fn new(bench: &Bench, image: &str) -> Self {
+        Self::serve(bench, File::open(image).unwrap())
+    }
+
+    /// One that can be written.
+    pub fn writable(bench: &Bench, image: &str) -> Self {
+        Self::serve(bench, File::options().read(true).write(true).open(image).unwrap())
+    }
+
+    fn serve(bench: &Bench, image: File) -> Self {
         let dir = bench.path("disk");
         std::fs::create_dir(&dir).unwrap();
-        let image = File::open(image).unwrap();
         let size = image.metadata().unwrap().len();
         let files = Arc::new(Files { image, size, state: Mutex::default(), changed: Condvar::new() });
         // None of silt's own.
@@ -101,9 +113,25 @@ impl Disk {
         self.files.state.lock().unwrap().waiting > 0
     }
 
-    /// Lets reads go on.
+    /// Writes wait until [`Disk::release`], but for so many.
+    pub fn hold_writes(&self, but: u32) {
+        self.files.state.lock().unwrap().writes = Some(but);
+    }
+
+    /// Waits until a write is held up.
+    #[track_caller]
+    pub fn wait_for_a_write(&self) {
+        let state = self.files.state.lock().unwrap();
+        let (state, _) =
+            self.files.changed.wait_timeout_while(state, PATIENCE, |s| s.unwritten == 0).unwrap();
+        assert!(state.unwritten > 0, "nobody writes");
+    }
+
+    /// Lets reads and writes go on.
     pub fn release(&self) {
-        self.files.state.lock().unwrap().held = None;
+        let mut state = self.files.state.lock().unwrap();
+        (state.held, state.writes) = (None, None);
+        drop(state);
         self.files.changed.notify_all();
     }
 }
@@ -125,7 +153,7 @@ impl Drop for Disk {
 
 impl Files {
     fn attr(&self, node: NodeId) -> Attr {
-        let (mode, nlink, size) = if node == IMAGE { (0o100_400, 1, self.size) } else { (0o040_755, 2, 0) };
+        let (mode, nlink, size) = if node == IMAGE { (0o100_600, 1, self.size) } else { (0o040_755, 2, 0) };
         Attr { ino: node, mode, nlink, size, blocks: size / 512, blksize: 4096, ..Attr::default() }
     }
 }
@@ -169,6 +197,33 @@ impl Filesystem for Files {
             Ok(()) => reply.data(&bytes),
             Err(_) => reply.error(Errno::EIO),
         }
+    }
+
+    fn write(&self, _: &Context, _: NodeId, write: &Write<'_>, reply: ReplyWrite) {
+        let mut state = self.state.lock().unwrap();
+        match &mut state.writes {
+            Some(0) => {
+                state.unwritten += 1;
+                self.changed.notify_all();
+                state = self.changed.wait_timeout_while(state, PATIENCE, |s| s.writes.is_some()).unwrap().0;
+                state.unwritten -= 1;
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        drop(state);
+        match self.image.write_all_at(write.data, write.offset) {
+            Ok(()) => reply.written(write.data.len() as u32),
+            Err(_) => reply.error(Errno::EIO),
+        }
+    }
+
+    fn fsync(&self, _: &Context, _: NodeId, _: u64, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn setattr(&self, _: &Context, node: NodeId, _: &SetAttr, reply: ReplyAttr) {
+        reply.attr(&self.attr(node), FOREVER);
     }
 }
 

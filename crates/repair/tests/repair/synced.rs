@@ -66,20 +66,15 @@ fn what_was_synced_and_is_lost_is_said() {
                 assert_eq!(found.unknown, head, "{what}");
                 assert_eq!(found.block, log.pos.0, "{what}");
                 let told = found.to_string();
-                assert!(
-                    told.contains(&format!("synced data behind checkpoint {} is lost", s.cno())),
-                    "{told}"
-                );
+                // The last one may have been torn before anybody was told that it was there.
+                let is = if behind == 0 { "may be lost" } else { "is lost" };
+                assert!(told.contains(&format!("synced data behind checkpoint {} {is}", s.cno())), "{told}");
                 assert!(head || (!found.files.is_empty() && told.contains(": bytes ")), "{what}: {told}");
                 // The same where the device cannot read it.
                 let broken = Fault::new(s.device.fork());
                 broken.fail_reads(at..at + bytes, Times::Always);
                 let made = plan(Arc::new(broken), &options()).unwrap();
-                assert!(
-                    made.synced_lost.is_some() || say(&made).contains("is lost"),
-                    "{what}: {}",
-                    say(&made)
-                );
+                assert!(made.synced_lost.is_some() || say(&made).contains(" lost"), "{what}: {}", say(&made));
             }
         }
     }
