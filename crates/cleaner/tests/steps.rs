@@ -102,3 +102,76 @@ fn large_segments_go_as_a_whole() {
         assert!(block.iter().all(|b| *b == byte), "block {key}");
     }
 }
+
+/// With enough clean, what is hardly worth copying is left, since more of it may die; and once others have written,
+/// somebody counts anew before it is copied.
+#[test]
+fn costly_segments_wait() {
+    let (_device, mut v) = volume(64);
+    let ino = file(&mut v);
+    let write = |v: &mut Volume, keys: &mut dyn Iterator<Item = u64>, now: u64| {
+        for key in keys {
+            v.write_block(ino, key, vec![1; 1024].into()).unwrap();
+        }
+        v.checkpoint(now).unwrap();
+    };
+    write(&mut v, &mut (0..6000), 3000);
+    // Of one half every tenth block dies, of the other nearly all.
+    write(&mut v, &mut (0..3000).filter(|k| k % 10 == 0), 4000);
+    write(&mut v, &mut (3000..6000).filter(|k| k % 10 != 0), 4000);
+    let place = |v: &mut Volume, key: u64| match v.locate(Tree::Live, ino, key).unwrap() {
+        silt_engine::Piece::Disk(at) => v.geometry().segment_of(at),
+        _ => panic!("block {key} lies nowhere"),
+    };
+    let (costly, cheap) = (place(&mut v, 1001), place(&mut v, 5000));
+    let dirty = |v: &Volume, s| v.segment_info(s).unwrap().dirty;
+    let mut options = Options { now: 5000, ..Options::default() };
+    options.patience = Some(silt_cleaner::Patience { clean: 0, least: 20 });
+    let outcome = silt_cleaner::pass(&Whole::new(&mut v, 5000), &options, |_| true).unwrap();
+    assert!(outcome.cleaned.segments > 20 && !outcome.outdated, "{outcome:?}");
+    assert!(dirty(&v, costly) && !dirty(&v, cheap));
+
+    // Nobody has enough, and others write: it is not gone on with.
+    let options =
+        Options { patience: Some(silt_cleaner::Patience { clean: u64::MAX, least: 20 }), ..options };
+    let busy = Busy { whole: Whole::new(&mut v, 6000), ino, calls: std::cell::Cell::new(0) };
+    let outcome = silt_cleaner::pass(&busy, &options, |_| true).unwrap();
+    assert!(outcome.outdated && outcome.cleaned.moved == 0, "{outcome:?}");
+    assert!(dirty(&v, costly));
+    // Left alone it is emptied.
+    let outcome = silt_cleaner::pass(&Whole::new(&mut v, 7000), &options, |_| true).unwrap();
+    assert!(!outcome.outdated && outcome.cleaned.moved > 1000 && !dirty(&v, costly), "{outcome:?}");
+}
+
+/// A volume that somebody writes while it is counted.
+struct Busy<'a> {
+    whole: Whole<'a>,
+    ino: Ino,
+    calls: std::cell::Cell<u64>,
+}
+
+impl silt_cleaner::Access for Busy<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> silt_engine::Result<R> {
+        self.whole.with(|v| {
+            let result = f(v);
+            // While it is counted.
+            if self.calls.replace(self.calls.get() + 1) == 3 {
+                for key in 8000..8070 {
+                    v.write_block(self.ino, key, vec![3; 1024].into()).unwrap();
+                }
+                v.checkpoint(6000).unwrap();
+            }
+            result
+        })
+    }
+}
+
+impl silt_cleaner::Mover for Busy<'_> {
+    fn make(&self, cleaning: silt_engine::clean::Cleaning) -> silt_engine::Result<silt_cleaner::Cleaned> {
+        silt_cleaner::Mover::make(&self.whole, cleaning)
+    }
+
+    fn settle(&self) -> silt_engine::Result<()> {
+        silt_cleaner::Mover::settle(&self.whole)
+    }
+}

@@ -261,11 +261,17 @@ impl Dat {
         Ok(())
     }
 
-    /// Gives the number of a dead block back (spec 13.5, step 4); its entry stays as it is. `false`: it is free
-    /// already, or of a damaged group.
-    pub fn release(&mut self, store: &mut Store, v: VBlockNr) -> Result<bool> {
-        let freed = self.palloc.clear(&mut self.file, store, &Physical, v.0)?;
-        store.forget(Key::Virtual(v.0));
+    /// Gives the numbers of dead blocks back, which ascend (spec 13.5, step 4); their entries stay as they are. How many:
+    /// not those that are free already, nor those of a damaged group.
+    pub fn release_all(&mut self, store: &mut Store, numbers: &[VBlockNr]) -> Result<u64> {
+        let mut freed = 0;
+        let layout = self.palloc.layout;
+        for of_group in numbers.chunk_by(|a, b| layout.group(a.0) == layout.group(b.0)) {
+            freed += self.palloc.clear_all(&mut self.file, store, &Physical, of_group.iter().map(|v| v.0))?;
+        }
+        for v in numbers {
+            store.forget(Key::Virtual(v.0));
+        }
         Ok(freed)
     }
 

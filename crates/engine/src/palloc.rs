@@ -234,6 +234,33 @@ impl Palloc {
         }
     }
 
+    /// The same for entries of one group, which is looked at once. How many were freed.
+    pub fn clear_all<R: Resolve>(
+        &self,
+        file: &mut MetaFile,
+        store: &Store,
+        r: &R,
+        numbers: impl Iterator<Item = u64>,
+    ) -> Result<u64> {
+        let mut numbers = numbers.peekable();
+        let Some(group) = numbers.peek().map(|nr| self.layout.group(*nr)) else { return Ok(0) };
+        if !matches!(self.sound_group(file, store, r, group), Ok((true, Some(_)))) {
+            return Ok(0);
+        }
+        self.change_group_free(file, store, r, group, 0)?;
+        let bitmap = file.block_mut(store, r, self.layout.bitmap_block(group), |_| {})?;
+        let mut freed = 0;
+        for bit in numbers.map(|nr| self.layout.bit(nr)) {
+            let mask = 1 << (bit % 8);
+            if let Some(byte) = bitmap.get_mut(bit / 8).filter(|byte| **byte & mask != 0) {
+                *byte &= !mask;
+                freed += 1;
+            }
+        }
+        self.change_group_free(file, store, r, group, freed)?;
+        Ok(u64::from(freed.unsigned_abs()))
+    }
+
     /// The same in any group, for whoever counts it again.
     pub fn unset<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
         if !self.bit(file, store, r, nr)? {
@@ -355,6 +382,24 @@ mod tests {
         assert_eq!((zeroes(&b), naive), (naive, 8192 - 5600 - 2 + 1 - 1));
     }
 
+    /// Given back together it comes to the same as one by one, also where some are free already.
+    #[test]
+    fn many_are_cleared_as_one_by_one() {
+        let mut v = volume();
+        let all: Vec<u64> = (0..300).map(|_| v.dat.allocate(&mut v.store).unwrap().0).collect();
+        let palloc = v.dat.palloc;
+        let some: Vec<u64> = all.iter().copied().filter(|n| n % 3 != 0).chain([all[299] + 7]).collect();
+        let (mut one, mut many) = (v.dat.clone(), v.dat.clone());
+        let cleared = |file: &mut MetaFile, n| u64::from(palloc.clear(file, &v.store, &Physical, n).unwrap());
+        let singly: u64 = some.iter().map(|n| cleared(&mut one.file, *n)).sum();
+        let together =
+            |file: &mut MetaFile| palloc.clear_all(file, &v.store, &Physical, some.iter().copied()).unwrap();
+        assert_eq!((together(&mut many.file), singly), (200, 200));
+        assert!(one.file.data == many.file.data);
+        assert_eq!(together(&mut many.file), 0);
+        assert!(one.file.data == many.file.data);
+    }
+
     /// Numbers of a group whose blocks disagree are neither handed out nor given back.
     #[test]
     fn a_damaged_group_is_passed_over() {
@@ -371,6 +416,8 @@ mod tests {
             assert!(nr >= per_group, "block {damaged}: {nr}");
             let palloc = dat.palloc;
             assert!(!palloc.clear(&mut dat.file, &v.store, &Physical, first).unwrap());
+            let numbers = [first].into_iter();
+            assert_eq!(palloc.clear_all(&mut dat.file, &v.store, &Physical, numbers).unwrap(), 0);
             assert!(palloc.is_allocated(&dat.file, &v.store, &Physical, per_group - 1), "it may be");
             assert!(palloc.clear(&mut dat.file, &v.store, &Physical, nr).unwrap());
         }

@@ -16,7 +16,7 @@ mod resort;
 mod usage;
 mod victim;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use rangemap::RangeSet;
@@ -171,10 +171,10 @@ impl Volume {
         }
         // What nobody asked for tells nobody to look again.
         self.given_up = given_up;
-        for d in &cleaning.dead {
-            // In a damaged group nothing is given back: it stays taken, which repair puts right.
-            done.dead += u64::from(self.dat.release(&mut self.store, d.v)?);
-        }
+        // In a damaged group nothing is given back: it stays taken, which repair puts right.
+        let mut dead: Vec<VBlockNr> = cleaning.dead.iter().map(|d| d.v).collect();
+        dead.sort_unstable();
+        done.dead += self.dat.release_all(&mut self.store, &dead)?;
         for taken in &cleaning.segments {
             self.sufile.free(&self.store, &self.dat, taken.segment)?;
             self.store.held.hold(taken.segment);
@@ -305,8 +305,9 @@ impl Volume {
         for b in &cleaning.table {
             self.touch_table(b)?;
         }
-        for d in &cleaning.dead {
-            let (group, nr) = (self.dat.palloc.layout.group(d.v.0), d.v.0);
+        let groups: BTreeMap<u64, u64> =
+            cleaning.dead.iter().map(|d| (self.dat.palloc.layout.group(d.v.0), d.v.0)).collect();
+        for (group, nr) in groups {
             let bitmap = self.dat.palloc.layout.bitmap_block(group);
             let (desc, _) = self.dat.palloc.layout.desc(group);
             for block in [bitmap, desc] {
