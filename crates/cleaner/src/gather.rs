@@ -1,6 +1,6 @@
 //! Gathering what one checkpoint moves and frees.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use silt_engine::clean::{Cleaning, Salvage, Victim};
 use silt_engine::{Error, Fate, Keep, Result, Volume};
@@ -55,7 +55,6 @@ pub struct Plan {
 pub struct Gatherer {
     keep: Keep,
     order: VecDeque<SegNr>,
-    costly: BTreeSet<SegNr>,
     limits: Limits,
 }
 
@@ -80,7 +79,7 @@ impl Plan {
 impl Gatherer {
     /// Of these segments, in their order; `keep` says what is needed.
     pub fn new(keep: Keep, order: impl IntoIterator<Item = SegNr>, limits: Limits) -> Self {
-        Gatherer { keep, order: order.into_iter().collect(), costly: BTreeSet::new(), limits }
+        Gatherer { keep, order: order.into_iter().collect(), limits }
     }
 
     /// Whether there is nothing left.
@@ -103,22 +102,6 @@ impl Gatherer {
         segments.iter().rev().for_each(|s| self.order.push_front(*s));
     }
 
-    /// Of these much is copied for little: none of them goes with others.
-    pub fn set_costly(&mut self, segments: BTreeSet<SegNr>) {
-        self.costly = segments;
-    }
-
-    /// Whether the segment that comes next is one of those.
-    pub fn is_costly(&self) -> bool {
-        self.order.front().is_some_and(|s| self.costly.contains(s))
-    }
-
-    /// Those are left as they are.
-    pub fn leave_costly(&mut self) {
-        let costly = std::mem::take(&mut self.costly);
-        self.order.retain(|s| !costly.contains(s));
-    }
-
     /// This segment comes next, wherever it was.
     pub fn first(&mut self, segment: SegNr) {
         self.order.retain(|s| *s != segment);
@@ -133,11 +116,7 @@ impl Gatherer {
     /// What the next checkpoint does. Errors are those of the tables: what is wrong with a segment sets it aside.
     pub fn next(&mut self, access: &impl Access) -> Result<Plan> {
         let mut plan = Plan::default();
-        let costly = self.is_costly();
-        while self.is_costly() == costly
-            && plan.cleaning.moves() < self.limits.moves
-            && plan.cleaning.frees() < self.limits.segments
-        {
+        while plan.cleaning.moves() < self.limits.moves && plan.cleaning.frees() < self.limits.segments {
             let Some(segment) = self.order.pop_front() else { break };
             let victim = match access.with(|v| v.victim(segment))? {
                 Ok(victim) => victim,

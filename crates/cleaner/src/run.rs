@@ -44,8 +44,6 @@ pub struct Options {
     pub until: Option<u64>,
     /// Segments with fewer blocks to gain are left.
     pub least: u64,
-    /// Segments of which much is needed may give more soon.
-    pub patience: Option<Patience>,
     /// For even wear: a segment was left alone for long when the log went round so often since it was written.
     pub rounds: u64,
     /// Segments that may be taken.
@@ -57,16 +55,6 @@ pub struct Options {
     pub now: u64,
 }
 
-/// When segments of which much is needed are left to be used up further. Where a segment's worth was written since the
-/// pass counted, it ends before them: others may be empty by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
-    /// With so many that can be written they are left.
-    pub clean: u64,
-    /// Those that give fewer blocks.
-    pub least: u64,
-}
-
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -75,7 +63,6 @@ impl Default for Options {
             moments: Arc::default(),
             until: None,
             least: 1,
-            patience: None,
             rounds: 2,
             range: 0..u64::MAX,
             aside: BTreeSet::new(),
@@ -110,8 +97,6 @@ pub struct Outcome {
     pub enough: bool,
     /// There was no room to go on, although more could have been gained.
     pub out_of_room: bool,
-    /// What was counted is no longer so ([`Patience`]): another pass knows better.
-    pub outdated: bool,
 }
 
 /// A volume that nobody else has.
@@ -168,7 +153,6 @@ impl Outcome {
         self.unverified.extend(more.unverified);
         self.stopped = more.stopped;
         self.out_of_room = more.out_of_room;
-        self.outdated = more.outdated;
         self.enough = more.enough;
     }
 }
@@ -219,7 +203,6 @@ pub fn pass(
         keep.also(options.moments.iter().copied());
         Ok((keep, u64::from(v.geometry().blocks_per_segment)))
     })??;
-    let rewritten = mover.with(|v| v.rewritten_blocks())?;
     let usage = count(mover, keep)?;
     let least = options.least.max(1);
     let mut all = mover.with(|v| candidates(v, &usage, options.range.clone(), least))??;
@@ -228,9 +211,7 @@ pub fn pass(
     let total = all.len() as u64;
     let mut rotation = Rotation::new(mover, &usage, options, &all)?;
     let keep = usage.keep().clone();
-    let costly = |p: Patience| all.iter().filter(move |c| c.reclaimable(size) < p.least).map(|c| c.segment);
     let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
-    gatherer.set_costly(options.patience.map(|p| costly(p).collect()).unwrap_or_default());
     let (mut most, mut segments_at_once) = (options.limits.moves, options.limits.segments);
     // For these there was no room; where others become clean, there may be.
     let mut refused: Vec<SegNr> = Vec::new();
@@ -244,16 +225,6 @@ pub fn pass(
         if options.until.is_some_and(|n| available >= n) {
             outcome.enough = true;
             return Ok(outcome);
-        }
-        if gatherer.is_costly() {
-            if options.patience.is_some_and(|p| available >= p.clean) {
-                gatherer.leave_costly();
-                continue;
-            }
-            if mover.with(|v| v.rewritten_blocks())?.saturating_sub(rewritten) >= size {
-                outcome.outdated = true;
-                return Ok(outcome);
-            }
         }
         if let Some(segment) = rotation.next(mover, outcome.cleaned.segments)? {
             gatherer.first(segment);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_cleaner::{History, Limits, Options, Patience, Policy, pass};
+use silt_cleaner::{History, Limits, Options, Policy, pass};
 use silt_control::retention::Effective;
 use silt_engine::Result;
 use silt_retention::{Ladder, Point};
@@ -19,10 +19,6 @@ use crate::tuning::kept_back;
 const OLD_PART: u64 = 16;
 /// Segments that are too few for that.
 const OLD_LEAST: u64 = 8;
-/// With enough clean, segments are left for now of which less than this part is to be gained.
-const PATIENCE_PART: u64 = 3;
-/// Of the time until what is clean is used up at the rate of just now, the cleaner rests no more than this part.
-const REST_PART: u32 = 4;
 /// What is younger is given up beyond the wish only for those who wait, in seconds.
 const RECENT: u64 = 3_600;
 
@@ -109,9 +105,6 @@ fn descend(core: &Arc<Core>) -> Result<End> {
         // Passes that hardly gain anything are not worth it before more is given up.
         let least = tuning.least(short, &geometry).unwrap_or(size / 16 + 1);
         options.least = if is_last { (size / 50 + 1).min(least) } else { least };
-        // What is overwritten soon need not be copied now.
-        let clean = marks.low.unwrap_or(0).max(marks.short).max(wanted_segments(core));
-        options.patience = Some(Patience { clean, least: size / PATIENCE_PART });
         if is_last {
             // Every block counts now, and those that cost most come last.
             options.policy = Policy::Greedy;
@@ -135,20 +128,6 @@ fn descend(core: &Arc<Core>) -> Result<End> {
     Ok(End::Bottom)
 }
 
-/// Blocks that others wrote since the volume was opened.
-fn rewritten_blocks(core: &Core) -> u64 {
-    core.fs.lock().volume().rewritten_blocks()
-}
-
-/// How long what is clean beyond what is kept back lasts, where others write so many blocks in so much time.
-fn lasts(core: &Core, blocks: u64, time: Duration) -> Duration {
-    let fs = core.fs.lock();
-    let volume = fs.volume();
-    let clean = volume.available_segments().saturating_sub(kept(volume));
-    let clean = clean.saturating_mul(u64::from(volume.geometry().blocks_per_segment));
-    time.mul_f64((clean as f64 / blocks.max(1) as f64).min(1e6))
-}
-
 /// Segments that can be written.
 fn available(core: &Core) -> u64 {
     core.fs.lock().volume().available_segments()
@@ -170,18 +149,13 @@ fn clean_once(core: &Arc<Core>, options: &Options, short: bool) -> Result<Option
         let (moves, segments) = (size.moves.min(most.moves), size.segments.min(most.segments));
         options.limits = Limits { moves, segments, ..most };
         let (mut last, mut again) = (Instant::now(), false);
-        let (mut since, mut rewritten) = (last, rewritten_blocks(core));
         let before = available(core);
         let outcome = pass(&Mounted(core), &options, |progress| {
             if core.space.is_wanted() && is_enough(core) {
                 core.space.served();
                 let_run(core);
             }
-            let (now, written) = (Instant::now(), rewritten_blocks(core));
-            let of = written.saturating_sub(std::mem::replace(&mut rewritten, written));
-            let lasts = lasts(core, of, now - std::mem::replace(&mut since, now));
-            let rest = || rest(core, last.elapsed()).min(lasts / REST_PART);
-            core.space.rest(interval.unwrap_or_else(rest));
+            core.space.rest(interval.unwrap_or_else(|| rest(core, last.elapsed())));
             last = Instant::now();
             let did = progress.cleaned;
             let copies = did.moved / u64::from(geometry.blocks_per_segment);
@@ -195,9 +169,6 @@ fn clean_once(core: &Arc<Core>, options: &Options, short: bool) -> Result<Option
         for a in &outcome.aside {
             tracing::warn!("segment {} is set aside: {}", a.segment, a.why);
             options.aside.insert(a.segment.0);
-        }
-        if outcome.outdated && !core.space.is_stopped() {
-            continue;
         }
         if !outcome.stopped {
             return Ok(Some(gone));
