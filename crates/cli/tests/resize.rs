@@ -217,6 +217,71 @@ fn it_can_be_interrupted() {
     }
 }
 
+/// The same of a mounted one, which can be filled again then: nothing stays confined.
+#[test]
+fn a_mounted_one_can_be_interrupted() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let mut ended = 0;
+    for wait in [5, 15, 30, 60] {
+        let (v, _) = used(&b);
+        let (m, _) = Mounted::new(&b, &["-o", "nogc", &v], "m");
+        let mut command = b.command(SILT);
+        command.args(["resize", m.dir(), "44M"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        let pid = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let code = child.wait().unwrap().code();
+        // Who asked is gone; the daemon sees that at its next word to him.
+        let settled = || b.json(&["tune", "--json", m.dir()])["device_size"].as_u64().unwrap();
+        if code == Some(0) {
+            assert_eq!(settled(), 44 << 20);
+        } else {
+            assert!(matches!(code, Some(130) | None), "{code:?}");
+            ended += 1;
+        }
+        b.ok(&["sync", m.dir()]);
+        let size = settled();
+        assert!(size == 44 << 20 || size == 64 << 20, "{size}");
+        let fits = if size == 64 << 20 { 12 } else { 1 };
+        for n in 0..fits {
+            std::fs::write(m.path(&format!("g{n}")), bytes(n, 1 << 20)).unwrap();
+        }
+        m.unmount();
+        assert_eq!(std::fs::metadata(&v).unwrap().len(), size);
+        let said = b.ok(&["check", "--all", &v]);
+        assert!(said.contains(": sound; "), "{said}");
+        holds(&b, &v, "ro", (0..10).chain(30..40));
+        std::fs::remove_file(&v).unwrap();
+    }
+    assert!(ended > 0, "it was always done before");
+}
+
+/// Who reads what is to be cut off is waited for, and named.
+#[test]
+fn a_scrub_keeps_a_volume_from_shrinking() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let (v, _) = used(&b);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    b.ok(&["scrub", "--background", "--rate", "1K", m.dir()]);
+    let said = b.fails(6, &["resize", m.dir(), "44M"]);
+    assert!(said.contains("somebody reads what lies behind the new end"), "{said}");
+    assert_eq!(std::fs::metadata(&v).unwrap().len(), 64 << 20);
+    // Less of the past would not help, and no less is tried.
+    assert!(said.matches("of the past").count() <= 1, "{said}");
+    b.ok(&["scrub", "--cancel", m.dir()]);
+    b.ok(&["resize", m.dir(), "44M"]);
+    m.unmount();
+    sound(&b, &v);
+    holds(&b, &v, "ro", (0..10).chain(30..40));
+}
+
 #[test]
 fn sizes_that_are_none_are_refused() {
     let b = Bench::new();

@@ -21,6 +21,7 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
     let counts = effective(host);
     let wishes = (&counts.wish, &counts.floor);
     let mut from = 0;
+    let begin = Instant::now();
     loop {
         let fit = shrink::fit(&Via(host), size, wishes, host.now(), from)?;
         let fit = fit.map_err(|e| too_small(size, e.least))?;
@@ -33,6 +34,14 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
         // Also after an error: the volume has its old size, and all of it.
         let lifted = shrink::confine(&Via(host), None);
         match result {
+            // What was emptied is kept from being written: that is no reason to give up any of the past.
+            Err(e) if e.kind == Kind::NoSpace && with(host, |v| v.held_segments())? > 0 => {
+                lifted?;
+                if begin.elapsed() > PATIENCE {
+                    return Err(read());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
             // There was room by number of blocks, and not enough of it in one place: less is kept.
             Err(e) if e.kind == Kind::NoSpace => from = fit.step + 1,
             answer => {
@@ -42,6 +51,12 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
             }
         }
     }
+}
+
+/// Segments are held for somebody.
+fn read() -> ControlError {
+    let message = "somebody reads what lies behind the new end, such as a check or a scrub";
+    ControlError::new(Kind::Busy, message).hint("try again when that is done")
 }
 
 fn too_small(size: u64, least: u64) -> ControlError {
@@ -76,8 +91,7 @@ fn confined(host: &dyn Host, size: u64, fit: &Fit, out: Out<'_>) -> Result<Resiz
             break emptied;
         }
         if begin.elapsed() > PATIENCE {
-            let message = "somebody reads what lies behind the new end, such as a check or a scrub";
-            return Err(ControlError::new(Kind::Busy, message).hint("try again when that is done"));
+            return Err(read());
         }
         std::thread::sleep(Duration::from_millis(20));
     };
