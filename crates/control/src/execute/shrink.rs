@@ -38,7 +38,7 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
             Err(e) if e.kind == Kind::NoSpace && with(host, |v| v.held_segments())? > 0 => {
                 lifted?;
                 if begin.elapsed() > PATIENCE {
-                    return Err(read());
+                    return Err(in_use());
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -54,7 +54,7 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
 }
 
 /// Segments are held for somebody.
-fn read() -> ControlError {
+fn in_use() -> ControlError {
     let message = "somebody reads what lies behind the new end, such as a check or a scrub";
     ControlError::new(Kind::Busy, message).hint("try again when that is done")
 }
@@ -91,7 +91,7 @@ fn confined(host: &dyn Host, size: u64, fit: &Fit, out: Out<'_>) -> Result<Resiz
             break emptied;
         }
         if begin.elapsed() > PATIENCE {
-            return Err(read());
+            return Err(in_use());
         }
         std::thread::sleep(Duration::from_millis(20));
     };
