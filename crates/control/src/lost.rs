@@ -81,3 +81,127 @@ fn names(fs: &mut Fs, mut wanted: BTreeSet<u64>) -> BTreeMap<u64, Vec<u8>> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+    use silt_engine::mkfs::{Parameters, Plan};
+    use silt_engine::{OpenOptions, Volume};
+    use silt_format::summary::Header;
+    use silt_fs::{Context, WriteFlags};
+
+    use super::*;
+
+    const SIZE: u64 = 24 << 20;
+
+    /// A mounted volume with segments of 64 blocks, which most logs of these tests fill.
+    fn mounted() -> (Arc<MemoryDevice>, Fs) {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
+        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        volume.take_over(2000).unwrap();
+        (device, Fs::new(volume, &silt_fs::Options::default()))
+    }
+
+    /// A file of its own checkpoint.
+    fn file(fs: &mut Fs, n: u8) -> Ino {
+        let ctx = Context { privileged: true, ..Context::default() };
+        let file = fs.create(&ctx, Ino::ROOT, &[b'a' + n], 0o644).unwrap();
+        fs.write(&ctx, file.ino, 0, &vec![n; 400_000], WriteFlags::default()).unwrap();
+        fs.sync_all(3000).unwrap();
+        file.ino
+    }
+
+    /// The head of a log.
+    fn head(fs: &Fs, device: &MemoryDevice, block: u64) -> Option<Header> {
+        let mut bytes = [0; 4096];
+        device.read_at(block << 12, &mut bytes).unwrap();
+        Header::parse(fs.volume().geometry(), &bytes).ok()
+    }
+
+    /// The block behind the newest checkpoint.
+    fn end(fs: &Fs, device: &MemoryDevice) -> u64 {
+        let last = fs.volume().last_log().pseg;
+        last + u64::from(head(fs, device, last).unwrap().nblocks.get())
+    }
+
+    /// Each of some blocks in turn, all of it overwritten and then a byte of it.
+    fn each_damaged(device: &MemoryDevice, blocks: Range<u64>, mut then: impl FnMut(u64, Arc<MemoryDevice>)) {
+        for block in blocks {
+            for (byte, noise) in [(0, 4096), (2000, 1)] {
+                let damaged = device.fork();
+                damaged.write_at((block << 12) + byte, &[&vec![0xE5; noise]]).unwrap();
+                then(block, Arc::new(damaged));
+            }
+        }
+    }
+
+    fn open(device: Arc<MemoryDevice>) -> Volume {
+        Volume::open(device, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap().0
+    }
+
+    /// Whatever block of the chain is damaged: a mount that comes to less than all checkpoints says so.
+    #[test]
+    fn no_checkpoint_is_lost_in_silence() {
+        let (device, mut fs) = mounted();
+        let ends: Vec<_> = (0..12).map(|n| (file(&mut fs, n), end(&fs, &device)).1).collect();
+        let [first, .., before, last] = ends.as_slice() else { panic!() };
+        let all = open(device.clone()).last_log().cno;
+        assert!(look(&*device).is_none());
+        let (mut lost, mut torn) = (0, 0);
+        each_damaged(&device, *first..*last, |block, damaged| {
+            let newest = open(damaged.clone()).last_log().cno;
+            assert!(newest <= all);
+            // A power cut leaves the last one so, and nobody was told of it.
+            if block >= *before {
+                torn += u32::from(newest < all);
+            } else if newest < all {
+                lost += 1;
+                let told = look(&*damaged).and_then(|lost| lost.logs);
+                let told = told.unwrap_or_else(|| panic!("{block}: {newest} of {all}"));
+                assert!(told.contains(&format!("the newest of checkpoint {all}")), "{block}: {told}");
+            }
+        });
+        assert!(lost > 500 && torn > 50, "{lost}, {torn}");
+    }
+
+    /// The same of data that was synced by itself.
+    #[test]
+    fn no_synced_data_is_lost_in_silence() {
+        let (device, mut fs) = mounted();
+        let files: Vec<_> = (0..3).map(|n| file(&mut fs, n)).collect();
+        let begin = end(&fs, &device);
+        let ctx = Context { privileged: true, ..Context::default() };
+        for n in 0..12 {
+            let ino = files[n % 3];
+            let data = vec![100 + u8::try_from(n).unwrap(); 150_000];
+            fs.write(&ctx, ino, 70_000 * (n as u64 % 4), &data, WriteFlags::default()).unwrap();
+            assert!(fs.volume_mut().begin_data_sync(ino, 3000).unwrap());
+            fs.volume_mut().finish_construction(3000).unwrap();
+        }
+        let last = (begin..SIZE >> 12).rfind(|at| head(&fs, &device, *at).is_some()).unwrap();
+        let content = |device: Arc<MemoryDevice>| {
+            let mut fs = Fs::new(open(device), &silt_fs::Options::default());
+            files.iter().map(|ino| fs.read(Tree::Live, *ino, 0, 400_000).unwrap()).collect::<Vec<_>>()
+        };
+        let whole = content(device.clone());
+        assert!(whole[2].contains(&111) && look(&*device).is_none());
+        let mut lost = 0;
+        each_damaged(&device, begin..last + 30, |block, damaged| {
+            if content(damaged.clone()) != whole {
+                lost += 1;
+                let told = look(&*damaged);
+                // Without its head nothing tells that there was a last log.
+                let told = told.is_some_and(|lost| lost.synced.is_some()) || block == last;
+                assert!(told, "{block} of {begin} to {last}");
+            }
+        });
+        assert!(lost > 500, "{lost}");
+    }
+}

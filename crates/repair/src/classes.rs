@@ -42,7 +42,7 @@ pub(crate) fn of(id: &str) -> &'static str {
         "cpfile-inodes-count" | "cpfile-blocks-count" => "counts",
         "cpfile-ifile" => "checkpoints",
         "super-root-reserved" => "log",
-        "recovery-sequence" | "recovery-inode" => "recovery",
+        "recovery-sequence" | "recovery-inode" | "recovery-reached" => "recovery",
         _ => match id.split('-').next().unwrap_or("") {
             "super" => "super-block",
             "sufile" => "sufile",

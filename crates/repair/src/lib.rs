@@ -144,7 +144,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
     let mut no_space = false;
     let mut now = before.clone();
     let newest = (!before.stats.clean || !before.is_clean()).then(|| supers::newest(&*overlay)).flatten();
-    // The newest checkpoint once the super blocks are right.
+    // The newest checkpoint once the super blocks are right, before anything is written.
     let mut base = None;
     let mut rounds = Vec::new();
     let mut stopped = None;
@@ -154,7 +154,8 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
             Ok(None) => break,
             Err(e) => return Err(e),
         };
-        if step.kind != Kind::Supers {
+        let cut = now.errors().any(|f| f.id == "recovery-reached");
+        if step.kind != Kind::Supers || cut {
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;

@@ -23,6 +23,7 @@ pub(crate) fn is_about(id: &str) -> bool {
             | "super-root-block"
             | "recovery-sequence"
             | "recovery-inode"
+            | "recovery-reached"
     )
 }
 

@@ -19,6 +19,7 @@ use crate::invariants as inv;
 use crate::logs;
 use crate::reader::Reader;
 use crate::report::{Place, Report, Sink};
+use crate::scrub::tail;
 use crate::search::{self, Found, Pending};
 use crate::segments::{self, Segments};
 use crate::shared::Shared;
@@ -338,6 +339,12 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
     if clean && !pending.blocks.is_empty() {
         let message = format!("{} data-sync logs follow, which no mount looks for", pending.logs);
         c.out.add(&inv::ROOT_NEWER, Place::block(c.latest.pos.0), message);
+    }
+    if !clean && c.options.at.is_none() {
+        let chain = tail::follow(&c.r, &c.latest);
+        if let (Some((block, [_, ..])), Some(what)) = (chain.cut(), chain.lost()) {
+            c.out.add(&inv::RECOVERY_REACHED, Place::block(block), what);
+        }
     }
     let layout = silt_format::palloc::Layout::ifile(&c.r.g);
     let (ifile, _) = files::plain(&c.r, &c.dat, &latest.ifile_inode);

@@ -53,6 +53,7 @@ invariants! {
     ROOT_NONGC "super-root-nongc-time" Note true "3.6" "The time of the newest ordinary log is not later than the super root's own log.";
     RECOVERY_MIX "recovery-sequence" Error false "4.4" "Data-sync logs behind the super root form whole sequences with nothing else among them.";
     RECOVERY_INODE "recovery-inode" Error false "4.4" "Data-sync logs behind the super root name files of the latest checkpoint.";
+    RECOVERY_REACHED "recovery-reached" Error false "4.2" "Of logs behind the newest super root that a mount comes to none is damaged that whole ones follow.";
 
     LOG_HEADER "log-header" Error false "3.3" "Logs follow one another through all used blocks of a segment, each with a sound header.";
     LOG_SUMSUM "log-summary-checksum" Error false "3.5" "The checksum of a log's summary matches.";

@@ -109,6 +109,12 @@ pub static ALL: &[Meaning] = &[
         mends: "silt repair leaves out what cannot be replayed.",
     },
     Meaning {
+        ids: &["recovery-reached"],
+        reads: Not,
+        means: "A log is damaged, and what was written after it, checkpoints or synced data, is lost to every mount.",
+        mends: "silt rescue copies out what these logs hold; silt repair goes on without them. Do not mount for writing before.",
+    },
+    Meaning {
         ids: &["log-checksum"],
         reads: Doubtful,
         means: "Something in this stretch of the log is not as it was written. What lies in it may be wrong.",

@@ -140,13 +140,19 @@ pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Resul
     let mut found: Option<Found> = None;
     let (mut start, mut end) = (None, None);
     let mut next = seg;
-    let mut missed = false;
+    let (mut missed, mut torn) = (false, false);
     // A segment entered twice can only be a loop that somebody made.
     let mut entered = HashSet::new();
     loop {
-        match validate(r, pos, seq)?.filter(|log| log.header.leads_on(&g)) {
+        let log = validate(r, pos, seq)?.filter(|log| {
+            let h = &log.header;
+            // Behind what is torn only what begins anew counts, and a checkpoint only if none is missing before it.
+            let follows = (!torn || h.has(summary::LOGBGN)) && (!h.has(summary::SR) || h.cno.get() == cno);
+            h.leads_on(&g) && (found.is_none() || follows)
+        });
+        match log {
             Some(log) => {
-                missed = false;
+                (missed, torn) = (false, false);
                 next = g.segment_of(BlockNr(log.header.next.get()));
                 if log.header.has(summary::SR) {
                     let written = log.header.cno.get();
@@ -177,7 +183,7 @@ pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Resul
                 }
             }
             None if found.is_none() => return Ok(None),
-            None => {}
+            None => torn = true,
         }
         if missed || !entered.insert(next.0) {
             break;

@@ -25,6 +25,8 @@ pub struct Unreached {
     pub block: u64,
     /// Whole logs behind it, which no mount comes to.
     pub logs: u64,
+    /// It was whole once. Otherwise a power cut in the midst of a sync may have left it so.
+    pub certain: bool,
     /// Bytes of files, by inode, as far as summaries of these logs can be read.
     pub files: BTreeMap<u64, Vec<Range<u64>>>,
     /// Whether the summary of a log that does not verify is lost: what it held is not known.
@@ -71,7 +73,13 @@ fn in_chain(r: &Reader<'_>, chain: &tail::Chain, checkpoint: u64) -> Option<Unre
     let first = chain.broken.first()?;
     let synced = |log: &Log| log.header.has(SYNDT);
     let logs = chain.logs.get(first.behind..).unwrap_or_default();
-    let mut out = Unreached { checkpoint, block: first.pos, logs: logs.len() as u64, ..Unreached::default() };
+    let mut out = Unreached {
+        checkpoint,
+        block: first.pos,
+        logs: logs.len() as u64,
+        certain: first.certain,
+        ..Unreached::default()
+    };
     let mut any = logs.iter().any(synced);
     for log in logs {
         out.note(r, log);
@@ -136,21 +144,25 @@ impl Unreached {
     /// In a sentence, with the name of each file, and `written` behind what does not verify.
     pub fn told(&self, name: impl Fn(u64) -> String, written: &str) -> String {
         let Unreached { checkpoint, block, logs, .. } = self;
-        let mut out = match logs {
-            // Of what is torn and what was damaged nothing else is left to tell one from the other.
-            0 => format!(
-                "synced data behind checkpoint {checkpoint} may be lost: the last log, at block {block}, does not \
-                 verify; a power cut in the midst of a sync leaves that, and then nobody was told that it was done"
-            ),
+        let broken = match logs {
+            0 => format!("the last log, at block {block}, does not verify"),
             1 => format!(
-                "synced data behind checkpoint {checkpoint} is lost: the log at block {block} does not verify, and no \
-                 mount comes to the whole log behind it"
+                "the log at block {block} does not verify, and no mount comes to the whole log behind it"
             ),
             n => format!(
-                "synced data behind checkpoint {checkpoint} is lost: the log at block {block} does not verify, and no \
-                 mount comes to the {n} whole logs behind it"
+                "the log at block {block} does not verify, and no mount comes to the {n} whole logs behind it"
             ),
         };
+        let (is, cut) = if self.certain {
+            ("is", "")
+        } else {
+            // Nothing else is left to tell what is torn from what was damaged.
+            (
+                "may be",
+                "; a power cut in the midst of a sync leaves that, and then nobody was told that it was done",
+            )
+        };
+        let mut out = format!("synced data behind checkpoint {checkpoint} {is} lost: {broken}{cut}");
         out += written;
         for (ino, parts) in self.named() {
             let parts: Vec<_> = parts.iter().map(|p| format!("{} to {}", p.start, p.end - 1)).collect();

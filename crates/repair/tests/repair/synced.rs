@@ -66,8 +66,10 @@ fn what_was_synced_and_is_lost_is_said() {
                 assert_eq!(found.unknown, head, "{what}");
                 assert_eq!(found.block, log.pos.0, "{what}");
                 let told = found.to_string();
-                // The last one may have been torn before anybody was told that it was there.
-                let is = if behind == 0 { "may be lost" } else { "is lost" };
+                // The last ones may have been torn before anybody was told that they were there.
+                assert!(found.certain || n > 0, "{what}: its file is synced again behind it");
+                assert!(!found.certain || behind > 0, "{what}");
+                let is = if found.certain { "is lost" } else { "may be lost" };
                 assert!(told.contains(&format!("synced data behind checkpoint {} {is}", s.cno())), "{told}");
                 assert!(head || (!found.files.is_empty() && told.contains(": bytes ")), "{what}: {told}");
                 // The same where the device cannot read it.

@@ -89,4 +89,10 @@ pub const CASES: &[Case] = &[
         let at = s.latest().end();
         s.append_log(at, LOGBGN | SYNDT | LOGEND, &[(9999, 0, vec![1])]);
     }),
+    ("recovery-reached", "cut-4k", |s| {
+        let (ino, at) = (s.ino("a0"), s.latest().end());
+        let next = s.append_log(at, LOGBGN | SYNDT | LOGEND, &[(ino, 0, vec![1])]);
+        s.append_log(next, LOGBGN | SYNDT | LOGEND, &[(ino, 1, vec![2])]);
+        s.patch_with(next - 1, Sums::None, |b| b[70] ^= 1);
+    }),
 ];

@@ -18,6 +18,7 @@ mod diagnose;
 mod finding;
 mod needed;
 mod owners;
+mod promised;
 mod rate;
 mod sense;
 mod state;

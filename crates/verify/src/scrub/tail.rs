@@ -1,9 +1,9 @@
 //! The logs behind the newest checkpoint of a volume that was not cleanly unmounted: synced data that a mount puts in
 //! place.
 //!
-//! A log that does not verify there may be what a power cut left of a write that nobody was told of. It is damaged
-//! where a whole log follows that begins a new group: before that was written, everything before it was flushed (unless
-//! a flush had failed, or the volume was mounted without them). Where none follows, only what no torn write looks like is told: sectors that cannot be read, and a flipped bit.
+//! A log that does not verify there may be what a power cut left of a write that nobody was told of. Where what follows
+//! was written after a flush it is damaged ([`promised`](super::promised)). Where that cannot be told, only what no torn
+//! write looks like is: sectors that cannot be read, and a flipped bit.
 //!
 //! Memory: some 100 bytes a log, at most [`LOGS`] of them. Read of a segment: at most [`OFTEN`] times its blocks, however
 //! many heads of logs somebody put into it.
@@ -14,12 +14,16 @@ use silt_format::summary::{Header, LOGBGN, SR, SYNDT};
 use silt_format::{BlockNr, SegNr};
 
 use crate::reader::Reader;
+use crate::scrub::promised::{Missing, Promised};
 use crate::search::{self, Log};
 
 /// Logs that are followed.
 const LOGS: usize = 1 << 16;
 /// How often the blocks of a segment are summed up in all.
 const OFTEN: u64 = 8;
+/// Segments that are looked at for one that goes on where the heads of a segment are lost: the next ones, which a volume
+/// with room fills in order.
+const NEAR: u64 = 64;
 
 /// A part of the chain that does not verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub(crate) struct Broken {
     pub end: u64,
     /// So many whole logs lie before it.
     pub behind: usize,
-    /// It was whole once: a flush lies behind it.
+    /// It was whole once: a flush lies behind it, or it cannot be read.
     pub certain: bool,
 }
 
@@ -74,24 +78,37 @@ impl Chain {
         roots.next_back().map(|log| (*log, count))
     }
 
-    /// As [`Chain::lost`], where checkpoints are among it.
+    /// Where what was whole once ends the way of a mount, and the whole logs behind it.
+    pub fn cut(&self) -> Option<(u64, &[Log])> {
+        let first = self.broken.iter().find(|b| b.certain)?;
+        Some((first.pos, self.logs.get(first.behind..)?))
+    }
+
+    /// Checkpoints that a mount does not come to, in a sentence.
     pub fn lost_checkpoints(&self) -> Option<String> {
+        let root =
+            |logs: &[Log]| logs.iter().rev().find(|log| log.header.has(SR)).map(|log| log.header.cno.get());
+        if self.cut().is_some_and(|(_, logs)| root(logs).is_some()) {
+            return self.lost();
+        }
         let first = self.broken.first()?;
-        let behind = self.logs.get(first.behind..)?;
-        if behind.iter().any(|log| log.header.has(SR)) { self.lost() } else { None }
+        let cno = root(self.logs.get(first.behind..)?)?;
+        Some(format!(
+            "checkpoint {cno} may be lost: the log at block {} does not verify, and no mount comes to it; a power cut in \
+             the midst of a sync leaves that, and then nobody was told that it was done",
+            first.pos
+        ))
     }
 
     /// What a mount does not come to, in a sentence.
     pub fn lost(&self) -> Option<String> {
-        let first = self.broken.iter().find(|b| b.certain)?;
-        let behind = self.logs.get(first.behind..)?;
-        let newest = behind.iter().filter(|log| log.header.has(SR)).map(|log| log.header.cno.get()).max();
+        let (block, logs) = self.cut()?;
+        let newest = logs.iter().filter(|log| log.header.has(SR)).map(|log| log.header.cno.get()).max();
         let what = newest.map_or(String::new(), |cno| format!(", the newest of checkpoint {cno}"));
-        let n = behind.len();
+        let n = logs.len();
         let logs = if n == 1 { "1 whole log follows" } else { &format!("{n} whole logs follow") };
         Some(format!(
-            "a mount comes no further than block {}, behind which {logs}{what}; silt rescue finds what they hold",
-            first.pos
+            "a mount comes no further than block {block}, behind which {logs}{what}; silt rescue finds what they hold"
         ))
     }
 }
@@ -100,6 +117,7 @@ impl Chain {
 pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
     let g = r.g;
     let mut chain = Chain::default();
+    let (mut missing, mut promised) = (Missing::behind(from), Promised::behind(from));
     let mut seq = from.header.seq.get();
     let mut segment = g.segment_of(from.pos);
     let mut next = from.header.next.get();
@@ -110,28 +128,49 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
         let end = g.segment_end(segment).0;
         match first_whole(r, segment, pos, end, seq, &mut left) {
             Step::Whole(log) => {
-                if log.header.has(LOGBGN) {
-                    chain.broken.iter_mut().for_each(|b| b.certain = true);
+                if let Some((at, broken)) = missing.next(&log) {
+                    chain.broken.insert(at.min(chain.broken.len()), broken);
                 }
+                promised.next(r, &log, &mut chain.broken);
                 (pos, next) = (log.end(), log.header.next.get());
                 chain.logs.push(log);
             }
             Step::Broken { pos: at, end: behind, certain } => {
                 chain.broken.push(Broken { pos: at, end: behind, behind: chain.logs.len(), certain });
+                promised.broken(r, at, behind, chain.broken.len());
                 pos = behind;
             }
             Step::Nothing => {
-                let from = g.segment_of(BlockNr(next));
-                if !g.holds(BlockNr(next)) || !entered.insert(from.0) {
+                let from_here = g.segment_of(BlockNr(next));
+                if !g.holds(BlockNr(next)) || !entered.insert(from_here.0) {
                     break;
+                }
+                if pos.saturating_add(1) < end && chain.broken.last().is_none_or(|b| b.end != pos) {
+                    missing.may_be(pos, chain.logs.len(), chain.broken.len());
                 }
                 // A segment that was not begun ends the chain.
-                let start = g.segment_start(from).0;
+                let start = g.segment_start(from_here).0;
                 left = OFTEN.saturating_mul(u64::from(g.blocks_per_segment));
-                if !begins(r, from, start, seq.wrapping_add(1), &mut left) {
-                    break;
+                seq = seq.wrapping_add(1);
+                match enter(r, from_here, seq, &mut left) {
+                    Entered::Whole => (segment, pos) = (from_here, start),
+                    Entered::Broken(log) => {
+                        let behind = chain.logs.len();
+                        chain.broken.push(Broken { pos: log.pos.0, end: log.end(), behind, certain: false });
+                        promised.broken(r, log.pos.0, log.end(), chain.broken.len());
+                        (segment, pos) = (from_here, g.segment_end(from_here).0);
+                        next = log.header.next.get();
+                    }
+                    Entered::Nothing => {
+                        let Some((later, found)) = near(r, from_here, seq, &from.header) else {
+                            break;
+                        };
+                        let behind = chain.logs.len();
+                        chain.broken.push(Broken { pos: start, end: start + 1, behind, certain: false });
+                        entered.insert(later.0);
+                        (segment, pos, seq) = (later, g.segment_start(later).0, found);
+                    }
                 }
-                (segment, pos, seq) = (from, start, seq.wrapping_add(1));
             }
         }
     }
@@ -159,11 +198,54 @@ fn is_whole(r: &Reader<'_>, log: &Log, left: &mut u64) -> bool {
     search::datasum_matches(r, log).unwrap_or(false)
 }
 
-/// Whether a segment has any whole log of this sequence number.
-fn begins(r: &Reader<'_>, segment: SegNr, start: u64, seq: u64, left: &mut u64) -> bool {
-    let end = r.g.segment_end(segment).0;
-    (start..end)
-        .any(|pos| head(r, segment, pos, seq).ok().flatten().is_some_and(|log| is_whole(r, &log, left)))
+/// What lies in a segment that the one before leads to.
+enum Entered {
+    /// A log that verifies is in it.
+    Whole,
+    /// None does: the first head.
+    Broken(Log),
+    /// No head of this sequence number.
+    Nothing,
+}
+
+fn enter(r: &Reader<'_>, segment: SegNr, seq: u64, left: &mut u64) -> Entered {
+    let mut first = None;
+    for pos in r.g.segment_start(segment).0..r.g.segment_end(segment).0 {
+        let Some(log) = head(r, segment, pos, seq).ok().flatten() else { continue };
+        if is_whole(r, &log, left) {
+            return Entered::Whole;
+        }
+        first.get_or_insert(log);
+    }
+    first.map_or(Entered::Nothing, Entered::Broken)
+}
+
+/// The next segment by sequence number, behind `seq`, among the [`NEAR`] that follow `segment` and begin with a whole log,
+/// and that number: what lies in `segment` was one of the chain whose heads are lost. Logs made before the `latest` were
+/// left behind by an earlier mount, and those of no later checkpoint by writes that failed.
+fn near(r: &Reader<'_>, segment: SegNr, seq: u64, latest: &Header) -> Option<(SegNr, u64)> {
+    let g = &r.g;
+    let last = g.nsegments.checked_sub(1)?;
+    let mut best = None;
+    let mut at = segment.0;
+    for _ in 0..NEAR.min(last) {
+        at = if at >= last { 0 } else { at + 1 };
+        let start = g.segment_start(SegNr(at));
+        let header = r.block(start).ok().and_then(|b| Header::parse(g, &b).ok());
+        let later = |h: &Header| h.create.get() >= latest.create.get() && h.cno.get() > latest.cno.get();
+        let Some(header) = header.filter(later) else { continue };
+        let (own, log) = (header.seq.get(), Log { pos: start, header });
+        // Numbers wrap, and go up by one with each segment.
+        let behind = own.wrapping_sub(seq);
+        let fits = (1..=NEAR).contains(&behind) && log.end() <= g.segment_end(SegNr(at)).0;
+        if fits
+            && best.is_none_or(|(_, least)| behind < least)
+            && search::datasum_matches(r, &log).unwrap_or(false)
+        {
+            best = Some((SegNr(at), behind));
+        }
+    }
+    best.map(|(at, behind)| (at, seq.wrapping_add(behind)))
 }
 
 /// What lies at `pos`: a whole log, something broken before the next head, or nothing any more.

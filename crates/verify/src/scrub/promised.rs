@@ -1,0 +1,136 @@
+//! Whether a log that does not verify was whole once: what whole logs behind it say of the order in which a writer works.
+//!
+//! - A checkpoint ends with a flush. What lies before a super root that something whole follows was flushed, and so was
+//!   what lies before a super root that is missing where a later one is whole (spec 4.2: they are counted).
+//! - Synced data of several files may share one flush, but not twice that of one file.
+//!
+//! None of it holds where a flush had failed, or the volume was mounted without them.
+//!
+//! Memory: some 20 bytes a file that was synced by itself behind the first log that does not verify.
+
+use std::collections::HashMap;
+
+use silt_format::BlockNr;
+use silt_format::summary::{self, BlockInfo, Header, LOGBGN, SR, SYNDT};
+
+use crate::reader::Reader;
+use crate::scrub::tail::Broken;
+use crate::search::{self, Log};
+
+/// The checkpoint that the next super root behind a log makes; 0 where that is not known.
+fn next_checkpoint(log: &Log) -> u64 {
+    let cno = log.header.cno.get();
+    if cno == 0 { 0 } else { cno.saturating_add(1) }
+}
+
+/// Marks what was whole once, while whole logs are met in order.
+pub(crate) struct Promised {
+    /// Broken logs before the last whole super root that was met.
+    before_root: usize,
+    cno: u64,
+    /// Of each file whose synced data was met: how many broken logs lie before it or are it, and in which group.
+    synced: HashMap<u64, (usize, u64)>,
+    /// Groups of synced data so far.
+    groups: u64,
+}
+
+impl Promised {
+    /// Behind the newest checkpoint that a mount comes to.
+    pub fn behind(log: &Log) -> Self {
+        Promised { before_root: 0, cno: next_checkpoint(log), synced: HashMap::new(), groups: 0 }
+    }
+
+    /// One that does not verify; `all` with it.
+    pub fn broken(&mut self, r: &Reader<'_>, pos: u64, end: u64, all: usize) {
+        // It may have begun one, or ended one.
+        self.groups += 1;
+        let header = r.block(BlockNr(pos)).ok().and_then(|b| Header::parse(&r.g, &b).ok());
+        let Some(log) = header.map(|header| Log { pos: BlockNr(pos), header }).filter(|l| l.end() <= end)
+        else {
+            return;
+        };
+        for ino in files(r, &log) {
+            self.synced.insert(ino, (all, self.groups));
+        }
+    }
+
+    /// The next whole log, and the broken ones before it.
+    pub fn next(&mut self, r: &Reader<'_>, log: &Log, broken: &mut [Broken]) {
+        if broken.is_empty() {
+            self.cno = if log.header.has(SR) { next_checkpoint(log) } else { self.cno };
+            return;
+        }
+        let mut certain = self.before_root;
+        if log.header.has(SR) {
+            if self.cno != 0 && log.header.cno.get() > self.cno {
+                certain = certain.max(1);
+            }
+            (self.before_root, self.cno) = (broken.len(), next_checkpoint(log));
+        }
+        if log.header.has(LOGBGN) {
+            self.groups += 1;
+        }
+        for ino in files(r, log) {
+            let before = self.synced.insert(ino, (broken.len(), self.groups));
+            if let Some((place, _)) = before.filter(|(_, group)| *group != self.groups) {
+                certain = certain.max(place);
+            }
+        }
+        broken.iter_mut().take(certain).for_each(|b| b.certain = true);
+    }
+}
+
+/// The files of a log of synced data, if its summary is whole.
+fn files(r: &Reader<'_>, log: &Log) -> Vec<u64> {
+    let mut all = Vec::new();
+    if !log.header.has(SYNDT) {
+        return all;
+    }
+    let Ok(bytes) = search::summary_of(r, log) else { return all };
+    if summary::summary_sum_matches(r.g.crc_seed, &log.header, &bytes) {
+        // What was walked of one that makes no sense counts.
+        let _ = summary::for_each_payload(&r.g, &log.header, &bytes, |p| {
+            if matches!(p.info, BlockInfo::Data { .. }) && all.last() != Some(&p.ino.0) {
+                all.push(p.ino.0);
+            }
+        });
+    }
+    all
+}
+
+/// Logs that may lie at the end of a segment where nothing tells that there are any: what follows does (spec 4.2).
+pub(crate) struct Missing {
+    /// Where: (block, whole logs and broken ones before it).
+    at: Option<(u64, usize, usize)>,
+    /// Nothing was seen behind that place yet.
+    fresh: bool,
+    cno: u64,
+}
+
+impl Missing {
+    /// Behind the newest checkpoint that a mount comes to.
+    pub fn behind(log: &Log) -> Self {
+        Missing { at: None, fresh: false, cno: next_checkpoint(log) }
+    }
+
+    /// Here, behind so many whole logs and broken ones.
+    pub fn may_be(&mut self, pos: u64, behind: usize, broken: usize) {
+        (self.at, self.fresh) = (Some((pos, behind, broken)), true);
+    }
+
+    /// What the next whole log tells of it: where it does not begin something, or makes a later checkpoint than the next,
+    /// logs were there, behind so many broken ones.
+    pub fn next(&mut self, log: &Log) -> Option<(usize, Broken)> {
+        let root = log.header.has(SR);
+        let skips = root && self.cno != 0 && log.header.cno.get() > self.cno;
+        if root {
+            self.cno = next_checkpoint(log);
+        }
+        let goes_on = std::mem::take(&mut self.fresh) && !log.header.has(LOGBGN);
+        let (pos, behind, broken) = self.at?;
+        if goes_on || root {
+            self.at = None;
+        }
+        (goes_on || skips).then_some((broken, Broken { pos, end: pos + 1, behind, certain: skips }))
+    }
+}
