@@ -1,0 +1,12 @@
+//! The cleaner on volumes in memory, without a daemon.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+mod common;
+
+mod account;
+mod freed;
+mod left;
+mod steps;
+mod thinned;
+mod wear;

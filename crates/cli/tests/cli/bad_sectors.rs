@@ -1,0 +1,180 @@
+//! A disk with sectors that cannot be read, through the commands one types: as a file, and as a block device where
+//! there are loop devices.
+
+use crate::common::disk::{Disk, Loop};
+use crate::common::{Bench, can_mount, is_root};
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use serde_json::Value;
+use silt_verify::{Moment, Tree};
+
+/// A file of some blocks: its path, inode, and disk blocks in order.
+fn some_file(volume: &str) -> (String, u64, Vec<u64>) {
+    let file = silt_device::open(volume, silt_device::Access::ReadOnly, &silt_device::OpenOptions::default());
+    let file = file.unwrap();
+    let tree = Tree::open(&file, Moment::Latest).unwrap();
+    let walked = tree.walk().unwrap().into_iter();
+    let found = walked.filter(|w| w.attributes.is_regular() && w.attributes.size > 5 * 4096);
+    let found = found.max_by_key(|w| w.attributes.size).unwrap();
+    let ino = found.attributes.ino;
+    let blocks = (0..found.attributes.size / 4096).filter_map(|n| tree.block_of(ino, n).unwrap());
+    (format!("/{}", String::from_utf8(found.path).unwrap()), ino, blocks.collect())
+}
+
+#[track_caller]
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// What scrub, check and rescue make of a sector of a file.
+///
+/// Of a file each sector is tried; of a block device the kernel reads whole pages.
+fn look(b: &Bench, volume: &str, (path, ino, block): (&str, u64, u64), round: &str) {
+    let (byte, bytes) = if round == "file" { (1024, 512) } else { (0, 4096) };
+    // Scrub: the sector, and whose it is.
+    let run = b.run(&["scrub", "--restart", "--json", volume]);
+    assert_eq!(run.code, 4, "{}{}", run.out, run.err);
+    let told = json(&run.out);
+    assert_eq!(told["findings"].as_array().unwrap().len(), 1, "{told}");
+    let finding = &told["findings"][0];
+    let spot = &finding["spots"][0];
+    assert_eq!(finding["kind"], "unreadable", "{told}");
+    assert_eq!(
+        (spot["block"].as_u64(), spot["byte"].as_u64(), spot["bytes"].as_u64()),
+        (Some(block), Some(byte), Some(bytes))
+    );
+    assert_eq!((spot["owner"]["path"].as_str(), spot["owner"]["inode"].as_u64()), (Some(path), Some(ino)));
+    let run = b.run(&["scrub", "--restart", volume]);
+    let line = format!("block {block}, {bytes} bytes from byte {byte}: content of {path} (inode {ino})");
+    assert!(
+        run.code == 4 && run.out.contains(&line) && run.out.contains("cannot be read whole"),
+        "{}",
+        run.out
+    );
+
+    // Check: that the device gives an error, where, and whose log it is.
+    let run = b.run(&["check", "--json", volume]);
+    assert_eq!(run.code, 4, "{}{}", run.out, run.err);
+    let told = json(&run.out);
+    let ids: Vec<&str> = told["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|f| f["severity"] == "error")
+        .map(|f| f["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids, ["device-read"], "{told}");
+
+    // Rescue: all other files, this one without the sector's block, and a list.
+    let to = b.name(&format!("copy-{round}"));
+    let report = b.name(&format!("report-{round}"));
+    let run = b.run(&["rescue", volume, "--to", &to, "--report", &report]);
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    let told = json(&std::fs::read_to_string(&report).unwrap());
+    let items = told["items"].as_array().unwrap_or_else(|| panic!("{told}"));
+    let missing = |item: &Value| item["missing"].as_array().map_or(0, Vec::len);
+    let lost: Vec<&Value> = items.iter().filter(|item| missing(item) > 0 || item["lost"] == true).collect();
+    let [one] = lost.as_slice() else { panic!("one file alone lost anything: {told}") };
+    assert_eq!(
+        (one["path"].as_str(), one["inode"].as_u64(), missing(one)),
+        (Some(path), Some(ino), 1),
+        "{one}"
+    );
+    let [from, to] = [0, 1].map(|i| one["missing"][0][i].as_u64().unwrap());
+    assert_eq!((from % 4096, to - from), (byte, bytes), "what cannot be read and no more: {one}");
+    // Around it all is as it was.
+    let copy = std::fs::read(format!("{to_dir}{path}", to_dir = b.name(&format!("copy-{round}")))).unwrap();
+    let at = from as usize;
+    let end = at + bytes as usize;
+    assert!(copy[at..end].iter().all(|byte| *byte == 0), "a hole");
+    let image = File::open(b.path("basic-4k.img")).unwrap();
+    let mut block_was = [0; 4096];
+    image.read_exact_at(&mut block_was, block << 12).unwrap();
+    let start = at - byte as usize;
+    assert!(copy[start..at] == block_was[..byte as usize]);
+    assert!(copy[end..start + 4096] == block_was[(byte + bytes) as usize..]);
+}
+
+#[test]
+fn sectors_of_a_file() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let (path, ino, blocks) = some_file(&g);
+    let block = blocks[2];
+    let disk = Disk::new(&b, &g);
+    b.ok(&["scrub", "--restart", &disk.path()]);
+    let whole = b.ok(&["check", &disk.path()]);
+    assert!(whole.contains(": sound; "), "{whole}");
+    disk.spoil((block << 12) + 1024..(block << 12) + 1536);
+    look(&b, &disk.path(), (&path, ino, block), "file");
+    if let Some(device) = Loop::on(&disk.path()) {
+        look(&b, device.path(), (&path, ino, block), "loop");
+    }
+}
+
+/// A super block that cannot be read, and what the volume needs most: the others do.
+#[test]
+fn sectors_of_the_volume_itself() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let disk = Disk::new(&b, &g);
+    disk.spoil(1024..1536);
+    let run = b.run(&["scrub", "--json", &disk.path()]);
+    assert_eq!(run.code, 4, "{}{}", run.out, run.err);
+    let told = json(&run.out);
+    assert_eq!((run.code, told["super_blocks"][0]["kind"].as_str()), (4, Some("unreadable")), "{told}");
+    assert_eq!(told["super_blocks"][0]["byte"].as_u64(), Some(1024), "{told}");
+    let run = b.run(&["scrub", &disk.path()]);
+    let line =
+        "the first of the two super blocks, byte 1024: 512 bytes cannot be read; silt repair writes it anew";
+    assert!(run.out.contains(line), "{}", run.out);
+    let run = b.run(&["check", &disk.path()]);
+    assert!(run.code == 4 && run.out.contains("[super-block-copy]"), "{}", run.out);
+    let run = b.run(&["rescue", &disk.path(), "--to", &b.name("copy")]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    assert!(run.out.contains("Everything came back"), "{}", run.out);
+}
+
+/// An image that lies in a mounted volume, with its first super block or both overwritten: it is not taken for a file of
+/// that volume.
+#[test]
+fn a_damaged_image_in_a_mounted_volume_is_still_an_image() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let outer = b.volume("outer.img", "512M");
+    let (m, _) = crate::common::Mounted::new(&b, &[&outer], "mnt");
+    let path = m.path("inner.img");
+    let inner = path.to_str().unwrap();
+    std::fs::write(&path, std::fs::read(b.golden("basic-4k")).unwrap()).unwrap();
+    let scribble = |at: u64| {
+        use std::os::unix::fs::FileExt;
+        std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&[7; 512], at).unwrap();
+    };
+    scribble(1024);
+    // A verb for which both an image and a mount would do.
+    assert!(b.ok(&["lscp", inner]).lines().count() > 5);
+    let run = b.run(&["check", inner]);
+    assert!(run.code == 4 && run.out.contains("[super-block-copy]"), "{}{}", run.out, run.err);
+    let run = b.run(&["scrub", inner]);
+    assert!(run.code == 4 && run.out.contains("the first of the two super blocks"), "{}", run.out);
+    let size = std::fs::metadata(&path).unwrap().len();
+    scribble(((size >> 12) - 1) << 12);
+    let run = b.run(&["check", inner]);
+    assert!(run.code != 0 && !run.out.contains("sound"), "{}{}", run.out, run.err);
+    assert_eq!(b.run(&["repair", "--dry-run", inner]).code, 4);
+    let run = b.run(&["rescue", inner, "--to", &b.name("copy")]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    // The directory means the mount.
+    assert!(b.ok(&["check", m.dir()]).contains(": sound; "));
+    m.unmount();
+}

@@ -1,0 +1,60 @@
+//! Help, versions and names.
+
+use crate::common::{Bench, Run, SILT};
+
+use std::os::unix::fs::symlink;
+
+const VERBS: [&str; 22] = [
+    "mkfs", "mount", "umount", "status", "sync", "lscp", "mkcp", "chcp", "rmcp", "lssu", "du", "dumpseg",
+    "tune", "resize", "clean", "retain", "check", "scrub", "rescue", "repair", "lab", "install",
+];
+
+#[test]
+fn every_verb_has_help_and_version() {
+    let b = Bench::new();
+    let root = b.ok(&["--help"]);
+    assert!(root.contains("Exit codes:"), "{root}");
+    for verb in VERBS {
+        assert!(root.contains(&format!("\n  {verb} ")), "{verb}");
+        let help = b.ok(&[verb, "--help"]);
+        assert!(help.contains("Usage: silt "), "{help}");
+        assert!(b.ok(&[verb, "--version"]).contains(env!("CARGO_PKG_VERSION")));
+    }
+    for hidden in ["serve", "mount-helper", "umount-helper"] {
+        assert!(!root.contains(hidden), "{hidden}");
+    }
+    assert!(b.ok(&["mount", "--help"]).contains("order=relaxed|strict"));
+}
+
+#[test]
+fn wrong_use_is_2() {
+    let b = Bench::new();
+    for args in [&[][..], &["no-such-verb"], &["lscp", "--no-such-option"], &["lscp", "-i", "x"], &["mkfs"]] {
+        assert_eq!(b.run(args).code, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn names_of_nilfs_utils_behave_as_they_do() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let tool = |name: &str, args: &[&str]| {
+        let path = b.path(name);
+        if !path.exists() {
+            symlink(SILT, &path).unwrap();
+        }
+        Run::of(&b.command(&path).args(args).output().unwrap())
+    };
+    assert_eq!(tool("lscp", &[&v]).code, 0);
+    assert_eq!(tool("mkcp", &["-s", "-p", &v]).out, "1\n");
+    assert_eq!(tool("chcp", &["cp", &v, "1"]).code, 0);
+    let failed = tool("chcp", &["ss", &v, "99"]);
+    assert_eq!(failed.code, 1);
+    assert!(failed.err.starts_with("chcp: "), "{}", failed.err);
+    assert_eq!(tool("rmcp", &[&v, "1"]).code, 0);
+    assert_eq!(tool("lssu", &[&v]).code, 0);
+    assert_eq!(tool("dumpseg", &[&v, "0"]).code, 0);
+    assert_eq!(tool("nilfs-tune", &["-l", &v]).code, 0);
+    assert_eq!(tool("nilfs-resize", &["-y", &v]).code, 0);
+    assert_eq!(tool("lscp", &["nothing.img"]).code, 1);
+}

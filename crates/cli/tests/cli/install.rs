@@ -1,0 +1,58 @@
+//! `silt install`
+
+use crate::common::{Bench, Run};
+
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn everything_is_put_in_place_below_a_prefix() {
+    let b = Bench::new();
+    let prefix = b.name("opt");
+    b.ok(&["install", "--prefix", &prefix, "--nilfs-names"]);
+    let file = |path: &str| b.path("opt").join(path);
+    assert_eq!(std::fs::metadata(file("bin/silt")).unwrap().permissions().mode() & 0o777, 0o755);
+    let page = std::fs::read_to_string(file("share/man/man1/silt-mount.1")).unwrap();
+    assert!(
+        page.contains("interval=SECONDS") && page.contains("MOUNT OPTIONS"),
+        "the mount options are in the page"
+    );
+    let page = std::fs::read_to_string(file("share/man/man1/silt.1")).unwrap();
+    assert!(page.contains("EXIT CODES"), "and the exit codes in the first");
+    for path in [
+        "share/man/man1/silt-lscp.1",
+        "share/bash-completion/completions/silt",
+        "share/zsh/site-functions/_silt",
+        "share/fish/vendor_completions.d/silt.fish",
+        "lib/systemd/user/silt.service",
+    ] {
+        assert!(std::fs::metadata(file(path)).unwrap().len() > 100, "{path}");
+    }
+    let unit = std::fs::read_to_string(file("lib/systemd/system/silt@.service")).unwrap();
+    assert!(unit.contains(&format!("ExecStart={prefix}/bin/silt mount")), "{unit}");
+    for (name, code) in [("bin/lscp", 0), ("sbin/mkfs.nilfs2", 0), ("sbin/mount.silt", 0)] {
+        assert_eq!(std::fs::read_link(file(name)).unwrap(), file("bin/silt"), "{name}");
+        assert_eq!(Run::of(&b.command(file(name)).arg("--help").output().unwrap()).code, code, "{name}");
+    }
+    // Once more over itself, while it may be running.
+    b.ok(&["install", "--prefix", &prefix, "--nilfs-names"]);
+}
+
+#[test]
+fn what_belongs_to_others_is_left_alone() {
+    let b = Bench::new();
+    std::fs::create_dir_all(b.path("opt/bin")).unwrap();
+    std::fs::write(b.path("opt/bin/lscp"), "theirs").unwrap();
+    let run = b.run(&["install", "--prefix", &b.name("opt"), "--nilfs-names"]);
+    assert_eq!(run.code, 0, "{}", run.err);
+    assert!(run.err.contains("lscp is there already"), "{}", run.err);
+    assert_eq!(std::fs::read_to_string(b.path("opt/bin/lscp")).unwrap(), "theirs");
+}
+
+#[test]
+fn a_package_is_made_below_another_root() {
+    let b = Bench::new();
+    b.ok(&["install", "--prefix", "/usr", "--destdir", &b.name("root")]);
+    let link = std::fs::read_link(b.path("root/usr/sbin/mount.silt")).unwrap();
+    assert_eq!(link.to_str(), Some("/usr/bin/silt"));
+    assert!(!b.path("root/usr/bin/lscp").exists(), "the old names only where asked for");
+}

@@ -1,0 +1,196 @@
+//! Synced data that no mount comes to: whoever opens such a volume hears of it.
+
+use crate::common::{Bench, Mounted, Run, SILT, can_mount};
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, symlink};
+use std::process::Stdio;
+
+use silt_format::summary::SR;
+use silt_verify::surgeon::{Log, Surgeon};
+
+/// Spoils the end of a log's last block.
+fn spoil(volume: &str, log: &Log, block_size: u64) {
+    let file = std::fs::File::options().write(true).open(volume).unwrap();
+    file.write_all_at(&[7; 64], (log.end() - 1) * block_size).unwrap();
+}
+
+/// The kernel synced files by themselves behind the newest checkpoint, and the first of these logs is damaged; how the
+/// sentence about it begins.
+fn synced(b: &Bench) -> (String, String) {
+    let g = b.golden("dsync-4k");
+    let s = Surgeon::golden("dsync-4k");
+    let newest = s.latest();
+    let logs = s.logs(s.g().segment_of(newest.pos).0);
+    let first = logs.iter().find(|l| l.pos.0 == newest.end()).unwrap();
+    assert!(!first.header.has(SR));
+    spoil(&g, first, 4096);
+    let told = format!("synced data behind checkpoint {} is lost: the log at block {} ", s.cno(), first.pos);
+    (g, told)
+}
+
+/// The lines that say so.
+fn lost<'a>(text: &'a str, told: &str) -> Vec<&'a str> {
+    text.lines().filter(|l| l.contains(told)).collect()
+}
+
+#[test]
+fn a_mount_says_what_was_synced_and_is_lost() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let (g, told) = synced(&b);
+    // Looking at it changes nothing.
+    for _ in 0..2 {
+        let out = b.ok(&["status", &g]);
+        assert_eq!(lost(&out, &format!("lost: {told}")).len(), 1, "{out}");
+    }
+    assert_eq!(lost(&b.run(&["lscp", &g]).err, &told).len(), 1);
+    std::fs::create_dir(b.path("m")).unwrap();
+    let run = b.run(&["mount", &g, "m"]);
+    assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+    let m = Mounted::at(&b, "m");
+    let said = lost(&run.err, &told);
+    assert_eq!((said.len(), run.out.contains("synced data")), (1, false), "{}{}", run.out, run.err);
+    assert!(said[0].starts_with("lost: ") && said[0].contains(", written 20"), "{}", said[0]);
+    // The file that it was, by its name.
+    let named =
+        said[0].split("; ").find_map(|part| part.strip_prefix("/")).unwrap_or_else(|| panic!("{}", said[0]));
+    let (name, rest) = named.split_once(" (inode ").unwrap();
+    assert!(rest.contains("): bytes ") && m.path(name).is_file(), "{}", said[0]);
+    // It is mounted, and can be written.
+    std::fs::write(m.path("new"), "x").unwrap();
+    let out = b.ok(&["status", m.dir()]);
+    assert_eq!(lost(&out, &format!("lost: {told}")).len(), 1, "{out}");
+    let json = b.json(&["status", "--json", m.dir()]);
+    assert_eq!(json["lost"].as_array().unwrap().len(), 1, "{json}");
+    assert!(json["lost"][0].as_str().unwrap().starts_with(&told), "{json}");
+    m.unmount();
+    // What is over is not said again.
+    let run = b.run(&["mount", &g, "m"]);
+    let m = Mounted::at(&b, "m");
+    assert_eq!((run.code, run.err.contains("lost")), (0, false), "{}", run.err);
+    assert!(!b.ok(&["status", m.dir()]).contains("lost"), "nothing");
+    m.unmount();
+}
+
+#[test]
+fn nothing_is_said_where_nothing_is_lost() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    for name in ["dsync-4k", "dsync-1k", "cut-4k", "basic-4k"] {
+        let g = b.golden(name);
+        assert!(!b.ok(&["status", &g]).contains("lost: "), "{name}");
+        std::fs::create_dir_all(b.path("m")).unwrap();
+        let run = b.run(&["mount", &g, "m"]);
+        let m = Mounted::at(&b, "m");
+        assert_eq!((run.code, run.err.contains("lost: ")), (0, false), "{name}: {}", run.err);
+        m.unmount();
+    }
+}
+
+/// The last log is torn, as a power cut leaves it: nobody may have been told that it was there, and a boot goes on.
+#[test]
+fn a_torn_last_log_is_no_certain_loss() {
+    let b = Bench::new();
+    let g = b.golden("dsync-4k");
+    let s = Surgeon::golden("dsync-4k");
+    let newest = s.latest();
+    let all = (0..s.g().nsegments).flat_map(|n| s.logs(n));
+    let last = all.max_by_key(|l| (l.header.seq.get(), l.pos)).unwrap();
+    assert!(last.header.seq.get() >= newest.header.seq.get() && !last.header.has(SR));
+    spoil(&g, &last, 4096);
+    let told = format!(
+        "synced data behind checkpoint {} may be lost: the last log, at block {}, does not verify; a power cut",
+        s.cno(),
+        last.pos
+    );
+    symlink(SILT, b.path("fsck.nilfs2")).unwrap();
+    let run = Run::of(&b.command(b.path("fsck.nilfs2")).args(["-a", &g]).output().unwrap());
+    assert_eq!((run.code, lost(&run.out, &told).len()), (0, 1), "{}{}", run.out, run.err);
+    let out = b.ok(&["status", &g]);
+    assert_eq!((lost(&out, &told).len(), out.contains(" is lost")), (1, false), "{out}");
+    assert_eq!(lost(&b.run(&["rescue", &g]).out, &told).len(), 1);
+    if !can_mount() {
+        return;
+    }
+    std::fs::create_dir(b.path("m")).unwrap();
+    let run = b.run(&["mount", &g, "m"]);
+    let m = Mounted::at(&b, "m");
+    assert_eq!((run.code, lost(&run.err, &told).len()), (0, 1), "{}", run.err);
+    m.unmount();
+    assert!(b.ok(&["check", &g]).contains(": sound; "));
+}
+
+/// As mount(8) calls it, which prints nothing else; and in the foreground, where the log is on standard error.
+#[test]
+fn every_way_of_mounting_says_it_once() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    std::fs::create_dir(b.path("m")).unwrap();
+    let (g, told) = synced(&b);
+    symlink(SILT, b.path("mount.silt")).unwrap();
+    let run = Run::of(&b.command(b.path("mount.silt")).args([&g, &b.name("m")]).output().unwrap());
+    let m = Mounted::at(&b, "m");
+    assert_eq!((run.code, run.out.as_str()), (0, ""), "{}", run.err);
+    assert_eq!((run.err.lines().count(), lost(&run.err, &told).len()), (1, 1), "{}", run.err);
+    m.unmount();
+
+    let (g, told) = synced(&b);
+    let mut command = b.command(SILT);
+    command.args(["mount", "-f", &g, "m"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+    let m = Mounted::at(&b, "m");
+    assert!(first.contains(" is mounted "), "{first}");
+    m.unmount();
+    let run = Run::of(&child.wait_with_output().unwrap());
+    assert_eq!((run.code, lost(&run.err, &told).len()), (0, 1), "{}", run.err);
+}
+
+/// A checkpoint that was damaged hides those behind it from every mount.
+#[test]
+fn checkpoints_that_no_mount_comes_to_are_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let g = b.golden("basic-1k");
+    let mut s = Surgeon::golden("basic-1k");
+    let newest = s.latest();
+    let roots: Vec<Log> =
+        s.logs(s.g().segment_of(newest.pos).0).into_iter().filter(|l| l.header.has(SR)).collect();
+    let [.., before, broken, last] = roots.as_slice() else { panic!("{} checkpoints", roots.len()) };
+    assert_eq!(last.pos, newest.pos);
+    // As a crash leaves it: the super blocks point at an older checkpoint.
+    s.patch_super((true, true), |sb| {
+        sb.state = 0.into();
+        sb.last_pseg = before.pos.0.into();
+        sb.last_seq = before.header.seq;
+        sb.last_cno = before.header.cno;
+    });
+    let file = std::fs::File::options().write(true).open(&g).unwrap();
+    let size = file.metadata().unwrap().len();
+    for at in [1024, silt_format::super_block::secondary_offset(size)] {
+        let mut bytes = [0; 1024];
+        silt_device::Device::read_at(&s.device, at, &mut bytes).unwrap();
+        file.write_all_at(&bytes, at).unwrap();
+    }
+    spoil(&g, broken, 1024);
+    std::fs::create_dir(b.path("m")).unwrap();
+    let run = b.run(&["mount", "-r", &g, "m"]);
+    let m = Mounted::at(&b, "m");
+    let told = format!(
+        "lost: a mount comes no further than block {}, behind which 1 whole log follows, the newest of checkpoint {};",
+        broken.pos, last.header.cno
+    );
+    assert_eq!((run.code, lost(&run.err, &told).len()), (0, 1), "{}", run.err);
+    assert!(b.ok(&["status", m.dir()]).contains(&told));
+    m.unmount();
+}

@@ -1,0 +1,40 @@
+//! The command as a user types it, verb by verb: one program, since each that is linked costs as much as its tests.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails by panicking
+
+mod common;
+
+mod bad_input;
+mod bad_sectors;
+mod chcp;
+mod check;
+mod clean;
+mod cleanerd_conf;
+mod damage;
+mod du;
+mod dumpseg;
+mod fixed;
+mod fsck;
+mod help;
+mod install;
+mod lab;
+mod lost;
+mod lscp;
+mod lssu;
+mod map;
+mod mkcp;
+mod mkfs;
+mod mount;
+mod repair;
+mod rescue;
+mod resize;
+mod retain;
+mod rmcp;
+mod scrub;
+mod status;
+mod sync;
+mod terminal;
+mod trim;
+mod tune;
+mod umount;
+mod wedged;

@@ -1,0 +1,102 @@
+//! `silt rmcp`
+
+use crate::common::{Bench, SILT};
+
+use std::io::Write;
+use std::process::Stdio;
+
+fn numbers(b: &Bench, v: &str) -> Vec<u64> {
+    b.checkpoints(v).into_iter().map(|(n, _)| n).collect()
+}
+
+#[test]
+fn single_ones_and_ranges_go() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    b.ok(&["rmcp", &v, "1"]);
+    assert_eq!(numbers(&b, &v), [2, 3, 4, 5, 6, 7, 8]);
+    b.ok(&["rmcp", &v, "6..7"]);
+    assert_eq!(numbers(&b, &v), [2, 3, 4, 5, 8, 9]);
+    let removed = b.json(&["rmcp", "-f", "--json", &v, ".."].map(|a| if a == ".." { "1.." } else { a }));
+    assert_eq!(removed["removed"], 2, "{removed}");
+    assert_eq!(removed["snapshots"], serde_json::json!([2, 4, 5]));
+    assert_eq!(numbers(&b, &v), [2, 4, 5, 9, 10]);
+}
+
+#[test]
+fn snapshots_stay_and_are_named() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let said = b.run(&["rmcp", &v, "1..4"]);
+    assert_eq!(said.code, 1);
+    assert!(
+        said.err.contains("silt: 2: cannot remove snapshot\nsilt: 4: cannot remove snapshot\n"),
+        "{}",
+        said.err
+    );
+    assert!(said.err.contains("chcp command"), "{}", said.err);
+    assert_eq!(numbers(&b, &v), [2, 4, 5, 6, 7, 8]);
+    assert_eq!(b.run(&["rmcp", &v, "2"]).code, 1);
+    b.ok(&["rmcp", "-f", &v, "2"]);
+    assert!(numbers(&b, &v).contains(&2));
+}
+
+#[test]
+fn missing_ones_are_an_error_unless_forced() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    assert!(b.fails(1, &["rmcp", &v, "99"]).contains("99"));
+    assert!(b.fails(1, &["rmcp", &v, "200..300"]).contains("200..300"));
+    b.ok(&["rmcp", "-f", &v, "99", "200..300"]);
+    assert_eq!(numbers(&b, &v), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn the_newest_goes_where_it_is_named() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    assert!(b.fails(1, &["rmcp", &v, "1.."]).contains("no valid checkpoints found in 1.."));
+    assert_eq!(numbers(&b, &v), [1]);
+    b.ok(&["rmcp", &v, "1"]);
+    assert_eq!(numbers(&b, &v), [2], "the files are in the next one");
+    b.ok(&["rmcp", &v, "1..9"]);
+    assert_eq!(numbers(&b, &v), [3]);
+    b.ok(&["rmcp", &v, "..3"]);
+    assert_eq!(numbers(&b, &v), [4]);
+    b.ok(&["mkcp", "-s", &v]);
+    assert_eq!(b.run(&["rmcp", &v, "4"]).code, 1, "a snapshot stays");
+}
+
+#[test]
+fn wrong_ranges_are_told() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    for range in ["3..1", "..", "a", "0", "1...2", "-1", "1..x", ""] {
+        assert_eq!(b.run(&["rmcp", &v, range]).code, 2, "{range:?}");
+    }
+    assert_eq!(b.run(&["rmcp", &v]).code, 2);
+}
+
+#[test]
+fn asks_where_asked_to() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let answer = |text: &str| {
+        let mut child = b
+            .command(SILT)
+            .args(["rmcp", "-i", &v, "1"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(String::from_utf8_lossy(&output.stderr).contains("remove checkpoint 1?"));
+        assert!(output.status.success());
+    };
+    answer("n\n");
+    answer("");
+    assert!(numbers(&b, &v).contains(&1));
+    answer("y\n");
+    assert!(!numbers(&b, &v).contains(&1));
+}

@@ -1,0 +1,54 @@
+//! `silt status`
+
+use crate::common::{Bench, Mounted, can_mount};
+
+#[test]
+fn says_what_an_unmounted_volume_is() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let out = b.ok(&["status", &v]);
+    assert!(out.contains("not mounted (cleanly unmounted)"), "{out}");
+    assert!(out.contains("7 checkpoints, 3 of them kept as snapshots"), "{out}");
+    let s = b.json(&["status", "--json", &v]);
+    let n = |field: &str| s[field].as_u64().unwrap();
+    assert_eq!(n("live") + n("past") + n("free"), n("size"), "it adds up");
+    assert!(n("available") <= n("free"));
+    assert_eq!((n("checkpoints"), n("snapshots"), n("newest_checkpoint")), (7, 3, 7));
+    assert_eq!(s["clean"], true);
+    assert_eq!(s["mounts"], serde_json::json!([]));
+}
+
+#[test]
+fn says_so_where_a_volume_was_cut_off() {
+    let b = Bench::new();
+    let v = b.golden("cut-4k");
+    let out = b.ok(&["status", &v]);
+    assert!(out.contains("not cleanly unmounted"), "{out}");
+}
+
+#[test]
+fn says_where_it_is_mounted_and_what_waits() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v, "-o", "interval=3600"], "m");
+    std::fs::write(m.path("f"), vec![1; 1 << 20]).unwrap();
+    let s = b.json(&["status", "--json", m.dir()]);
+    assert_eq!(s["mounts"][0]["dir"], m.dir());
+    assert_eq!(s["mounts"][0]["read_only"], false);
+    assert_eq!(s["volume"], v);
+    assert!(s["dirty"].as_u64().unwrap() >= 1 << 20, "{s}");
+    assert!(s["sync_arrives"].is_boolean());
+    let out = b.ok(&["status", m.dir()]);
+    assert!(out.contains("sync ") && out.contains("waiting to be written: 1"), "{out}");
+    // Named by the volume it is the same.
+    assert_eq!(b.json(&["status", "--json", &v])["mounts"], s["mounts"]);
+    b.ok(&["sync", m.dir()]);
+    assert_eq!(b.json(&["status", "--json", &v])["dirty"], 0);
+    // Of the whole machine: what others left behind is told, too, and is no failure of this one.
+    let all: serde_json::Value = serde_json::from_str(&b.run(&["status", "--json"]).out).unwrap();
+    assert!(all.as_array().unwrap().iter().any(|s| s["volume"] == v.as_str()), "{all}");
+    m.unmount();
+}

@@ -1,0 +1,192 @@
+//! What single requests do to the content of files, on every block size.
+
+use crate::common::{PLAIN, ROOT, SIZES, content, file, fresh, root_at, set, stat, t};
+use silt_engine::{writable, zeroed};
+use silt_fs::{Fs, FsError, Seek, SetAttr, Source, Tree, fallocate_mode};
+
+#[test]
+fn writes_land_where_they_should() {
+    for bs in SIZES {
+        let mut fs = fresh(bs);
+        let f = file(&mut fs, "f");
+        let bs = u64::from(bs);
+        let mut plain: Vec<u8> = Vec::new();
+        let ranges =
+            [(0, 10), (bs - 3, 6), (3 * bs, bs), (bs / 2, 4 * bs), (10 * bs + 1, 1), (7, 3 * bs - 7)];
+        for (i, (offset, len)) in ranges.into_iter().enumerate() {
+            let data: Vec<u8> =
+                (0..len).map(|n| (n as u8).wrapping_mul(7).wrapping_add(i as u8 + 1)).collect();
+            assert_eq!(fs.write(&root_at(20), f, offset, &data, PLAIN).unwrap() as u64, len);
+            let end = (offset + len) as usize;
+            if plain.len() < end {
+                plain.resize(end, 0);
+            }
+            plain[offset as usize..end].copy_from_slice(&data);
+            assert_eq!(content(&mut fs, f), plain);
+            if i % 2 == 0 {
+                fs.sync_all(30 + i as u64).unwrap();
+                assert_eq!(content(&mut fs, f), plain);
+            }
+        }
+        assert_eq!(stat(&mut fs, "f").mtime, t(20));
+        let part = fs.read(Tree::Live, f, bs - 1, 2 * bs as usize).unwrap();
+        assert_eq!(part, &plain[bs as usize - 1..3 * bs as usize - 1]);
+        assert!(fs.read(Tree::Live, f, 1 << 62, 10).unwrap().is_empty());
+        assert_eq!(fs.write(&root_at(20), f, 5, b"", PLAIN).unwrap(), 0);
+        assert_eq!(fs.write(&root_at(20), ROOT, 5, b"x", PLAIN).unwrap_err(), FsError::IsDir);
+        let end = i64::MAX as u64;
+        assert_eq!(fs.write(&root_at(20), f, end - 1, b"xy", PLAIN).unwrap_err(), FsError::FileTooBig);
+        assert_eq!(fs.write(&root_at(20), f, u64::MAX, b"xy", PLAIN).unwrap_err(), FsError::FileTooBig);
+        assert_eq!(stat(&mut fs, "f").size, 10 * bs + 2);
+        fs.write(&root_at(20), f, end - 2, b"xy", PLAIN).unwrap();
+        fs.sync_all(90).unwrap();
+        assert_eq!(fs.read(Tree::Live, f, end - 3, 100).unwrap(), b"\0xy");
+        assert_eq!(fs.seek(Tree::Live, f, 11 * bs, Seek::Data).unwrap(), end / bs * bs);
+    }
+}
+
+#[test]
+fn plans_join_what_lies_together() {
+    let mut fs = fresh(4096);
+    let f = file(&mut fs, "f");
+    fs.write(&root_at(20), f, 0, &[1; 5 * 4096], PLAIN).unwrap();
+    fs.sync_all(30).unwrap();
+    fs.write(&root_at(20), f, 8 * 4096, &[2; 4096], PLAIN).unwrap();
+    let plan = fs.read_plan(Tree::Live, f, 100, 1 << 20).unwrap();
+    let forms: Vec<_> = plan
+        .iter()
+        .map(|p| match &p.source {
+            Source::Device(_) => ('d', p.len),
+            Source::Zeroes => ('z', p.len),
+            Source::Memory(_, r) => ('m', r.len()),
+        })
+        .collect();
+    assert_eq!(forms, [('d', 5 * 4096 - 100), ('z', 3 * 4096), ('m', 4096)]);
+}
+
+#[test]
+fn what_was_cut_off_never_comes_back() {
+    for bs in SIZES {
+        let mut fs = fresh(bs);
+        let f = file(&mut fs, "f");
+        let c = root_at(20);
+        let bs = u64::from(bs);
+        let size = |n| SetAttr { size: Some(n), ..SetAttr::default() };
+        fs.write(&c, f, 0, &vec![0xaa; 3 * bs as usize], PLAIN).unwrap();
+        fs.sync_all(30).unwrap();
+        set(&mut fs, &c, f, size(bs + 10)).unwrap();
+        assert_eq!(stat(&mut fs, "f").blocks, 2 * bs / 512);
+        set(&mut fs, &c, f, size(3 * bs)).unwrap();
+        let mut expected = vec![0; 3 * bs as usize];
+        expected[..bs as usize + 10].fill(0xaa);
+        assert_eq!(content(&mut fs, f), expected);
+        fs.sync_all(40).unwrap();
+        assert_eq!(content(&mut fs, f), expected);
+        set(&mut fs, &c, f, size(0)).unwrap();
+        fs.sync_all(50).unwrap();
+        assert_eq!((stat(&mut fs, "f").blocks, stat(&mut fs, "f").size), (0, 0));
+    }
+}
+
+/// Somebody else may leave bytes behind the end of a file.
+#[test]
+fn bytes_behind_the_end_never_show() {
+    for bs in SIZES {
+        for how in 0..5 {
+            let mut fs = fresh(bs);
+            let f = file(&mut fs, "f");
+            let c = root_at(20);
+            let bs = u64::from(bs);
+            fs.write(&c, f, 0, &[1; 100], PLAIN).unwrap();
+            let mut block = zeroed(bs as usize);
+            writable(&mut block).fill(0xee);
+            writable(&mut block)[..100].fill(1);
+            fs.volume_mut().write_block(f, 0, block).unwrap();
+            fs.sync_all(30).unwrap();
+            let mut expected = vec![1; 100];
+            match how {
+                0 => {
+                    set(&mut fs, &c, f, SetAttr { size: Some(2 * bs), ..SetAttr::default() }).unwrap();
+                    expected.resize(2 * bs as usize, 0);
+                }
+                1 => {
+                    fs.write(&c, f, 200, &[2; 10], PLAIN).unwrap();
+                    expected.resize(200, 0);
+                    expected.resize(210, 2);
+                }
+                2 => {
+                    fs.write(&c, f, bs + 5, &[2; 10], PLAIN).unwrap();
+                    expected.resize(bs as usize + 5, 0);
+                    expected.resize(bs as usize + 15, 2);
+                }
+                3 => {
+                    fs.fallocate(&c, f, 0, 10, bs).unwrap();
+                    expected.resize(bs as usize + 10, 0);
+                }
+                _ => {
+                    fs.write(&c, f, 99, &[2; 3], PLAIN).unwrap();
+                    set(&mut fs, &c, f, SetAttr { size: Some(bs), ..SetAttr::default() }).unwrap();
+                    expected.truncate(99);
+                    expected.resize(102, 2);
+                    expected.resize(bs as usize, 0);
+                }
+            }
+            assert_eq!(content(&mut fs, f), expected, "how {how}");
+            fs.sync_all(40).unwrap();
+            assert_eq!(content(&mut fs, f), expected, "how {how}");
+        }
+    }
+}
+
+#[test]
+fn holes_are_punched_and_found() {
+    let punch = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
+    for bs in SIZES {
+        let mut fs = fresh(bs);
+        let f = file(&mut fs, "f");
+        let c = root_at(20);
+        let bs = u64::from(bs);
+        let seek = |fs: &mut Fs, at, what| fs.seek(Tree::Live, f, at, what);
+        fs.write(&c, f, 0, &vec![9; 6 * bs as usize - 5], PLAIN).unwrap();
+        fs.sync_all(30).unwrap();
+        fs.fallocate(&root_at(33), f, punch, bs / 2, 3 * bs).unwrap();
+        let mut expected = vec![9; 6 * bs as usize - 5];
+        expected[bs as usize / 2..3 * bs as usize + bs as usize / 2].fill(0);
+        assert_eq!(content(&mut fs, f), expected);
+        let s = stat(&mut fs, "f");
+        assert_eq!((s.blocks, s.mtime, s.ctime, s.size), (4 * bs / 512, t(33), t(33), 6 * bs - 5));
+        assert_eq!(seek(&mut fs, 0, Seek::Data).unwrap(), 0);
+        assert_eq!(seek(&mut fs, 5, Seek::Hole).unwrap(), bs);
+        assert_eq!(seek(&mut fs, bs + 7, Seek::Hole).unwrap(), bs + 7);
+        assert_eq!(seek(&mut fs, bs + 7, Seek::Data).unwrap(), 3 * bs);
+        assert_eq!(seek(&mut fs, 4 * bs, Seek::Hole).unwrap(), 6 * bs - 5);
+        assert_eq!(seek(&mut fs, 6 * bs - 5, Seek::Hole).unwrap_err(), FsError::NoData);
+        // The last block goes whole, though the range ends within it.
+        fs.fallocate(&c, f, punch, 5 * bs, bs - 5).unwrap();
+        assert_eq!(stat(&mut fs, "f").blocks, 3 * bs / 512);
+        expected[5 * bs as usize..].fill(0);
+        assert_eq!(content(&mut fs, f), expected);
+        assert_eq!(seek(&mut fs, 5 * bs, Seek::Data).unwrap_err(), FsError::NoData);
+        fs.fallocate(&c, f, punch, 4 * bs + 1, 1).unwrap();
+        expected[4 * bs as usize + 1] = 0;
+        // Zeroing grows the file unless told not to; punching never does.
+        fs.fallocate(&c, f, punch, 5 * bs, 100 * bs).unwrap();
+        fs.fallocate(&c, f, fallocate_mode::ZERO_RANGE | fallocate_mode::KEEP_SIZE, 5 * bs, 100 * bs)
+            .unwrap();
+        assert_eq!(content(&mut fs, f), expected);
+        fs.fallocate(&c, f, fallocate_mode::ZERO_RANGE, 10, 7 * bs).unwrap();
+        expected.resize(7 * bs as usize + 10, 0);
+        expected[10..].fill(0);
+        assert_eq!(content(&mut fs, f), expected);
+        fs.sync_all(50).unwrap();
+        assert_eq!(content(&mut fs, f), expected);
+        for (mode, error) in
+            [(2, FsError::NotSupported), (8, FsError::NotSupported), (0x20, FsError::NotSupported)]
+        {
+            assert_eq!(fs.fallocate(&c, f, mode, 0, 1).unwrap_err(), error);
+        }
+        assert_eq!(fs.fallocate(&c, f, 0, 0, 0).unwrap_err(), FsError::Invalid);
+        assert_eq!(fs.fallocate(&c, f, 0, 1 << 62, 1 << 62).unwrap_err(), FsError::FileTooBig);
+        assert_eq!(fs.fallocate(&c, ROOT, 0, 0, 1).unwrap_err(), FsError::IsDir);
+    }
+}

@@ -1,0 +1,332 @@
+//! Space: what is promised, what is refused, and that refusing leaves no trace.
+
+use std::sync::Arc;
+
+use crate::common::{Form, device, file, fresh, open, root_at, stat};
+use silt_device::{Capabilities, Counter, Device, MemoryDevice};
+use silt_engine::{OpenOptions, Volume};
+use silt_fs::{Fs, FsError, Ino, Options, SetAttr, Tree, WriteFlags, fallocate_mode};
+
+const ROOT: Ino = Ino::ROOT;
+/// Blocks kept besides what is promised: two segments.
+const SLACK: u64 = 64;
+const PLAIN: WriteFlags = WriteFlags { append: false, cached: false, late: false, kill_suidgid: false };
+
+fn small() -> Fs {
+    let form = Form { block_size: 1024, blocks_per_segment: 32, size: 2 << 20 };
+    open(device(form), &Options::default())
+}
+
+/// Fills a file until the volume is full and nothing waits; how many bytes it got.
+fn fill_up(fs: &mut Fs, ino: Ino) -> u64 {
+    let (mut at, mut tries) = (0, 0);
+    while tries < 3 {
+        match fs.write(&root_at(20), ino, at, &[3; 1024], PLAIN) {
+            Ok(n) => {
+                at += n as u64;
+                tries = 0;
+            }
+            Err(e) => {
+                assert_eq!(e, FsError::NoSpace);
+                tries += 1;
+                fs.sync_all(30).unwrap();
+            }
+        }
+    }
+    at
+}
+
+#[test]
+fn a_full_volume_says_so_and_nothing_changes() {
+    let mut fs = small();
+    let c = root_at(10);
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    let d = fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+    let size = fill_up(&mut fs, f);
+    assert!(size > 200_000, "{size}");
+    let before = (stat(&mut fs, "/"), stat(&mut fs, "f"), fs.volume().stat().unwrap().inodes);
+    let c = root_at(99);
+    let full = FsError::NoSpace;
+    assert_eq!(fs.create(&c, ROOT, b"g", 0).unwrap_err(), full);
+    assert_eq!(fs.mkdir(&c, ROOT, b"g", 0).unwrap_err(), full);
+    assert_eq!(fs.symlink(&c, ROOT, b"g", b"x").unwrap_err(), full);
+    assert_eq!(fs.link(&c, f, ROOT, b"g").unwrap_err(), full);
+    assert_eq!(fs.rename(&c, ROOT, b"f", d, b"f", 0).unwrap_err(), full);
+    assert_eq!(fs.write(&c, f, size, &[1; 5000], PLAIN).unwrap_err(), full);
+    assert_eq!(fs.fallocate(&c, f, 0, 0, 1 << 40).unwrap_err(), full);
+    assert_eq!(before, (stat(&mut fs, "/"), stat(&mut fs, "f"), fs.volume().stat().unwrap().inodes));
+    assert_eq!(fs.lookup(Tree::Live, ROOT, b"g").unwrap_err(), FsError::NotFound);
+    assert_eq!(fs.statfs(Tree::Live).unwrap().blocks_available, 0);
+}
+
+#[test]
+fn a_full_volume_can_be_emptied() {
+    let mut fs = small();
+    let c = root_at(10);
+    let d = fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+    for i in 0..20 {
+        let f = fs.create(&c, d, format!("f{i}").as_bytes(), 0o644).unwrap().ino;
+        fs.write(&c, f, 0, &[1; 2000], PLAIN).unwrap();
+    }
+    let big = fs.create(&c, ROOT, b"big", 0o644).unwrap().ino;
+    fill_up(&mut fs, big);
+    fs.sync_all(40).unwrap();
+    assert_eq!(fs.create(&c, d, b"more", 0).unwrap_err(), FsError::NoSpace);
+    fs.setattr(&c, big, &SetAttr { size: Some(100), ..SetAttr::default() }).unwrap();
+    for i in 0..20 {
+        fs.unlink(&c, d, format!("f{i}").as_bytes()).unwrap();
+    }
+    fs.rmdir(&c, ROOT, b"d").unwrap();
+    fs.setattr(&c, big, &SetAttr { mode: Some(0), ..SetAttr::default() }).unwrap();
+    fs.unlink(&c, ROOT, b"big").unwrap();
+    fs.sync_all(50).unwrap();
+}
+
+#[test]
+fn reserved_space_is_kept_for_its_file() {
+    let mut fs = small();
+    let c = root_at(10);
+    let keep = fs.create(&c, ROOT, b"keep", 0o644).unwrap().ino;
+    let other = fs.create(&c, ROOT, b"other", 0o644).unwrap().ino;
+    let available = fs.statfs(Tree::Live).unwrap().blocks_available;
+    fs.fallocate(&c, keep, fallocate_mode::KEEP_SIZE, 0, 200 << 10).unwrap();
+    fs.fallocate(&c, keep, 0, 100 << 10, 100 << 10).unwrap();
+    assert_eq!(fs.statfs(Tree::Live).unwrap().blocks_available, available - 200 - SLACK);
+    assert_eq!((stat(&mut fs, "keep").size, stat(&mut fs, "keep").blocks), (200 << 10, 0));
+    fill_up(&mut fs, other);
+    assert_eq!(fs.write(&c, other, 0, &[1; 3000], PLAIN).unwrap_err(), FsError::NoSpace);
+    for at in (0..200 << 10).step_by(4096) {
+        assert_eq!(fs.write(&c, keep, at, &[7; 4096], PLAIN).unwrap(), 4096, "at {at}");
+    }
+    // Cutting off, punching and deleting end the promise.
+    let mut fs = small();
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    let before = fs.statfs(Tree::Live).unwrap().blocks_available;
+    let promised = |fs: &mut Fs| before - fs.statfs(Tree::Live).unwrap().blocks_available;
+    fs.fallocate(&c, f, 0, 0, 100 << 10).unwrap();
+    assert_eq!(promised(&mut fs), 100 + SLACK);
+    fs.setattr(&c, f, &SetAttr { size: Some(50 << 10), ..SetAttr::default() }).unwrap();
+    assert_eq!(promised(&mut fs), 50 + SLACK);
+    fs.fallocate(&c, f, 3, 10 << 10, 5 << 10).unwrap();
+    assert_eq!(promised(&mut fs), 45 + SLACK);
+    fs.unlink(&c, ROOT, b"f").unwrap();
+    assert_eq!(promised(&mut fs), 0);
+}
+
+/// A device over a host with little room.
+struct Thin(Arc<MemoryDevice>, u64);
+
+impl Device for Thin {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+        self.0.write_at(offset, bufs)
+    }
+    fn flush(&self) -> silt_device::Result<()> {
+        Ok(())
+    }
+    fn discard(&self, offset: u64, len: u64) -> silt_device::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn backing_free(&self) -> Option<u64> {
+        Some(self.1)
+    }
+}
+
+#[test]
+fn figures_add_up_and_promise_no_more_than_there_is() {
+    let mut fs = fresh(4096);
+    let s = fs.statfs(Tree::Live).unwrap();
+    assert_eq!((s.blocks, s.block_size, s.name_max), (256 * 256 - 256 - 1, 4096, 255));
+    assert!(s.blocks_available < s.blocks_free && s.blocks_free < s.blocks);
+    assert_eq!(s.files - s.files_free, fs.volume().stat().unwrap().inodes);
+    let f = fs.create(&root_at(1), ROOT, b"f", 0).unwrap().ino;
+    fs.write(&root_at(1), f, 0, &[1; 40960], PLAIN).unwrap();
+    let after = fs.statfs(Tree::Live).unwrap();
+    assert_eq!((after.blocks, s.blocks_free - after.blocks_free), (s.blocks, 11), "what waits is used");
+    assert_eq!(s.files_free - after.files_free, 1);
+
+    let inner = device(Form::new(4096, 256 << 20));
+    let mut fs = open(Arc::new(Thin(Arc::new(inner.fork()), 10 << 20)), &Options::default());
+    let s = fs.statfs(Tree::Live).unwrap();
+    assert_eq!((s.blocks_free, s.blocks_available), (2560, 2560));
+    let mut fs = open(Arc::new(Thin(inner, 0)), &Options::default());
+    let t = fs.statfs(Tree::Live).unwrap();
+    assert_eq!((t.blocks_free, t.blocks_available, s.blocks - t.blocks), (0, 0, 2560));
+}
+
+#[test]
+fn writing_whole_blocks_reads_nothing() {
+    let device = Arc::new(Counter::new(device(Form::new(4096, 64 << 20))));
+    let mut fs = open(device.clone(), &Options::default());
+    let c = root_at(10);
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    fs.write(&c, f, 0, &[1; 10 * 4096 + 100], PLAIN).unwrap();
+    fs.sync_all(20).unwrap();
+    device.reset();
+    fs.write(&c, f, 4096, &[2; 5 * 4096], PLAIN).unwrap();
+    // So is the end of the file, whole as far as it goes, and all beyond it.
+    fs.write(&c, f, 10 * 4096, &[2; 100], PLAIN).unwrap();
+    fs.write(&c, f, 11 * 4096 + 5, &[2; 100], PLAIN).unwrap();
+    assert_eq!(device.counts().reads.requests, 0);
+    fs.write(&c, f, 5, &[2; 1], PLAIN).unwrap();
+    assert_eq!(device.counts().reads.requests, 1);
+}
+
+#[test]
+fn nothing_is_written_to_what_is_read_only() {
+    let inner = device(Form::new(4096, 64 << 20));
+    let mut fs = open(inner.clone(), &Options::default());
+    let c = root_at(10);
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    fs.volume_mut().close(20).unwrap();
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let (volume, _) = Volume::open(inner, &options).unwrap();
+    let mut fs = Fs::new(volume, &Options::default());
+    let no = FsError::ReadOnly;
+    assert_eq!(fs.create(&c, ROOT, b"g", 0).unwrap_err(), no);
+    assert_eq!(fs.unlink(&c, ROOT, b"f").unwrap_err(), no);
+    assert_eq!(fs.rmdir(&c, ROOT, b"f").unwrap_err(), no);
+    assert_eq!(fs.rename(&c, ROOT, b"f", ROOT, b"g", 0).unwrap_err(), no);
+    assert_eq!(fs.link(&c, f, ROOT, b"g").unwrap_err(), no);
+    assert_eq!(fs.symlink(&c, ROOT, b"g", b"x").unwrap_err(), no);
+    assert_eq!(fs.tmpfile(&c, ROOT, 0).unwrap_err(), no);
+    assert_eq!(fs.write(&c, f, 0, b"x", PLAIN).unwrap_err(), no);
+    assert_eq!(fs.fallocate(&c, f, 0, 0, 10).unwrap_err(), no);
+    assert_eq!(fs.set_flags(&c, f, 0).unwrap_err(), no);
+    assert_eq!(fs.setattr(&c, f, &SetAttr { mode: Some(0), ..SetAttr::default() }).unwrap_err(), no);
+    assert!(!fs.collect_orphans(10).unwrap());
+    fs.remember(f);
+    fs.forget_all().unwrap();
+    assert_eq!(fs.lookup(Tree::Live, ROOT, b"f").unwrap().ino, f);
+}
+
+#[test]
+fn orphans_of_a_crash_are_collected() {
+    let inner = device(Form::new(1024, 64 << 20));
+    let mut fs = open(inner.clone(), &Options::default());
+    let c = root_at(10);
+    let fresh_inodes = fs.volume().stat().unwrap().inodes;
+    let mut kept = Vec::new();
+    for i in 0..300u32 {
+        let f = fs.create(&c, ROOT, format!("f{i}").as_bytes(), 0o644).unwrap().ino;
+        fs.write(&c, f, 0, &[1; 3000], PLAIN).unwrap();
+        kept.push(f);
+    }
+    let tmp = fs.tmpfile(&c, ROOT, 0o600).unwrap().ino;
+    let d = fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+    fs.remember(d);
+    fs.rmdir(&c, ROOT, b"d").unwrap();
+    for (i, f) in kept.iter().enumerate().filter(|(i, _)| i % 2 == 0) {
+        fs.remember(*f);
+        fs.unlink(&c, ROOT, format!("f{i}").as_bytes()).unwrap();
+    }
+    fs.sync_all(20).unwrap();
+    drop(fs); // A crash.
+    let mut fs = open(inner, &Options::default());
+    assert_eq!(fs.volume().stat().unwrap().inodes, fresh_inodes + 302);
+    assert_eq!(fs.getattr(Tree::Live, kept[0]).unwrap_err(), FsError::Stale, "no file handle brings it back");
+    // Somebody makes and holds nameless files meanwhile; one gets a name.
+    let held = fs.tmpfile(&c, ROOT, 0o600).unwrap().ino;
+    let named = fs.tmpfile(&c, ROOT, 0o600).unwrap().ino;
+    fs.sync_all(25).unwrap();
+    fs.link(&c, named, ROOT, b"named").unwrap();
+    fs.forget(named, 1).unwrap();
+    let mut rounds = 0;
+    while fs.collect_orphans(20).unwrap() {
+        rounds += 1;
+    }
+    assert!((10..30).contains(&rounds), "{rounds}");
+    assert!(!fs.collect_orphans(20).unwrap());
+    fs.sync_all(30).unwrap();
+    assert_eq!(fs.volume().stat().unwrap().inodes, fresh_inodes + 150 + 2);
+    assert_eq!(fs.getattr(Tree::Live, held).unwrap().links, 0);
+    fs.forget(held, 1).unwrap();
+    assert_eq!(fs.getattr(Tree::Live, held).unwrap_err(), FsError::Stale);
+    assert_eq!(stat(&mut fs, "named").ino, named);
+    for (i, f) in kept.iter().enumerate() {
+        assert_eq!(fs.read(Tree::Live, *f, 0, 9000).is_ok(), i % 2 == 1);
+    }
+    assert_eq!(fs.getattr(Tree::Live, tmp).unwrap_err(), FsError::Stale);
+}
+
+/// The kernel forgets all it knows at once, when it is short of memory and at an unmount: inodes that keep their
+/// names are not read for that.
+#[test]
+fn forgetting_reads_nothing() {
+    let counter = Arc::new(Counter::new(device(Form::new(1024, 64 << 20))));
+    let mut fs = open(counter.clone(), &Options::default());
+    let files: Vec<_> = (0..2000).map(|i| file(&mut fs, &format!("f{i}"))).collect();
+    fs.sync_all(20).unwrap();
+    drop(fs);
+    let options =
+        OpenOptions { cached_inodes: 100, cache_bytes: 20_000, now: 2000, ..OpenOptions::default() };
+    let (mut volume, _) = Volume::open(counter.clone(), &options).unwrap();
+    volume.take_over(2000).unwrap();
+    let mut fs = Fs::new(volume, &Options::default());
+    for f in &files {
+        fs.lookup(Tree::Live, ROOT, format!("f{}", f.0 - files[0].0).as_bytes()).unwrap();
+        fs.remember(*f);
+    }
+    fs.unlink(&root_at(20), ROOT, b"f7").unwrap();
+    assert_eq!(fs.getattr(Tree::Live, files[7]).unwrap().links, 0, "held");
+    fs.sync_all(30).unwrap();
+    let before = counter.counts().reads.requests + counter.counts().cached_reads.requests;
+    for f in files.iter().rev().filter(|f| **f != files[7]) {
+        fs.forget(*f, 1).unwrap();
+    }
+    let reads = counter.counts().reads.requests + counter.counts().cached_reads.requests - before;
+    assert_eq!((reads, fs.remembered()), (0, 1));
+    // The one that lost its name meanwhile goes with its holder, though it is in memory no more.
+    fs.forget(files[7], 1).unwrap();
+    assert_eq!(fs.getattr(Tree::Live, files[7]).unwrap_err(), FsError::Stale);
+}
+
+/// What only a data-sync log holds is there after a crash: overwritten blocks and filled holes.
+#[test]
+fn data_syncs_survive_a_crash() {
+    let inner = device(Form::new(4096, 64 << 20));
+    let mut fs = open(inner.clone(), &Options::default());
+    let c = root_at(10);
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    fs.write(&c, f, 0, &[1; 3 * 4096], PLAIN).unwrap();
+    fs.setattr(&c, f, &SetAttr { size: Some(4096 * 5000), ..SetAttr::default() }).unwrap();
+    let never = fs.create(&c, ROOT, b"never synced", 0o644).unwrap().ino;
+    fs.sync_all(20).unwrap();
+    let mut expected = fs.read(Tree::Live, f, 0, 4096 * 5000).unwrap();
+    for (round, at) in [4096u64, 4096 * 7 + 5, 4096 * 4999 - 100, 100].into_iter().enumerate() {
+        let data = vec![round as u8 + 2; 6000 - round * 1000];
+        fs.write(&root_at(30), f, at, &data, PLAIN).unwrap();
+        expected[at as usize..at as usize + data.len()].copy_from_slice(&data);
+        fs.write(&root_at(30), never, 0, &data, PLAIN).unwrap();
+        assert!(fs.volume().data_sync_suffices(f), "round {round}");
+        assert!(!fs.volume().data_sync_suffices(never), "it has grown");
+        assert!(fs.volume_mut().begin_data_sync(f, 40).unwrap());
+        fs.volume_mut().finish_construction(40).unwrap();
+        let copy = Arc::new(inner.fork());
+        let mut after = open(copy.clone(), &Options::default());
+        assert_eq!(after.read(Tree::Live, f, 0, 4096 * 5000).unwrap(), expected);
+        assert_eq!(stat(&mut after, "never synced").size, 0);
+        after.volume_mut().close(50).unwrap();
+        let report = silt_verify::check(&*copy, &silt_verify::Options::default());
+        assert_eq!(report.errors().count(), 0, "{report:?}");
+    }
+    // What a data-sync log cannot carry asks for a checkpoint.
+    for change in [
+        SetAttr { size: Some(100), ..SetAttr::default() },
+        SetAttr { mode: Some(0), ..SetAttr::default() },
+        SetAttr { uid: Some(1), ..SetAttr::default() },
+    ] {
+        fs.sync_all(60).unwrap();
+        assert!(fs.volume().data_sync_suffices(f));
+        fs.setattr(&c, f, &change).unwrap();
+        assert!(!fs.volume().data_sync_suffices(f), "{change:?}");
+    }
+}
