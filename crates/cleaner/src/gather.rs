@@ -108,6 +108,11 @@ impl Gatherer {
         self.order.push_front(segment);
     }
 
+    /// The segment that comes next.
+    pub fn peek(&self) -> Option<SegNr> {
+        self.order.front().copied()
+    }
+
     /// Segments that were not begun.
     pub fn left(&self) -> u64 {
         self.order.len() as u64

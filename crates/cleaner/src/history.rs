@@ -29,12 +29,14 @@ impl History {
     /// Lists those that there are, the newest included; of more than 4 million the oldest.
     pub fn read(access: &impl Access) -> Result<Self> {
         let mut history = History { end: 1, ..History::default() };
-        loop {
-            let listed = access.with(|v| history.read_some(v))??;
-            if listed < LISTED || history.points.len() >= MOST {
-                return Ok(history);
-            }
-        }
+        history.read_on(access)?;
+        Ok(history)
+    }
+
+    /// Lists those, too, that were made since.
+    pub fn read_on(&mut self, access: &impl Access) -> Result<()> {
+        while self.points.len() < MOST && access.with(|v| self.read_some(v))?? >= LISTED {}
+        Ok(())
     }
 
     fn read_some(&mut self, volume: &Volume) -> Result<usize> {

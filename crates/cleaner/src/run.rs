@@ -1,7 +1,7 @@
 //! Cleaning, pass by pass: until there is nothing left that is worth it.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::gather::{Access, Gatherer, Limits, SetAside};
 use crate::policy::{Candidate, Policy, candidates};
 use crate::rotation::Rotation;
 
-/// Blocks of the DAT counted at a time.
-const COUNTED: usize = 1024;
+/// Blocks of the DAT counted at a time: some 0.2 ms, for which others wait.
+const COUNTED: usize = 128;
 
 /// Where there is no room for so many segments in a row, there is none.
 const REFUSED: usize = 8;
@@ -78,6 +78,9 @@ pub struct Progress {
     /// Candidates looked at and all there are, of this pass.
     pub done: u64,
     pub total: u64,
+    /// Blocks that were needed of the best of them and of the next one, when they were counted.
+    pub best: u64,
+    pub next: u64,
     pub cleaned: Cleaned,
 }
 
@@ -168,7 +171,7 @@ pub fn run(
     let mut options = options.clone();
     loop {
         let before = mover.with(|v| v.stat())??;
-        let one = pass(mover, &options, &mut watch)?;
+        let one = pass(mover, &options, |progress, _| watch(progress))?;
         let after = mover.with(|v| v.stat())??;
         options.aside.extend(one.aside.iter().map(|a| a.segment.0));
         let ended = one.stopped || one.enough || one.out_of_room;
@@ -189,11 +192,12 @@ pub fn count(access: &impl Access, keep: Keep) -> Result<Usage> {
     Ok(usage)
 }
 
-/// Counts what is needed once, and empties the segments that are worth it.
+/// Counts what is needed once, and empties the segments that are worth it. `watch` may set other limits for the steps to
+/// come.
 pub fn pass(
     mover: &impl Mover,
     options: &Options,
-    mut watch: impl FnMut(&Progress) -> bool,
+    mut watch: impl FnMut(&Progress, &mut Limits) -> bool,
 ) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     // What lies before the newest checkpoint is not needed by recovery then.
@@ -210,9 +214,12 @@ pub fn pass(
     Candidate::sort(&mut all, options.policy, options.now, size);
     let total = all.len() as u64;
     let mut rotation = Rotation::new(mover, &usage, options, &all)?;
+    let needed: HashMap<SegNr, u64> = all.iter().map(|c| (c.segment, c.needed)).collect();
+    let best = all.first().map_or(0, |c| c.needed);
     let keep = usage.keep().clone();
     let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
-    let (mut most, mut segments_at_once) = (options.limits.moves, options.limits.segments);
+    let mut limits = options.limits;
+    let (mut most, mut segments_at_once) = (usize::MAX, usize::MAX);
     // For these there was no room; where others become clean, there may be.
     let mut refused: Vec<SegNr> = Vec::new();
     let (mut highest, mut in_vain) = (mover.with(|v| v.available_segments())?, 0);
@@ -220,8 +227,9 @@ pub fn pass(
         // Copies take clean segments before others become clean. As many as fit at once: what a step writes besides
         // is much the same for few as for many.
         let (available, room) = mover.with(|v| (v.available_segments(), v.room_for_cleaning()))?;
-        gatherer.limit(usize::try_from(room.0).unwrap_or(most).min(most));
-        gatherer.limit_segments(usize::try_from(room.1).unwrap_or(segments_at_once).min(segments_at_once));
+        let of = |room: u64| usize::try_from(room).unwrap_or(usize::MAX);
+        gatherer.limit(of(room.0).min(most).min(limits.moves));
+        gatherer.limit_segments(of(room.1).min(segments_at_once).min(limits.segments));
         if options.until.is_some_and(|n| available >= n) {
             outcome.enough = true;
             return Ok(outcome);
@@ -265,7 +273,7 @@ pub fn pass(
             Err(Error::NoSpace) if turned > 0 => gatherer.put_back(&rotation.without(segments)),
             // It takes less at a time.
             Err(Error::NoSpace) if segments.len() > 1 => {
-                most /= 4;
+                most = most.min(limits.moves) / 4;
                 segments_at_once = segments.len() / 2;
                 gatherer.put_back(&segments);
             }
@@ -281,7 +289,8 @@ pub fn pass(
             break;
         }
         let done = total.saturating_sub(gatherer.left());
-        if !watch(&Progress { done, total, cleaned: outcome.cleaned }) {
+        let next = gatherer.peek().and_then(|s| needed.get(&s)).copied().unwrap_or(best);
+        if !watch(&Progress { done, total, best, next, cleaned: outcome.cleaned }, &mut limits) {
             outcome.stopped = true;
             return Ok(outcome);
         }

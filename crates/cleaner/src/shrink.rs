@@ -184,7 +184,7 @@ fn make_room(mover: &impl Mover, fit: &Fit, more: u64) -> std::result::Result<u6
     let before = clean_in_front(mover, fit.limit)?;
     let size = mover.with(|v| u64::from(v.geometry().blocks_per_segment))?;
     let options = Options { range: 0..fit.limit, least: size / 50 + 1, ..fit.options.clone() };
-    let outcome = pass(mover, &options, |_| {
+    let outcome = pass(mover, &options, |_, _| {
         clean_in_front(mover, fit.limit).is_ok_and(|n| n < before.saturating_add(more))
     });
     confine(mover, Some(fit.limit))?;

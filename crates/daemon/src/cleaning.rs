@@ -99,7 +99,9 @@ pub fn run(core: &Arc<Core>) {
             Some(low) => available < low,
             None => available < marks.short || idle.as_ref().is_none_or(|idle| idle.is_over(core)),
         };
-        if wanted || due {
+        if !wanted && !due && marks.high.is_some_and(|high| available < high) {
+            wanted = sweep(core);
+        } else if wanted || due {
             let begin = Instant::now();
             let (before, rewritten) = {
                 let fs = core.fs.lock();
@@ -107,6 +109,7 @@ pub fn run(core: &Arc<Core>) {
             };
             let gained = Gained::before(core);
             let enough = crate::ladder::clean(core);
+            space.swept(rewritten, false);
             // What is worth it goes on.
             let rest = match gained.is_little(core) {
                 true => tuning.look().value.max(REST_TIMES * begin.elapsed()),
@@ -124,6 +127,21 @@ pub fn run(core: &Arc<Core>) {
         }
     }
     space.enable(false);
+}
+
+/// Empties what costs next to nothing, before anything is short; whether somebody waits for space by now.
+fn sweep(core: &Arc<Core>) -> bool {
+    let rewritten = {
+        let fs = core.fs.lock();
+        if !core.space.may_be_empty(fs.volume()) {
+            return false;
+        }
+        fs.volume().rewritten_blocks()
+    };
+    let gained = Gained::before(core);
+    crate::ladder::sweep(core);
+    core.space.swept(rewritten, gained.is_little(core));
+    core.space.ran(None, None)
 }
 
 /// Who waited runs.
@@ -180,7 +198,7 @@ impl Writer {
     /// A checkpoint was made: there may be little left.
     pub(crate) fn look_for_space(&self) {
         let fs = self.core.fs.lock();
-        self.core.space.look(fs.volume(), marks_of(&self.core, fs.volume()).short);
+        self.core.space.look(fs.volume(), &marks_of(&self.core, fs.volume()));
     }
 
     /// Does what the cleaner wants. `before`: what became of the round that it was part of.

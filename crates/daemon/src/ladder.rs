@@ -19,6 +19,12 @@ use crate::tuning::kept_back;
 const OLD_PART: u64 = 16;
 /// Segments that are too few for that.
 const OLD_LEAST: u64 = 8;
+/// Where what comes next needs so much more copying than the best did, this part of a segment, so many segments are enough:
+/// some of what they took the place of may be emptied for nothing.
+const WORSE_PART: u64 = 4;
+const OLD_WORSE: u64 = 2;
+/// A segment of which less than this part is needed costs next to nothing.
+const CHEAP_PART: u64 = 16;
 /// What is younger is given up beyond the wish only for those who wait, in seconds.
 const RECENT: u64 = 3_600;
 
@@ -37,11 +43,7 @@ enum End {
 /// Cleans, giving up as little of the past as will do; whether there is space then.
 pub fn clean(core: &Arc<Core>) -> bool {
     loop {
-        let end = descend(core).unwrap_or_else(|e| {
-            tracing::warn!("segments cannot be emptied: {e}");
-            End::Broken
-        });
-        match end {
+        match tried(descend(core, false)) {
             End::Enough => return true,
             End::Broken => return false,
             End::Bottom => break,
@@ -49,6 +51,18 @@ pub fn clean(core: &Arc<Core>) -> bool {
         }
     }
     is_enough(core)
+}
+
+/// Empties what costs next to nothing as the wish has it, while nothing is short.
+pub fn sweep(core: &Arc<Core>) {
+    tried(descend(core, true));
+}
+
+fn tried(end: Result<End>) -> End {
+    end.unwrap_or_else(|e| {
+        tracing::warn!("segments cannot be emptied: {e}");
+        End::Broken
+    })
 }
 
 /// What counts now; what is wrong with it is told once.
@@ -68,7 +82,8 @@ fn tries(steps: usize) -> Vec<(usize, bool)> {
     (0..=last).map(|step| (step, false)).chain([(last, true)]).collect()
 }
 
-fn descend(core: &Arc<Core>) -> Result<End> {
+/// `early`: nothing is short yet, so only what costs next to nothing.
+fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let tuning = &core.options.cleaner;
     let (_, marks) = marks(core);
     let counts = effective(core);
@@ -104,15 +119,33 @@ fn descend(core: &Arc<Core>) -> Result<End> {
         options.limits.segments = usize::try_from(tuning.segments(short)).unwrap_or(options.limits.segments);
         // Passes that hardly gain anything are not worth it before more is given up.
         let least = tuning.least(short, &geometry).unwrap_or(size / 16 + 1);
-        options.least = if is_last { (size / 50 + 1).min(least) } else { least };
+        options.least = if early {
+            size - size / CHEAP_PART
+        } else if is_last {
+            (size / 50 + 1).min(least)
+        } else {
+            least
+        };
         if is_last {
             // Every block counts now, and those that cost most come last.
             options.policy = Policy::Greedy;
         }
-        let gone = clean_once(core, &options, short)?;
+        // What was made since is kept as the wish has it, and what died with it is no longer needed.
+        let later = |options: &mut Options| {
+            if step == 0 || core.space.is_wanted() || available(core) <= reserve {
+                history.read_on(&Mounted(core))?;
+                options.now = now_secs();
+                history.keep(&ladder.kept(step, &history.points, options.now), options);
+            }
+            Ok(())
+        };
+        let gone = clean_once(core, options.clone(), short, later)?;
         let Some(gone) = gone else { return Ok(End::Broken) };
         let down_to = (step > 0).then(|| wish.to_string());
         core.space.note_given_up(gone, options.now, down_to);
+        if early {
+            return Ok(End::Enough);
+        }
         if available(core) >= marks.short && is_enough(core) {
             return Ok(End::Enough);
         }
@@ -138,19 +171,27 @@ fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
     points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
-/// One pass; how many moments went with it, none where it was stopped.
-fn clean_once(core: &Arc<Core>, options: &Options, short: bool) -> Result<Option<u64>> {
+/// One pass, and others as long as what others write makes its order old: `later` says what is kept then. How many moments
+/// went with it, none where it was stopped.
+fn clean_once(
+    core: &Arc<Core>,
+    mut options: Options,
+    short: bool,
+    mut later: impl FnMut(&mut Options) -> Result<()>,
+) -> Result<Option<u64>> {
     let interval = core.options.cleaner.interval(short);
     let most = options.limits;
     let geometry = *core.fs.lock().volume().geometry();
-    let (mut options, mut gone) = (options.clone(), 0);
+    let mut gone = 0;
     loop {
-        let size = size(core);
-        let (moves, segments) = (size.moves.min(most.moves), size.segments.min(most.segments));
-        options.limits = Limits { moves, segments, ..most };
+        let limits = || {
+            let size = size(core);
+            Limits { moves: size.moves.min(most.moves), segments: size.segments.min(most.segments), ..most }
+        };
+        options.limits = limits();
         let (mut last, mut again) = (Instant::now(), false);
         let before = available(core);
-        let outcome = pass(&Mounted(core), &options, |progress| {
+        let outcome = pass(&Mounted(core), &options, |progress, next| {
             if core.space.is_wanted() && is_enough(core) {
                 core.space.served();
                 let_run(core);
@@ -160,8 +201,10 @@ fn clean_once(core: &Arc<Core>, options: &Options, short: bool) -> Result<Option
             let did = progress.cleaned;
             let copies = did.moved / u64::from(geometry.blocks_per_segment);
             let written = (before + did.segments).saturating_sub(available(core) + copies);
-            // Steps of a pass are all of a size.
-            again = self::size(core) != size || written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST);
+            let worse = progress.next >= progress.best + u64::from(geometry.blocks_per_segment) / WORSE_PART;
+            again =
+                written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST) || (worse && written >= OLD_WORSE);
+            *next = limits();
             !core.space.is_stopped() && !again
         })?;
         gone += outcome.cleaned.checkpoints;
@@ -176,6 +219,7 @@ fn clean_once(core: &Arc<Core>, options: &Options, short: bool) -> Result<Option
         if !again || core.space.is_stopped() {
             return Ok(None);
         }
+        later(&mut options)?;
     }
 }
 

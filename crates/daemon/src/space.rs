@@ -17,6 +17,7 @@ use silt_control::cleaner::Work;
 use silt_engine::Volume;
 
 use crate::core::Core;
+use crate::tuning::Marks;
 
 /// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
 /// changes besides its data.
@@ -27,6 +28,11 @@ const SPARE_PART: u64 = 128;
 /// small volume after this part, but a segment at least.
 const REWRITTEN: u64 = 64 << 20;
 const REWRITTEN_PART: u64 = 64;
+/// After so many segments, or this part of the volume, it is worth looking for segments that are empty; and after up to so
+/// many times twice as much, where there were none.
+const SWEEP: u64 = 2;
+const SWEEP_PART: u64 = 64;
+const SWEEP_DOUBLED: u32 = 4;
 /// Blocks that a change takes besides its data at most.
 const BESIDES: u64 = 16;
 
@@ -55,9 +61,29 @@ struct State {
     aside: BTreeMap<u64, String>,
     /// What of the past went.
     given_up: GivenUp,
+    sweep: Sweep,
     /// What was wrong with the wish when that was told last.
     told: Option<String>,
     work: Work,
+}
+
+/// When it was last looked for segments that cost nothing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sweep {
+    /// What checkpoints had rewritten then, in blocks.
+    rewritten: u64,
+    /// So many times in a row hardly any was found.
+    in_vain: u32,
+}
+
+impl Sweep {
+    /// Whether so much was rewritten since that there may be some: the more, the more often there were none.
+    fn is_due(&self, volume: &Volume) -> bool {
+        let g = volume.geometry();
+        let segments = SWEEP.max(g.nsegments / SWEEP_PART) << self.in_vain.min(SWEEP_DOUBLED);
+        let much = segments.saturating_mul(u64::from(g.blocks_per_segment));
+        volume.rewritten_blocks().saturating_sub(self.rewritten) >= much
+    }
 }
 
 /// What the cleaner is to do.
@@ -228,15 +254,30 @@ impl Space {
         }
     }
 
-    /// A checkpoint was made: where fewer than these are clean now, the cleaner looks at once.
-    pub fn look(&self, volume: &Volume, short: u64) {
-        if self.enabled.load(Ordering::Relaxed) && volume.available_segments() < short {
+    /// A checkpoint was made: where few segments are clean now, or some may be empty, the cleaner looks at once.
+    pub fn look(&self, volume: &Volume, marks: &Marks) {
+        if self.enabled.load(Ordering::Relaxed)
+            && volume.available_segments() < marks.high.unwrap_or(marks.short)
+        {
             let mut state = self.state.lock();
-            if !state.short {
+            let is_due = volume.available_segments() < marks.short || state.sweep.is_due(volume);
+            if !state.short && is_due {
                 state.short = true;
                 self.wake.notify_all();
             }
         }
+    }
+
+    /// Whether segments may be empty that nobody looked at yet.
+    pub fn may_be_empty(&self, volume: &Volume) -> bool {
+        self.state.lock().sweep.is_due(volume)
+    }
+
+    /// It was looked for what is empty when checkpoints had rewritten so many blocks; whether hardly anything was.
+    pub fn swept(&self, rewritten: u64, in_vain: bool) {
+        let sweep = &mut self.state.lock().sweep;
+        let times = if in_vain { sweep.in_vain.saturating_add(1) } else { 0 };
+        *sweep = Sweep { rewritten, in_vain: times };
     }
 
     /// Whether somebody waits for space.

@@ -92,7 +92,7 @@ impl Stepped {
     /// One pass of the cleaner, its checkpoints made by the log writer.
     pub fn clean(&mut self, options: &silt_cleaner::Options) -> silt_engine::Result<silt_cleaner::Outcome> {
         let inline = Inline { core: &self.core, writer: RefCell::new(&mut self.writer) };
-        silt_cleaner::pass(&inline, options, |_| true)
+        silt_cleaner::pass(&inline, options, |_, _| true)
     }
 
     /// What waits is discarded, without a rest. `all`: also what was clean before.

@@ -181,7 +181,7 @@ fn empty_segments(device: &Arc<Watched>, _: &mut Seen) {
             options.limits.salvage = Salvage::Readable;
         }
         let mut steps = 0;
-        let _ = silt_cleaner::pass(&Whole::new(&mut volume, NOW + n as u64), &options, |_| {
+        let _ = silt_cleaner::pass(&Whole::new(&mut volume, NOW + n as u64), &options, |_, _| {
             steps += 1;
             steps < 20
         });

@@ -141,7 +141,7 @@ impl Bed {
             }
             let options =
                 Options { policy: self.policy, until: Some(high), now: self.now, ..Options::default() };
-            let outcome = pass(&Whole::new(self.fs.volume_mut(), self.now), &options, |_| true)?;
+            let outcome = pass(&Whole::new(self.fs.volume_mut(), self.now), &options, |_, _| true)?;
             self.moved += outcome.cleaned.moved;
             self.steps += outcome.steps;
             self.emptied += outcome.cleaned.segments;

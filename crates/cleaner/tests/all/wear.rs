@@ -51,7 +51,7 @@ impl Bed {
         let mut options = Options { policy, until, least: LEAST, now: self.now, ..Options::default() };
         options.limits.moves = self.moves;
         let mut steps = 0;
-        let outcome = pass(&Whole::new(&mut self.v, self.now), &options, |_| {
+        let outcome = pass(&Whole::new(&mut self.v, self.now), &options, |_, _| {
             steps += 1;
             steps < most
         })
