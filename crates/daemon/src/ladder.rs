@@ -139,10 +139,11 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             }
             Ok(())
         };
-        let gone = clean_once(core, options.clone(), short, later)?;
-        let Some(gone) = gone else { return Ok(End::Broken) };
         let down_to = (step > 0).then(|| wish.to_string());
-        core.space.note_given_up(gone, options.now, down_to);
+        let gone = |moments| core.space.note_given_up(moments, now_secs(), down_to.clone());
+        if !clean_once(core, options.clone(), short, later, gone)? {
+            return Ok(End::Broken);
+        }
         if early {
             return Ok(End::Enough);
         }
@@ -171,18 +172,18 @@ fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
     points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
-/// One pass, and others as long as what others write makes its order old: `later` says what is kept then. How many moments
-/// went with it, none where it was stopped.
+/// One pass, and others as long as what others write makes its order old: `later` says what is kept then, `gone` hears how
+/// many moments went with each. Whether it came to its end.
 fn clean_once(
     core: &Arc<Core>,
     mut options: Options,
     short: bool,
     mut later: impl FnMut(&mut Options) -> Result<()>,
-) -> Result<Option<u64>> {
+    gone: impl Fn(u64),
+) -> Result<bool> {
     let interval = core.options.cleaner.interval(short);
     let most = options.limits;
     let geometry = *core.fs.lock().volume().geometry();
-    let mut gone = 0;
     loop {
         let limits = || {
             let size = size(core);
@@ -207,17 +208,17 @@ fn clean_once(
             *next = limits();
             !core.space.is_stopped() && !again
         })?;
-        gone += outcome.cleaned.checkpoints;
+        gone(outcome.cleaned.checkpoints);
         core.space.note(&outcome);
         for a in &outcome.aside {
             tracing::warn!("segment {} is set aside: {}", a.segment, a.why);
             options.aside.insert(a.segment.0);
         }
         if !outcome.stopped {
-            return Ok(Some(gone));
+            return Ok(true);
         }
         if !again || core.space.is_stopped() {
-            return Ok(None);
+            return Ok(false);
         }
         later(&mut options)?;
     }

@@ -373,3 +373,59 @@ fn spare(volume: &Volume) -> u64 {
     let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
     (SPARE / u64::from(g.block_size)).min(whole / SPARE_PART)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+    use silt_engine::OpenOptions;
+    use silt_engine::mkfs::{Parameters, Plan};
+    use silt_format::Ino;
+    use silt_fs::{Context, Fs, WriteFlags};
+
+    use super::*;
+
+    const SIZE: u64 = 64 << 20;
+
+    #[test]
+    fn it_is_looked_for_empty_segments_the_less_often_the_fewer_there_are() {
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
+        let (mut volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        volume.take_over(2000).unwrap();
+        let mut fs = Fs::new(volume, &silt_fs::Options::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+        let space = Space::default();
+        let mut write = |space: &Space| {
+            // A segment and a little.
+            fs.write(&ctx, file, 0, &[7; 64 << 12], WriteFlags::default()).unwrap();
+            fs.sync_all(3000).unwrap();
+            (space.may_be_empty(fs.volume()), fs.volume().rewritten_blocks())
+        };
+        assert!(!write(&space).0);
+        // Four are a 64th of the volume's 256.
+        let seen = |space: &Space, write: &mut dyn FnMut(&Space) -> (bool, u64)| {
+            (1..)
+                .map(|n| (n, write(space)))
+                .find(|(_, (due, _))| *due)
+                .map(|(n, (_, rewritten))| (n, rewritten))
+                .unwrap()
+        };
+        let (_, mut rewritten) = seen(&space, &mut write);
+        let mut turns = Vec::new();
+        for in_vain in [false, true, true, true, true, true, true, false] {
+            space.swept(rewritten, in_vain);
+            let (n, now) = seen(&space, &mut write);
+            rewritten = now;
+            turns.push(n);
+        }
+        let most = turns[5];
+        assert!(turns[0] < turns[1] && turns[1] < turns[2] && turns[3] < turns[4], "{turns:?}");
+        assert!(most == turns[4] && most > 8 * turns[0] && turns[7] == turns[0], "{turns:?}");
+    }
+}

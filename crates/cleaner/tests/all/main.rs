@@ -7,6 +7,7 @@ mod common;
 mod account;
 mod freed;
 mod left;
+mod listed;
 mod steps;
 mod thinned;
 mod wear;

@@ -6,7 +6,7 @@
 //!
 //! None of it holds where a flush had failed, or the volume was mounted without them.
 //!
-//! Memory: some 20 bytes a file that was synced by itself behind the first log that does not verify.
+//! Memory: some 40 bytes a file that was synced by itself behind the first log that does not verify, for at most [`FILES`].
 
 use std::collections::HashMap;
 
@@ -16,6 +16,9 @@ use silt_format::summary::{self, BlockInfo, Header, LOGBGN, SR, SYNDT};
 use crate::reader::Reader;
 use crate::scrub::tail::Broken;
 use crate::search::{self, Log};
+
+/// Files that are remembered; what others tell is left out.
+const FILES: usize = 1 << 16;
 
 /// The checkpoint that the next super root behind a log makes; 0 where that is not known.
 fn next_checkpoint(log: &Log) -> u64 {
@@ -50,8 +53,16 @@ impl Promised {
             return;
         };
         for ino in files(r, &log) {
-            self.synced.insert(ino, (all, self.groups));
+            self.remember(ino, all);
         }
+    }
+
+    /// Synced data of a file, behind so many broken logs; what was known of it.
+    fn remember(&mut self, ino: u64, broken: usize) -> Option<(usize, u64)> {
+        if self.synced.len() >= FILES && !self.synced.contains_key(&ino) {
+            return None;
+        }
+        self.synced.insert(ino, (broken, self.groups))
     }
 
     /// The next whole log, and the broken ones before it.
@@ -71,7 +82,7 @@ impl Promised {
             self.groups += 1;
         }
         for ino in files(r, log) {
-            let before = self.synced.insert(ino, (broken.len(), self.groups));
+            let before = self.remember(ino, broken.len());
             if let Some((place, _)) = before.filter(|(_, group)| *group != self.groups) {
                 certain = certain.max(place);
             }
