@@ -101,7 +101,8 @@ pub fn run(core: &Arc<Core>) {
         };
         if !wanted && !due && marks.high.is_some_and(|high| available < high) {
             wanted = sweep(core);
-        } else if wanted || due {
+        }
+        if wanted || due {
             let begin = Instant::now();
             let (before, rewritten) = {
                 let fs = core.fs.lock();

@@ -131,13 +131,21 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             options.policy = Policy::Greedy;
         }
         // What was made since is kept as the wish has it, and what died with it is no longer needed.
+        let mut chosen = kept.clone();
         let later = |options: &mut Options| {
+            let now = effective(core);
+            if (&now.wish, &now.floor) != (&counts.wish, &counts.floor) {
+                return Ok(false);
+            }
             if step == 0 || core.space.is_wanted() || available(core) <= reserve {
+                // What was not kept before may be gone.
+                history.points.retain(|p| chosen.binary_search(&p.number).is_ok());
                 history.read_on(&Mounted(core))?;
                 options.now = now_secs();
-                history.keep(&ladder.kept(step, &history.points, options.now), options);
+                chosen = ladder.kept(step, &history.points, options.now);
+                history.keep(&chosen, options);
             }
-            Ok(())
+            Ok(true)
         };
         let down_to = (step > 0).then(|| wish.to_string());
         let gone = |moments| core.space.note_given_up(moments, now_secs(), down_to.clone());
@@ -172,13 +180,13 @@ fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
     points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
-/// One pass, and others as long as what others write makes its order old: `later` says what is kept then, `gone` hears how
-/// many moments went with each. Whether it came to its end.
+/// One pass, and others as long as what others write makes its order old: `later` says what is kept then, or that
+/// it is another wish now; `gone` hears how many moments went with each. Whether it came to its end.
 fn clean_once(
     core: &Arc<Core>,
     mut options: Options,
     short: bool,
-    mut later: impl FnMut(&mut Options) -> Result<()>,
+    mut later: impl FnMut(&mut Options) -> Result<bool>,
     gone: impl Fn(u64),
 ) -> Result<bool> {
     let interval = core.options.cleaner.interval(short);
@@ -191,7 +199,7 @@ fn clean_once(
         };
         options.limits = limits();
         let (mut last, mut again) = (Instant::now(), false);
-        let before = available(core);
+        let mut before = None;
         let outcome = pass(&Mounted(core), &options, |progress, next| {
             if core.space.is_wanted() && is_enough(core) {
                 core.space.served();
@@ -199,9 +207,10 @@ fn clean_once(
             }
             core.space.rest(interval.unwrap_or_else(|| rest(core, last.elapsed())));
             last = Instant::now();
-            let did = progress.cleaned;
-            let copies = did.moved / u64::from(geometry.blocks_per_segment);
-            let written = (before + did.segments).saturating_sub(available(core) + copies);
+            // Those of cleanings are not counted.
+            let rewritten = core.fs.lock().volume().rewritten_blocks();
+            let since = *before.get_or_insert(rewritten);
+            let written = rewritten.saturating_sub(since) / u64::from(geometry.blocks_per_segment);
             let worse = progress.next >= progress.best + u64::from(geometry.blocks_per_segment) / WORSE_PART;
             again =
                 written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST) || (worse && written >= OLD_WORSE);
@@ -220,7 +229,9 @@ fn clean_once(
         if !again || core.space.is_stopped() {
             return Ok(false);
         }
-        later(&mut options)?;
+        if !later(&mut options)? {
+            return Ok(true);
+        }
     }
 }
 

@@ -88,7 +88,8 @@ fn in_chain(r: &Reader<'_>, chain: &tail::Chain, checkpoint: u64) -> Option<Unre
         let head = r.block(BlockNr(broken.pos)).ok().and_then(|b| summary::Header::parse(&r.g, &b).ok());
         let log = head.map(|header| Log { pos: BlockNr(broken.pos), header });
         // What lies behind the newest whole log may be of an earlier use of the segment.
-        match log.filter(|log| r.g.holds(log.pos) && log.end() <= broken.end) {
+        let own = |log: &Log| log.header.seq.get() == broken.seq && log.end() <= broken.end;
+        match log.filter(|log| r.g.holds(log.pos) && own(log)) {
             Some(log) if out.note(r, &log) => any |= synced(&log),
             _ => out.unknown = true,
         }

@@ -1,10 +1,11 @@
 //! Whether a log that does not verify was whole once: what whole logs behind it say of the order in which a writer works.
 //!
 //! - A checkpoint ends with a flush. What lies before a super root that something whole follows was flushed, and so was
-//!   what lies before a super root that is missing where a later one is whole (spec 4.2: they are counted).
+//!   what lies before a super root that is missing where a log of a later checkpoint is whole (spec 4.2: they are counted).
 //! - Synced data of several files may share one flush, but not twice that of one file.
 //!
-//! None of it holds where a flush had failed, or the volume was mounted without them.
+//! None of it holds where a flush had failed, the volume was mounted without them, or Linux wrote it, which makes checkpoints
+//! by the clock without one (spec 12.1).
 //!
 //! Memory: some 40 bytes a file that was synced by itself behind the first log that does not verify, for at most [`FILES`].
 
@@ -35,24 +36,27 @@ pub(crate) struct Promised {
     synced: HashMap<u64, (usize, u64)>,
     /// Groups of synced data so far.
     groups: u64,
+    /// So many broken logs are marked already.
+    marked: usize,
 }
 
 impl Promised {
     /// Behind the newest checkpoint that a mount comes to.
     pub fn behind(log: &Log) -> Self {
-        Promised { before_root: 0, cno: next_checkpoint(log), synced: HashMap::new(), groups: 0 }
+        Promised { before_root: 0, cno: next_checkpoint(log), synced: HashMap::new(), groups: 0, marked: 0 }
     }
 
     /// One that does not verify; `all` with it.
-    pub fn broken(&mut self, r: &Reader<'_>, pos: u64, end: u64, all: usize) {
-        // It may have begun one, or ended one.
-        self.groups += 1;
-        let header = r.block(BlockNr(pos)).ok().and_then(|b| Header::parse(&r.g, &b).ok());
-        let Some(log) = header.map(|header| Log { pos: BlockNr(pos), header }).filter(|l| l.end() <= end)
-        else {
+    pub fn broken(&mut self, r: &Reader<'_>, broken: &Broken, all: usize) {
+        let header = r.block(BlockNr(broken.pos)).ok().and_then(|b| Header::parse(&r.g, &b).ok());
+        let own = |log: &Log| log.header.seq.get() == broken.seq && log.end() <= broken.end;
+        let Some(log) = header.map(|header| Log { pos: BlockNr(broken.pos), header }).filter(own) else {
             return;
         };
-        for ino in files(r, &log) {
+        let files = files(r, &log);
+        // One whose head is lost may have been of the group before it, or of the one behind.
+        self.groups += u64::from(!files.is_empty() && log.header.has(LOGBGN));
+        for ino in files {
             self.remember(ino, all);
         }
     }
@@ -72,10 +76,11 @@ impl Promised {
             return;
         }
         let mut certain = self.before_root;
+        // Each log tells the checkpoint that comes next: those before it were made.
+        if self.cno != 0 && log.header.cno.get() > self.cno {
+            certain = certain.max(1);
+        }
         if log.header.has(SR) {
-            if self.cno != 0 && log.header.cno.get() > self.cno {
-                certain = certain.max(1);
-            }
             (self.before_root, self.cno) = (broken.len(), next_checkpoint(log));
         }
         if log.header.has(LOGBGN) {
@@ -87,7 +92,8 @@ impl Promised {
                 certain = certain.max(place);
             }
         }
-        broken.iter_mut().take(certain).for_each(|b| b.certain = true);
+        broken.iter_mut().take(certain).skip(self.marked).for_each(|b| b.certain = true);
+        self.marked = self.marked.max(certain);
     }
 }
 
@@ -111,8 +117,8 @@ fn files(r: &Reader<'_>, log: &Log) -> Vec<u64> {
 
 /// Logs that may lie at the end of a segment where nothing tells that there are any: what follows does (spec 4.2).
 pub(crate) struct Missing {
-    /// Where: (block, whole logs and broken ones before it).
-    at: Option<(u64, usize, usize)>,
+    /// Where: (block, its segment's sequence number, whole logs and broken ones before it).
+    at: Option<(u64, u64, usize, usize)>,
     /// Nothing was seen behind that place yet.
     fresh: bool,
     cno: u64,
@@ -125,23 +131,23 @@ impl Missing {
     }
 
     /// Here, behind so many whole logs and broken ones.
-    pub fn may_be(&mut self, pos: u64, behind: usize, broken: usize) {
-        (self.at, self.fresh) = (Some((pos, behind, broken)), true);
+    pub fn may_be(&mut self, pos: u64, seq: u64, behind: usize, broken: usize) {
+        (self.at, self.fresh) = (Some((pos, seq, behind, broken)), true);
     }
 
     /// What the next whole log tells of it: where it does not begin something, or makes a later checkpoint than the next,
     /// logs were there, behind so many broken ones.
     pub fn next(&mut self, log: &Log) -> Option<(usize, Broken)> {
         let root = log.header.has(SR);
-        let skips = root && self.cno != 0 && log.header.cno.get() > self.cno;
+        let skips = self.cno != 0 && log.header.cno.get() > self.cno;
         if root {
             self.cno = next_checkpoint(log);
         }
         let goes_on = std::mem::take(&mut self.fresh) && !log.header.has(LOGBGN);
-        let (pos, behind, broken) = self.at?;
-        if goes_on || root {
+        let (pos, seq, behind, broken) = self.at?;
+        if goes_on || skips || root {
             self.at = None;
         }
-        (goes_on || skips).then_some((broken, Broken { pos, end: pos + 1, behind, certain: skips }))
+        (goes_on || skips).then_some((broken, Broken { pos, end: pos + 1, seq, behind, certain: skips }))
     }
 }

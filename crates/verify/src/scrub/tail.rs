@@ -17,7 +17,7 @@ use crate::reader::Reader;
 use crate::scrub::promised::{Missing, Promised};
 use crate::search::{self, Log};
 
-/// Logs that are followed.
+/// Logs that are followed, whole or not.
 const LOGS: usize = 1 << 16;
 /// How often the blocks of a segment are summed up in all.
 const OFTEN: u64 = 8;
@@ -31,6 +31,8 @@ pub(crate) struct Broken {
     pub pos: u64,
     /// The block behind it, as far as can be told.
     pub end: u64,
+    /// The sequence number of its segment: a head with another one is not its own.
+    pub seq: u64,
     /// So many whole logs lie before it.
     pub behind: usize,
     /// It was whole once: a flush lies behind it, or it cannot be read.
@@ -124,7 +126,7 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
     let mut pos = from.end();
     let mut entered = HashSet::from([segment.0]);
     let mut left = OFTEN.saturating_mul(u64::from(g.blocks_per_segment));
-    while chain.logs.len() < LOGS {
+    while chain.logs.len() + chain.broken.len() < LOGS {
         let end = g.segment_end(segment).0;
         match first_whole(r, segment, pos, end, seq, &mut left) {
             Step::Whole(log) => {
@@ -136,8 +138,9 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
                 chain.logs.push(log);
             }
             Step::Broken { pos: at, end: behind, certain } => {
-                chain.broken.push(Broken { pos: at, end: behind, behind: chain.logs.len(), certain });
-                promised.broken(r, at, behind, chain.broken.len());
+                let broken = Broken { pos: at, end: behind, seq, behind: chain.logs.len(), certain };
+                chain.broken.push(broken);
+                promised.broken(r, &broken, chain.broken.len());
                 pos = behind;
             }
             Step::Nothing => {
@@ -146,7 +149,7 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
                     break;
                 }
                 if pos.saturating_add(1) < end && chain.broken.last().is_none_or(|b| b.end != pos) {
-                    missing.may_be(pos, chain.logs.len(), chain.broken.len());
+                    missing.may_be(pos, seq, chain.logs.len(), chain.broken.len());
                 }
                 // A segment that was not begun ends the chain.
                 let start = g.segment_start(from_here).0;
@@ -156,17 +159,18 @@ pub(crate) fn follow(r: &Reader<'_>, from: &Log) -> Chain {
                     Entered::Whole => (segment, pos) = (from_here, start),
                     Entered::Broken(log) => {
                         let behind = chain.logs.len();
-                        chain.broken.push(Broken { pos: log.pos.0, end: log.end(), behind, certain: false });
-                        promised.broken(r, log.pos.0, log.end(), chain.broken.len());
+                        let broken = Broken { pos: log.pos.0, end: log.end(), seq, behind, certain: false };
+                        chain.broken.push(broken);
+                        promised.broken(r, &broken, chain.broken.len());
                         (segment, pos) = (from_here, g.segment_end(from_here).0);
                         next = log.header.next.get();
                     }
                     Entered::Nothing => {
-                        let Some((later, found)) = near(r, from_here, seq, &from.header) else {
+                        let Some((later, found)) = near(r, from_here, seq, &from.header, &mut left) else {
                             break;
                         };
                         let behind = chain.logs.len();
-                        chain.broken.push(Broken { pos: start, end: start + 1, behind, certain: false });
+                        chain.broken.push(Broken { pos: start, end: start + 1, seq, behind, certain: false });
                         entered.insert(later.0);
                         (segment, pos, seq) = (later, g.segment_start(later).0, found);
                     }
@@ -223,7 +227,7 @@ fn enter(r: &Reader<'_>, segment: SegNr, seq: u64, left: &mut u64) -> Entered {
 /// The next segment by sequence number, behind `seq`, among the [`NEAR`] that follow `segment` and begin with a whole log,
 /// and that number: what lies in `segment` was one of the chain whose heads are lost. Logs made before the `latest` were
 /// left behind by an earlier mount, and those of no later checkpoint by writes that failed.
-fn near(r: &Reader<'_>, segment: SegNr, seq: u64, latest: &Header) -> Option<(SegNr, u64)> {
+fn near(r: &Reader<'_>, segment: SegNr, seq: u64, latest: &Header, left: &mut u64) -> Option<(SegNr, u64)> {
     let g = &r.g;
     let last = g.nsegments.checked_sub(1)?;
     let mut best = None;
@@ -238,10 +242,7 @@ fn near(r: &Reader<'_>, segment: SegNr, seq: u64, latest: &Header) -> Option<(Se
         // Numbers wrap, and go up by one with each segment.
         let behind = own.wrapping_sub(seq);
         let fits = (1..=NEAR).contains(&behind) && log.end() <= g.segment_end(SegNr(at)).0;
-        if fits
-            && best.is_none_or(|(_, least)| behind < least)
-            && search::datasum_matches(r, &log).unwrap_or(false)
-        {
+        if fits && best.is_none_or(|(_, least)| behind < least) && is_whole(r, &log, left) {
             best = Some((SegNr(at), behind));
         }
     }

@@ -6,7 +6,7 @@ use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
 use silt_format::super_block::secondary_offset;
 
 use super::*;
-use crate::surgeon::Surgeon;
+use crate::surgeon::{Sums, Surgeon};
 
 const WHOLE: u16 = LOGBGN | SYNDT | LOGEND;
 
@@ -181,6 +181,40 @@ fn files_that_share_a_flush_are_no_damage() {
         let lost = crate::unreached(&s.device).unwrap();
         assert_eq!((lost.certain, lost.logs), (damaged, 1));
         assert_eq!(lost.to_string().contains("may be lost"), !damaged, "{lost}");
+    }
+}
+
+/// A power cut in one large sync may leave its last log alone.
+#[test]
+fn a_torn_sync_of_several_logs_is_no_damage() {
+    let mut s = Surgeon::golden("cut-4k");
+    let ino = s.ino("a0");
+    let first = s.latest().end();
+    let second = s.append_log(first, LOGBGN | SYNDT, &[(ino, 0, vec![1; 4096])]);
+    let third = s.append_log(second, SYNDT, &[(ino, 1, vec![2; 4096])]);
+    s.append_log(third, LOGEND | SYNDT, &[(ino, 2, vec![3; 4096])]);
+    s.device.write_at((first + 1) << 12, &[&[0xEE; 64]]).unwrap();
+    s.device.write_at(second << 12, &[&[0xEE; 64]]).unwrap();
+    assert_eq!(pass(&s.device).damaged(), 0);
+    assert!(!crate::unreached(&s.device).unwrap().certain);
+}
+
+/// A log that belongs to a later checkpoint than the next tells that one is missing.
+#[test]
+fn a_missing_checkpoint_is_told_by_any_log_behind_it() {
+    for later in [false, true] {
+        let mut s = Surgeon::golden("cut-4k");
+        let first = s.latest().end();
+        let (a, b) = (s.ino("a0"), s.ino("a1"));
+        let second = s.append_log(first, WHOLE, &[(a, 0, vec![1; 4096])]);
+        s.append_log(second, WHOLE, &[(b, 0, vec![2; 4096])]);
+        if later {
+            // ss_cno (spec 3.3).
+            s.patch_with(second, Sums::Summary, |head| head[56] += 1);
+        }
+        s.device.write_at((first + 1) << 12, &[&[0xEE; 64]]).unwrap();
+        assert_eq!(pass(&s.device).findings.len(), usize::from(later));
+        assert_eq!(crate::unreached(&s.device).unwrap().certain, later);
     }
 }
 
