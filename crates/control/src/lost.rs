@@ -171,37 +171,121 @@ mod tests {
         assert!(lost > 500 && torn > 50, "{lost}, {torn}");
     }
 
-    /// The same of data that was synced by itself.
-    #[test]
-    fn no_synced_data_is_lost_in_silence() {
+    fn sync_data(fs: &mut Fs, ino: Ino, offset: u64, data: &[u8]) {
+        fs.write(
+            &Context { privileged: true, ..Context::default() },
+            ino,
+            offset,
+            data,
+            WriteFlags::default(),
+        )
+        .unwrap();
+        assert!(fs.volume_mut().begin_data_sync(ino, 3000).unwrap());
+        fs.volume_mut().finish_construction(3000).unwrap();
+    }
+
+    /// What a mount makes of files.
+    fn content(device: Arc<MemoryDevice>, files: &[Ino]) -> Vec<Vec<u8>> {
+        let mut fs = Fs::new(open(device), &silt_fs::Options::default());
+        files.iter().map(|ino| fs.read(Tree::Live, *ino, 0, 400_000).unwrap()).collect()
+    }
+
+    /// Data that is synced by itself by writes of `sizes` bytes, and any block of it damaged: whoever mounts less says so, and
+    /// mounts what was before some of these writes.
+    fn damage_synced(sizes: impl Fn(u64, usize) -> usize) -> u32 {
         let (device, mut fs) = mounted();
         let files: Vec<_> = (0..3).map(|n| file(&mut fs, n)).collect();
         let begin = end(&fs, &device);
-        let ctx = Context { privileged: true, ..Context::default() };
+        let room = fs.volume().geometry().segment_end(silt_format::SegNr(begin / 64)).0 - begin;
+        let mut moments = vec![content(device.clone(), &files)];
         for n in 0..12 {
-            let ino = files[n % 3];
-            let data = vec![100 + u8::try_from(n).unwrap(); 150_000];
-            fs.write(&ctx, ino, 70_000 * (n as u64 % 4), &data, WriteFlags::default()).unwrap();
-            assert!(fs.volume_mut().begin_data_sync(ino, 3000).unwrap());
-            fs.volume_mut().finish_construction(3000).unwrap();
+            let data = vec![100 + u8::try_from(n).unwrap(); sizes(room, n)];
+            sync_data(&mut fs, files[n % 3], 69_632 * (n as u64 % 4), &data);
+            moments.push(content(device.clone(), &files));
         }
         let last = (begin..SIZE >> 12).rfind(|at| head(&fs, &device, *at).is_some()).unwrap();
-        let content = |device: Arc<MemoryDevice>| {
-            let mut fs = Fs::new(open(device), &silt_fs::Options::default());
-            files.iter().map(|ino| fs.read(Tree::Live, *ino, 0, 400_000).unwrap()).collect::<Vec<_>>()
-        };
-        let whole = content(device.clone());
+        let whole = content(device.clone(), &files);
         assert!(whole[2].contains(&111) && look(&*device).is_none());
         let mut lost = 0;
         each_damaged(&device, begin..last + 30, |block, damaged| {
-            if content(damaged.clone()) != whole {
+            let held = content(damaged.clone(), &files);
+            if held != whole {
                 lost += 1;
+                assert!(moments.contains(&held), "{block} of {begin} to {last}: a mixture");
                 let told = look(&*damaged);
                 // Without its head nothing tells that there was a last log.
                 let told = told.is_some_and(|lost| lost.synced.is_some()) || block == last;
                 assert!(told, "{block} of {begin} to {last}");
             }
         });
+        lost
+    }
+
+    /// The same of data that was synced by itself.
+    #[test]
+    fn no_synced_data_is_lost_in_silence() {
+        let lost = damage_synced(|_, _| 150_000);
         assert!(lost > 500, "{lost}");
+    }
+
+    /// Logs that end where their segments end: of one whose head is lost the place alone tells.
+    #[test]
+    fn no_log_at_the_end_of_a_segment_is_lost_in_silence() {
+        // One fills the segment, and then two fill one each time; a block of each is its summary.
+        let blocks = |room: u64, n| if n == 0 { usize::try_from(room).unwrap() - 1 } else { 31 };
+        let lost = damage_synced(|room, n| blocks(room, n) << 12);
+        assert!(lost > 500, "{lost}");
+    }
+
+    /// Data that was synced behind a checkpoint is not put into the tree of an earlier one.
+    #[test]
+    fn synced_data_of_a_lost_checkpoint_is_not_mixed_into_an_earlier_one() {
+        let (device, mut fs) = mounted();
+        let ctx = Context { privileged: true, ..Context::default() };
+        let size = |i: u8| (1 + 2 * usize::from(i)) << 12;
+        let mut files = Vec::new();
+        for i in 0..7 {
+            let ino = fs.create(&ctx, Ino::ROOT, &[b'a' + i], 0o644).unwrap().ino;
+            fs.write(&ctx, ino, 0, &vec![0; size(i)], WriteFlags::default()).unwrap();
+            files.push(ino);
+        }
+        fs.sync_all(3000).unwrap();
+        // What the files hold, by checkpoint and by what was synced behind it; and the last logs of checkpoints.
+        let mut moments: BTreeMap<u64, Vec<[u8; 7]>> = BTreeMap::new();
+        let (mut now, mut roots) = ([0; 7], Vec::new());
+        moments.insert(fs.volume().last_log().cno, vec![now]);
+        // So many that a checkpoint ends where its segment does.
+        for n in 1..=270_u32 {
+            let i = u8::try_from((n * n + n / 7) % 7).unwrap();
+            let value = u8::try_from(n % 251).unwrap();
+            now[usize::from(i)] = value;
+            let data = vec![value; size(i)];
+            if n % 3 > 0 {
+                fs.write(&ctx, files[usize::from(i)], 0, &data, WriteFlags::default()).unwrap();
+                fs.sync_all(3000).unwrap();
+                roots.push(end(&fs, &device) - 1);
+            } else {
+                sync_data(&mut fs, files[usize::from(i)], 0, &data);
+            }
+            moments.entry(fs.volume().last_log().cno).or_default().push(now);
+        }
+        // Behind one checkpoint another, and synced data behind that.
+        let at_ends = roots.iter().skip(1).step_by(2).filter(|root| **root % 64 >= 62).count();
+        assert!(at_ends > 0);
+        for root in roots {
+            let damaged = device.fork();
+            damaged.write_at((root << 12) + 9, &[&[0xE5; 9]]).unwrap();
+            let damaged = Arc::new(damaged);
+            let cno = open(damaged.clone()).last_log().cno;
+            let held: Vec<u8> = content(damaged, &files)
+                .iter()
+                .map(|bytes| {
+                    assert!(bytes.iter().all(|b| *b == bytes[0]), "{root}: a file of two moments");
+                    bytes[0]
+                })
+                .collect();
+            let known = moments[&cno].iter().any(|values| values[..] == held);
+            assert!(known, "{root}: {held:?} is not checkpoint {cno}: {:?}", moments[&cno]);
+        }
     }
 }

@@ -11,7 +11,7 @@ use silt_format::{BlockNr, Ino, SegNr};
 
 use crate::files::Tree;
 use crate::log::Cursor;
-use crate::search::{self, Tail};
+use crate::search::{self, Reached, Tail, Walk};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
 
@@ -37,12 +37,8 @@ impl Volume {
         let most = options.cache_bytes / u64::from(g.block_size);
         let mut applied = 0;
         let mut collected: Option<Vec<(Ino, u64, BlockNr)>> = None;
-        let mut pos = BlockNr(tail.start);
-        let mut seq = tail.start_seq;
-        let mut segment = g.segment_of(pos);
-        let mut segments_left = g.nsegments.saturating_add(2);
-        while let Some(h) = search::read_log(&*device, &g, pos, seq)? {
-            let next = g.segment_of(BlockNr(h.next.get()));
+        let mut walk = Walk::from(&*device, &g, BlockNr(tail.start), tail.start_seq, tail.cno);
+        while let Some(Reached { pos, header: h, .. }) = walk.next()? {
             if h.has(summary::SR) {
                 return Err(Error::corrupt(
                     format!("block {pos}"),
@@ -50,8 +46,9 @@ impl Volume {
                     "a super root in the tail",
                 ));
             }
-            if collected.is_none() && h.has(summary::LOGBGN) && h.has(summary::SYNDT) {
-                collected = Some(Vec::new());
+            if h.has(summary::LOGBGN) {
+                // What was begun before it has no end: nobody was told that it was done.
+                collected = h.has(summary::SYNDT).then(Vec::new);
             }
             if let Some(list) = &mut collected {
                 if !h.has(summary::SYNDT) {
@@ -78,16 +75,6 @@ impl Volume {
             }
             if pos.0 == tail.end {
                 break;
-            }
-            pos = BlockNr(pos.0 + u64::from(h.nblocks.get()));
-            if pos.0 + 1 >= g.segment_end(segment).0 {
-                segments_left -= 1;
-                if segments_left == 0 {
-                    break;
-                }
-                segment = next;
-                seq = seq.wrapping_add(1);
-                pos = g.segment_start(segment);
             }
         }
         Ok(applied)

@@ -39,6 +39,114 @@ pub struct Tail {
     pub start_seq: u64,
     /// Last log that ends one.
     pub end: u64,
+    /// The checkpoint that comes next, which these logs say they belong to.
+    pub cno: u64,
+}
+
+/// The logs of a chain in the order in which a mount comes to them (spec 4.2). Reads each whole.
+pub(crate) struct Walk<'a> {
+    device: &'a dyn Device,
+    g: &'a Geometry,
+    pos: BlockNr,
+    seq: u64,
+    segment: SegNr,
+    next: SegNr,
+    /// Number of the checkpoint that the next super root makes.
+    cno: u64,
+    /// Where the last log was looked for there is none.
+    missed: bool,
+    /// A log is missing behind the last super root.
+    torn: bool,
+    /// The segment is used up, or holds no more logs.
+    leaves: bool,
+    /// Segments that were left behind.
+    passed: Vec<SegNr>,
+    /// Sequence numbers go up by one a segment, so a chain through valid logs cannot be longer
+    /// than twice the segments before it meets a log it has overwritten.
+    segments_left: u64,
+}
+
+/// A log that a [`Walk`] came to.
+pub(crate) struct Reached {
+    pub pos: BlockNr,
+    pub seq: u64,
+    pub header: Header,
+}
+
+impl<'a> Walk<'a> {
+    /// From a log at `pos` on, which belongs to checkpoint `cno`.
+    pub fn from(device: &'a dyn Device, g: &'a Geometry, pos: BlockNr, seq: u64, cno: u64) -> Self {
+        let segment = g.segment_of(pos);
+        let segments_left = g.nsegments.saturating_mul(2).saturating_add(2);
+        let passed = Vec::new();
+        let (next, missed, torn, leaves) = (segment, false, false, false);
+        Walk { device, g, pos, seq, segment, next, cno, missed, torn, leaves, passed, segments_left }
+    }
+
+    /// The next log; `None` where the chain ends.
+    pub fn next(&mut self) -> Result<Option<Reached>> {
+        loop {
+            if std::mem::take(&mut self.leaves) && !self.enter_next() {
+                return Ok(None);
+            }
+            if let Some(header) = read_log(self.device, self.g, self.pos, self.seq)? {
+                let (begins, root) = (header.has(summary::LOGBGN), header.has(summary::SR));
+                let counted = header.cno.get() == self.cno;
+                // The device may have written later logs and not earlier ones. Behind a torn log only what begins anew can be
+                // whole, and only the next checkpoint makes good what is missing: synced data would be put in place without
+                // what was synced before it.
+                let follows = if self.torn {
+                    counted && (begins || !self.missed) && !header.has(summary::SYNDT)
+                } else {
+                    counted || !root
+                };
+                if follows && header.leads_on(self.g) {
+                    return Ok(Some(self.take(header)));
+                }
+            }
+            if self.missed {
+                return Ok(None);
+            }
+            (self.missed, self.torn, self.leaves) = (true, true, true);
+        }
+    }
+
+    /// Where a writer goes on behind the log that was just reached.
+    fn cursor_behind(&self, log: &Reached) -> Cursor {
+        let segment = self.g.segment_of(log.pos);
+        let offset = self.pos.0 - self.g.segment_start(segment).0;
+        Cursor { segment, next: self.next, offset, seq: log.seq }
+    }
+
+    /// Moves behind a log that counts.
+    fn take(&mut self, header: Header) -> Reached {
+        let reached = Reached { pos: self.pos, seq: self.seq, header };
+        self.missed = false;
+        self.next = self.g.segment_of(BlockNr(header.next.get()));
+        self.pos = BlockNr(self.pos.0.saturating_add(u64::from(header.nblocks.get())));
+        self.leaves = self.pos.0.saturating_add(1) >= self.g.segment_end(self.segment).0;
+        if header.has(summary::SR) {
+            self.cno = self.cno.saturating_add(1);
+            self.torn = false;
+            self.passed.clear();
+        }
+        reached
+    }
+
+    fn enter_next(&mut self) -> bool {
+        if self.next == self.segment && self.missed {
+            return false;
+        }
+        self.segments_left -= 1;
+        if self.segments_left == 0 {
+            return false;
+        }
+        self.passed.push(self.segment);
+        self.seq = self.seq.wrapping_add(1);
+        self.segment = self.next;
+        self.pos = self.g.segment_start(self.segment);
+        true
+    }
 }
 
 /// Reads and verifies the log at `at`: `None` if there is no valid log with that sequence number.
@@ -121,90 +229,42 @@ pub(crate) fn search_behind(
     device: &dyn Device,
     g: &Geometry,
     from: LastLog,
-    mut trusted: Option<Header>,
+    trusted: Option<Header>,
     clean: bool,
 ) -> Result<Found> {
-    let mut pos = BlockNr(from.pseg);
-    let (mut seq, mut cno) = (from.seq, from.cno);
-    let mut segment = g.segment_of(pos);
-    let mut next = segment;
-    let mut latest: Option<(LastLog, Header, Cursor)> = None;
-    let (mut start, mut end): (Option<(u64, u64)>, Option<u64>) = (None, None);
-    let mut passed = Vec::new();
-    let mut last_seq = seq;
-    let mut missed = false;
     let no_log = || Error::corrupt(format!("block {}", from.pseg), "super block", "points to no checkpoint");
-    // Sequence numbers go up by one a segment, so a chain through valid logs cannot be longer
-    // than twice the segments before it meets a log it has overwritten.
-    let mut segments_left = g.nsegments.saturating_mul(2).saturating_add(2);
-    loop {
-        let log = match trusted.take() {
-            Some(header) => Some(header),
-            None => read_log(device, g, pos, seq)?,
-        };
-        let log = log.filter(|h| {
-            // Behind a torn log only what begins anew can be whole, and a checkpoint only if none
-            // is missing before it: the device may have written later logs and not earlier ones.
-            let begins = !missed || h.has(summary::LOGBGN);
-            h.leads_on(g) && (latest.is_none() || (begins && (!h.has(summary::SR) || h.cno.get() == cno)))
-        });
-        if let Some(h) = log {
-            missed = false;
-            next = g.segment_of(BlockNr(h.next.get()));
-            last_seq = seq;
-            if h.has(summary::SR) {
-                let last = LastLog { pseg: pos.0, seq, cno };
-                let offset = pos.0 + u64::from(h.nblocks.get()) - g.segment_start(segment).0;
-                latest = Some((last, h, Cursor { segment, next, offset, seq }));
-                cno = cno.checked_add(1).ok_or_else(no_log)?;
-                (start, end) = (None, None);
-                passed.clear();
-                if clean {
-                    break;
-                }
-            } else {
-                if latest.is_none() {
-                    return Err(no_log());
-                }
-                if start.is_none() && h.has(summary::LOGBGN) {
-                    start = Some((pos.0, seq));
-                }
-                if h.has(summary::LOGEND) {
-                    end = Some(pos.0);
-                }
-            }
-            pos = BlockNr(pos.0 + u64::from(h.nblocks.get()));
-            if pos.0 + 1 < g.segment_end(segment).0 {
-                continue;
-            }
-        } else {
-            if latest.is_none() {
-                return Err(no_log());
-            }
-            if missed {
-                break;
-            }
-            missed = true;
+    let mut walk = Walk::from(device, g, BlockNr(from.pseg), from.seq, from.cno);
+    let first = match trusted {
+        Some(header) => Some(header),
+        None => read_log(device, g, walk.pos, walk.seq)?,
+    };
+    let first = first.filter(|h| h.leads_on(g) && h.has(summary::SR)).ok_or_else(no_log)?;
+    from.cno.checked_add(1).ok_or_else(no_log)?;
+    let mut log = walk.take(first);
+    let (mut last, mut header, mut cursor) = (from, first, walk.cursor_behind(&log));
+    let (mut start, mut end): (Option<(u64, u64)>, Option<u64>) = (None, None);
+    while !clean && let Some(next) = walk.next()? {
+        log = next;
+        if log.header.has(summary::SR) {
+            last = LastLog { pseg: log.pos.0, seq: log.seq, cno: log.header.cno.get() };
+            (header, cursor) = (log.header, walk.cursor_behind(&log));
+            (start, end) = (None, None);
+            continue;
         }
-        if next == segment && missed {
-            break;
+        if start.is_none() && log.header.has(summary::LOGBGN) {
+            start = Some((log.pos.0, log.seq));
         }
-        segments_left -= 1;
-        if segments_left == 0 {
-            break;
+        if log.header.has(summary::LOGEND) {
+            end = Some(log.pos.0);
         }
-        passed.push(segment);
-        seq = seq.wrapping_add(1);
-        segment = next;
-        pos = g.segment_start(segment);
     }
-    let Some((last, header, cursor)) = latest else { return Err(no_log()) };
+    let (last_seq, segment, next) = (log.seq, walk.segment, walk.next);
     let root = read_super_root(device, g, BlockNr(last.pseg), &header)?;
     let tail = match (start, end) {
-        (Some((start, start_seq)), Some(end)) => Some(Tail { start, start_seq, end }),
+        (Some((start, start_seq)), Some(end)) => Some(Tail { start, start_seq, end, cno: walk.cno }),
         _ => None,
     };
-    let mut touched = passed;
+    let mut touched = walk.passed;
     touched.extend([segment, next, cursor.next]);
     touched.retain(|s| *s != cursor.segment);
     touched.sort_unstable();

@@ -10,6 +10,7 @@ use silt_format::super_block::{self, STATE_ERROR, STATE_VALID, SuperBlock};
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Ino};
 
+use crate::chain;
 use crate::checkpoints::{self, Checkpoints};
 use crate::context::Context;
 use crate::dat::{self, Dat, DatState};
@@ -19,7 +20,7 @@ use crate::invariants as inv;
 use crate::logs;
 use crate::reader::Reader;
 use crate::report::{Place, Report, Sink};
-use crate::scrub::tail;
+
 use crate::search::{self, Found, Pending};
 use crate::segments::{self, Segments};
 use crate::shared::Shared;
@@ -341,8 +342,8 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
         c.out.add(&inv::ROOT_NEWER, Place::block(c.latest.pos.0), message);
     }
     if !clean && c.options.at.is_none() {
-        let chain = tail::follow(&c.r, &c.latest);
-        if let (Some((block, [_, ..])), Some(what)) = (chain.cut(), chain.lost()) {
+        let chain = chain::follow(&c.r, &c.latest, found.cno);
+        if let (Some((block, _)), Some(what)) = (chain.cut(), chain.lost()) {
             c.out.add(&inv::RECOVERY_REACHED, Place::block(block), what);
         }
     }

@@ -10,6 +10,7 @@
 //! Nothing here trusts a byte: whatever a volume holds, a call returns, and needs memory in
 //! proportion to the blocks that are in use.
 
+mod chain;
 mod check;
 mod checkpoints;
 mod context;
@@ -30,6 +31,7 @@ mod palloc;
 mod past;
 #[cfg(any(test, feature = "test-support"))]
 pub mod planted;
+mod promised;
 mod reader;
 mod records;
 mod report;

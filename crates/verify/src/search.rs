@@ -133,57 +133,67 @@ pub(crate) fn unverified(r: &Reader<'_>, sb: &SuperBlock) -> Option<Found> {
 /// The search of spec 4.2 from one copy's cursor. `to_the_end` goes on behind the first super root
 /// (as for a volume that was not cleanly unmounted). `Ok(None)`: the cursor leads nowhere.
 pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<Found>, String> {
+    let pos = BlockNr(sb.last_pseg.get());
+    let first = validate(r, pos, sb.last_seq.get())?;
+    let Some(first) = first.filter(|log| log.header.has(summary::SR) && log.header.leads_on(&r.g)) else {
+        return Ok(None);
+    };
+    let mut found = Found::of(first, sb.last_cno.get());
+    let (written, counted) = (first.header.cno.get(), found.cno);
+    if written != counted {
+        found.miscounted.push((pos, counted, written));
+    }
+    if to_the_end {
+        behind(r, &mut found)?;
+    }
+    Ok(Some(found))
+}
+
+/// Goes on behind a log with a super root, whether it verifies or not, as a mount would.
+pub(crate) fn behind(r: &Reader<'_>, found: &mut Found) -> Result<(), String> {
     let g = r.g;
-    let (mut pos, mut seq) = (BlockNr(sb.last_pseg.get()), sb.last_seq.get());
-    let mut cno = sb.last_cno.get();
-    let mut seg = g.segment_of(pos);
-    let mut found: Option<Found> = None;
-    let (mut start, mut end) = (None, None);
-    let mut next = seg;
-    let (mut missed, mut torn) = (false, false);
+    let (mut pos, mut seq) = (BlockNr(found.latest.end()), found.latest.header.seq.get());
+    let mut cno = found.cno.saturating_add(1);
+    let mut seg = g.segment_of(found.latest.pos);
+    let mut next = g.segment_of(BlockNr(found.latest.header.next.get()));
+    let mut start = None;
+    // A log is missing behind the last super root; it is the last one that was looked for.
+    let (mut missed, mut torn, mut fresh) = (false, false, false);
     // A segment entered twice can only be a loop that somebody made.
     let mut entered = HashSet::new();
     loop {
-        let log = validate(r, pos, seq)?.filter(|log| {
-            let h = &log.header;
-            // Behind what is torn only what begins anew counts, and a checkpoint only if none is missing before it.
-            let follows = (!torn || h.has(summary::LOGBGN)) && (!h.has(summary::SR) || h.cno.get() == cno);
-            h.leads_on(&g) && (found.is_none() || follows)
-        });
-        match log {
-            Some(log) => {
-                (missed, torn) = (false, false);
+        if pos.0.saturating_add(1) < g.segment_end(seg).0 {
+            let log = validate(r, pos, seq)?.filter(|log| {
+                let h = &log.header;
+                let counted = h.cno.get() == cno;
+                // Behind what is torn only the next checkpoint counts, from its beginning.
+                let whole = !h.has(summary::SYNDT) && (!fresh || h.has(summary::LOGBGN));
+                let follows = if torn { counted && whole } else { counted || !h.has(summary::SR) };
+                h.leads_on(&g) && follows
+            });
+            fresh = log.is_none();
+            torn |= fresh;
+            if let Some(log) = log {
+                missed = false;
+                pos = BlockNr(log.end());
                 next = g.segment_of(BlockNr(log.header.next.get()));
                 if log.header.has(summary::SR) {
-                    let written = log.header.cno.get();
-                    let (mut miscounted, newer) =
-                        found.take().map_or((Vec::new(), 0), |f| (f.miscounted, f.newer + 1));
-                    if written != cno && miscounted.len() < 100 {
-                        miscounted.push((pos, cno, written));
-                    }
-                    found = Some(Found { miscounted, newer, ..Found::of(log, cno) });
+                    (found.latest, found.cno) = (log, cno);
+                    found.newer += 1;
+                    found.tail.clear();
+                    (start, found.pending, torn) = (None, 0..0, false);
                     cno = cno.saturating_add(1);
-                    (start, end) = (None, None);
-                    if !to_the_end {
-                        return Ok(found);
-                    }
-                } else {
-                    let Some(f) = &mut found else { return Ok(None) };
-                    if start.is_none() && log.header.has(summary::LOGBGN) {
-                        start = Some(f.tail.len());
-                    }
-                    f.tail.push(log);
-                    if log.header.has(summary::LOGEND) {
-                        end = Some(f.tail.len());
-                    }
-                }
-                pos = BlockNr(log.end());
-                if pos.0.saturating_add(1) < g.segment_end(seg).0 {
                     continue;
                 }
+                if start.is_none() && log.header.has(summary::LOGBGN) {
+                    start = Some(found.tail.len());
+                }
+                found.tail.push(log);
+                if let Some(start) = start.filter(|_| log.header.has(summary::LOGEND)) {
+                    found.pending = start..found.tail.len();
+                }
+                continue;
             }
-            None if found.is_none() => return Ok(None),
-            None => torn = true,
         }
         if missed || !entered.insert(next.0) {
             break;
@@ -193,10 +203,7 @@ pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Resul
         seg = next;
         pos = g.segment_start(seg);
     }
-    if let (Some(f), Some(start), Some(end)) = (&mut found, start, end) {
-        f.pending = start..end.max(start);
-    }
-    Ok(found)
+    Ok(())
 }
 
 /// Reads the summary blocks of a log.
@@ -210,6 +217,21 @@ pub(crate) fn summary_of(r: &Reader<'_>, log: &Log) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// The logs that a mount would roll forward, by what their heads say: those of complete groups of synced data.
+pub(crate) fn complete(found: &Found) -> impl Iterator<Item = &Log> {
+    let mut group: Vec<&Log> = Vec::new();
+    let logs = found.tail.get(found.pending.clone()).unwrap_or_default();
+    logs.iter().flat_map(move |log| {
+        if log.header.has(summary::LOGBGN) {
+            group.clear();
+        }
+        if log.header.has(summary::SYNDT) && (!group.is_empty() || log.header.has(summary::LOGBGN)) {
+            group.push(log);
+        }
+        if log.header.has(summary::LOGEND) { std::mem::take(&mut group) } else { Vec::new() }
+    })
+}
+
 /// Follows spec 4.4 over the logs behind the latest super root.
 pub(crate) fn pending(r: &Reader<'_>, found: &Found) -> Result<Pending, String> {
     let mut out = Pending::default();
@@ -217,6 +239,11 @@ pub(crate) fn pending(r: &Reader<'_>, found: &Found) -> Result<Pending, String> 
     let mut collecting = 0;
     for log in found.tail.get(found.pending.clone()).unwrap_or_default() {
         let h = &log.header;
+        if h.has(summary::LOGBGN) {
+            // What was begun before it has no end: nobody was told that it was done.
+            collected.clear();
+            collecting = 0;
+        }
         if collecting == 0 && !(h.has(summary::LOGBGN) && h.has(summary::SYNDT)) {
             continue;
         }

@@ -9,8 +9,8 @@ use silt_device::Device;
 use silt_format::summary::{self, BlockInfo, SYNDT};
 use silt_format::{BlockNr, Geometry};
 
+use crate::chain::{self, Chain};
 use crate::reader::Reader;
-use crate::scrub::tail;
 use crate::search::{self, Log};
 
 /// Files that are named; of more it is said that there are more.
@@ -58,7 +58,7 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
     if start.clean {
         return None;
     }
-    let chain = tail::follow(&r, &start.found.latest);
+    let chain = chain::follow(&r, &start.found.latest, start.found.cno);
     let synced = in_chain(&r, &chain, start.found.cno);
     let logs = chain.lost_checkpoints();
     (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs })
@@ -66,13 +66,13 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
 
 /// The same behind a log with a super root.
 pub(crate) fn behind(r: &Reader<'_>, latest: &Log, checkpoint: u64) -> Option<Unreached> {
-    in_chain(r, &tail::follow(r, latest), checkpoint)
+    in_chain(r, &chain::follow(r, latest, checkpoint), checkpoint)
 }
 
-fn in_chain(r: &Reader<'_>, chain: &tail::Chain, checkpoint: u64) -> Option<Unreached> {
+fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {
     let first = chain.broken.first()?;
     let synced = |log: &Log| log.header.has(SYNDT);
-    let logs = chain.logs.get(first.behind..).unwrap_or_default();
+    let logs = chain.unreached(first);
     let mut out = Unreached {
         checkpoint,
         block: first.pos,
@@ -81,7 +81,7 @@ fn in_chain(r: &Reader<'_>, chain: &tail::Chain, checkpoint: u64) -> Option<Unre
         ..Unreached::default()
     };
     let mut any = logs.iter().any(synced);
-    for log in logs {
+    for log in &logs {
         out.note(r, log);
     }
     for broken in &chain.broken {
@@ -91,7 +91,11 @@ fn in_chain(r: &Reader<'_>, chain: &tail::Chain, checkpoint: u64) -> Option<Unre
         let own = |log: &Log| log.header.seq.get() == broken.seq && log.end() <= broken.end;
         match log.filter(|log| r.g.holds(log.pos) && own(log)) {
             Some(log) if out.note(r, &log) => any |= synced(&log),
-            _ => out.unknown = true,
+            _ => {
+                // Before other synced data there was some, or what led to it.
+                any |= chain.logs.get(broken.behind..).unwrap_or_default().iter().any(synced);
+                out.unknown = true;
+            }
         }
     }
     if !any {
@@ -146,7 +150,7 @@ impl Unreached {
     pub fn told(&self, name: impl Fn(u64) -> String, written: &str) -> String {
         let Unreached { checkpoint, block, logs, .. } = self;
         let broken = match logs {
-            0 => format!("the last log, at block {block}, does not verify"),
+            0 => format!("the log at block {block} does not verify"),
             1 => format!(
                 "the log at block {block} does not verify, and no mount comes to the whole log behind it"
             ),

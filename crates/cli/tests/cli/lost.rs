@@ -104,7 +104,7 @@ fn a_torn_last_log_is_no_certain_loss() {
     assert!(last.header.seq.get() >= newest.header.seq.get() && !last.header.has(SR));
     spoil(&g, &last, 4096);
     let told = format!(
-        "synced data behind checkpoint {} may be lost: the last log, at block {}, does not verify; a power cut",
+        "synced data behind checkpoint {} may be lost: the log at block {} does not verify; a power cut",
         s.cno(),
         last.pos
     );

@@ -18,13 +18,11 @@ mod diagnose;
 mod finding;
 mod needed;
 mod owners;
-mod promised;
 mod rate;
 mod sense;
 mod state;
 mod supers;
 mod syndrome;
-pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -18,13 +18,13 @@ use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Cno, SegNr, checkpoint};
 
 use crate::Error;
+use crate::chain::{self, Chain};
 use crate::check::LogPosition;
 use crate::dat::Dat;
 use crate::files;
 use crate::reader::Reader;
 use crate::scrub::needed::Needed;
 use crate::scrub::syndrome::{self, Place};
-use crate::scrub::tail::{self, Chain};
 use crate::scrub::{Unpaced, whole};
 use crate::search::{self, Log};
 use crate::tree::Tree;
@@ -100,12 +100,18 @@ fn find(device: &dyn Device, newest: Option<LogPosition>) -> Result<Found<'_>, E
         let found = strict(sb).or_else(|| {
             let (log, root) = lenient(&r, BlockNr(sb.last_pseg.get()), sb.last_seq.get())?;
             // Behind it another super root may follow.
-            let newer = if clean { None } else { tail::follow(&r, &log).newest() };
-            let newer = newer.and_then(|(newest, n)| {
-                let root = SuperRoot::parse(&g, &r.block(BlockNr(newest.end() - 1)).ok()?).ok()?;
-                Some((newest, root, sb.last_cno.get().saturating_add(n)))
-            });
-            Some(newer.unwrap_or((log, root, sb.last_cno.get())))
+            let cno = sb.last_cno.get();
+            let mut found = search::Found::of(log, cno);
+            if !clean {
+                // What cannot be read ends the way: what was come to before counts.
+                let _ = search::behind(&r, &mut found);
+            }
+            if found.newer == 0 {
+                return Some((log, root, cno));
+            }
+            let newer = r.block(BlockNr(found.latest.end() - 1)).ok();
+            let newer = newer.and_then(|b| SuperRoot::parse(&g, &b).ok());
+            Some(newer.map_or((log, root, cno), |root| (found.latest, root, found.cno)))
         });
         if let Some((latest, root, cno)) = found {
             return Ok(Found { r, uuid, latest, root, cno, cursors, clean, problem });
@@ -165,7 +171,7 @@ impl<'a> View<'a> {
     /// root, if that is known. Errors: no volume, no super root.
     pub fn load(device: &'a dyn Device, live_only: bool, newest: Option<LogPosition>) -> Result<Self, Error> {
         let Found { r, uuid, latest, root, cno, cursors, clean, problem } = find(device, newest)?;
-        let chain = if clean { Chain::default() } else { tail::follow(&r, &latest) };
+        let chain = if clean { Chain::default() } else { chain::follow(&r, &latest, cno) };
         let mut problems: Vec<String> = problem.into_iter().collect();
         let known = problems.len();
         let dat = Dat::load(&r, &root.dat, |invariant, place, what| {
@@ -272,7 +278,7 @@ impl<'a> View<'a> {
 
     /// Logs behind the newest checkpoint are needed, too.
     fn read_tail(&mut self) {
-        self.tail = self.chain.synced().iter().map(|log| (log.pos.0, log.end())).collect();
+        self.tail = self.chain.synced().map(|log| (log.pos.0, log.end())).collect();
         self.tail.extend(self.chain.broken.iter().map(|b| (b.pos, b.end)));
         self.tail.sort_unstable();
         for (pos, end) in self.tail.clone() {

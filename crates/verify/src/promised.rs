@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use silt_format::BlockNr;
 use silt_format::summary::{self, BlockInfo, Header, LOGBGN, SR, SYNDT};
 
+use crate::chain::Broken;
 use crate::reader::Reader;
-use crate::scrub::tail::Broken;
 use crate::search::{self, Log};
 
 /// Files that are remembered; what others tell is left out.
@@ -113,41 +113,4 @@ fn files(r: &Reader<'_>, log: &Log) -> Vec<u64> {
         });
     }
     all
-}
-
-/// Logs that may lie at the end of a segment where nothing tells that there are any: what follows does (spec 4.2).
-pub(crate) struct Missing {
-    /// Where: (block, its segment's sequence number, whole logs and broken ones before it).
-    at: Option<(u64, u64, usize, usize)>,
-    /// Nothing was seen behind that place yet.
-    fresh: bool,
-    cno: u64,
-}
-
-impl Missing {
-    /// Behind the newest checkpoint that a mount comes to.
-    pub fn behind(log: &Log) -> Self {
-        Missing { at: None, fresh: false, cno: next_checkpoint(log) }
-    }
-
-    /// Here, behind so many whole logs and broken ones.
-    pub fn may_be(&mut self, pos: u64, seq: u64, behind: usize, broken: usize) {
-        (self.at, self.fresh) = (Some((pos, seq, behind, broken)), true);
-    }
-
-    /// What the next whole log tells of it: where it does not begin something, or makes a later checkpoint than the next,
-    /// logs were there, behind so many broken ones.
-    pub fn next(&mut self, log: &Log) -> Option<(usize, Broken)> {
-        let root = log.header.has(SR);
-        let skips = self.cno != 0 && log.header.cno.get() > self.cno;
-        if root {
-            self.cno = next_checkpoint(log);
-        }
-        let goes_on = std::mem::take(&mut self.fresh) && !log.header.has(LOGBGN);
-        let (pos, seq, behind, broken) = self.at?;
-        if goes_on || skips || root {
-            self.at = None;
-        }
-        (goes_on || skips).then_some((broken, Broken { pos, end: pos + 1, seq, behind, certain: skips }))
-    }
 }

@@ -1,0 +1,295 @@
+//! The logs behind the newest checkpoint of a volume that was not cleanly unmounted: synced data that a mount puts in
+//! place.
+//!
+//! A log that does not verify there may be what a power cut left of a write that nobody was told of. Where what follows
+//! was written after a flush it is damaged ([`promised`](crate::promised)). Where that cannot be told, only what no torn
+//! write looks like is: sectors that cannot be read, and a flipped bit.
+//!
+//! Memory: some 100 bytes a log, at most [`LOGS`] of them. Read of a segment: at most [`OFTEN`] times its blocks, however
+//! many heads of logs somebody put into it.
+
+use std::collections::HashSet;
+
+use silt_format::summary::{Header, SR};
+use silt_format::{BlockNr, SegNr};
+
+use crate::promised::Promised;
+use crate::reader::Reader;
+use crate::search::{self, Found, Log};
+
+/// Logs that are followed, whole or not.
+const LOGS: usize = 1 << 16;
+/// How often the blocks of a segment are summed up in all.
+const OFTEN: u64 = 8;
+/// Segments that are looked at for one that goes on where the heads of a segment are lost: the next ones, which a volume
+/// with room fills in order.
+const NEAR: u64 = 64;
+
+/// A part of the chain that does not verify.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub pos: u64,
+    /// The block behind it, as far as can be told.
+    pub end: u64,
+    /// The sequence number of its segment: a head with another one is not its own.
+    pub seq: u64,
+    /// So many whole logs lie before it.
+    pub behind: usize,
+    /// It was whole once: a flush lies behind it, or it cannot be read.
+    pub certain: bool,
+}
+
+/// The chain behind the newest checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Chain {
+    /// Whole logs, in order.
+    pub logs: Vec<Log>,
+    pub broken: Vec<Broken>,
+    /// First blocks of the logs that a mount comes to, and of those with data that it puts in place.
+    reached: HashSet<u64>,
+    placed: HashSet<u64>,
+}
+
+impl Chain {
+    /// One that is still empty, with what the search of a mount comes to.
+    fn reached(r: &Reader<'_>, from: &Log, cno: u64) -> Self {
+        let mut found = Found::of(*from, cno);
+        // What cannot be read ends the way: what was come to before counts.
+        let _ = search::behind(r, &mut found);
+        let mut chain = Chain::default();
+        if found.latest.pos == from.pos {
+            chain.reached.extend(found.tail.iter().map(|log| log.pos.0));
+            chain.placed.extend(search::complete(&found).map(|log| log.pos.0));
+        }
+        chain
+    }
+
+    /// Whole logs behind what does not verify that no mount comes to.
+    pub fn unreached(&self, behind: &Broken) -> Vec<Log> {
+        let logs = self.logs.get(behind.behind..).unwrap_or_default();
+        logs.iter().filter(|log| !self.reached.contains(&log.pos.0)).copied().collect()
+    }
+
+    /// The logs with data that a mount puts in place.
+    pub fn synced(&self) -> impl Iterator<Item = &Log> {
+        self.logs.iter().filter(|log| self.placed.contains(&log.pos.0))
+    }
+
+    /// Where what was whole once does not verify, and the whole logs behind it that no mount comes to.
+    pub fn cut(&self) -> Option<(u64, Vec<Log>)> {
+        let first = self.broken.iter().find(|b| b.certain)?;
+        Some((first.pos, self.unreached(first)))
+    }
+
+    /// Checkpoints that a mount does not come to, in a sentence.
+    pub fn lost_checkpoints(&self) -> Option<String> {
+        let root =
+            |logs: &[Log]| logs.iter().rev().find(|log| log.header.has(SR)).map(|log| log.header.cno.get());
+        if self.cut().is_some_and(|(_, logs)| root(&logs).is_some()) {
+            return self.lost();
+        }
+        let first = self.broken.first()?;
+        let cno = root(&self.unreached(first))?;
+        Some(format!(
+            "checkpoint {cno} may be lost: the log at block {} does not verify, and no mount comes to it; a power cut in \
+             the midst of a sync leaves that, and then nobody was told that it was done",
+            first.pos
+        ))
+    }
+
+    /// What a mount does not come to, in a sentence.
+    pub fn lost(&self) -> Option<String> {
+        let (block, logs) = self.cut()?;
+        let newest = logs.iter().filter(|log| log.header.has(SR)).map(|log| log.header.cno.get()).max();
+        let what = newest.map_or(String::new(), |cno| format!(", the newest of checkpoint {cno}"));
+        let logs = match logs.len() {
+            0 => return None,
+            1 => "1 whole log follows".into(),
+            n => format!("{n} whole logs follow"),
+        };
+        Some(format!(
+            "a mount comes no further than block {block}, behind which {logs}{what}; silt rescue finds what they hold"
+        ))
+    }
+}
+
+/// Follows the chain behind the newest log with a super root, that of checkpoint `cno`, over what does not verify, as far
+/// as whole logs follow.
+pub(crate) fn follow(r: &Reader<'_>, from: &Log, cno: u64) -> Chain {
+    let g = r.g;
+    let mut chain = Chain::reached(r, from, cno);
+    let mut promised = Promised::behind(from);
+    let mut heads = Heads { r, latest: from.header, left: 0 };
+    heads.enough();
+    let mut seq = from.header.seq.get();
+    let mut segment = g.segment_of(from.pos);
+    let mut next = from.header.next.get();
+    let mut pos = from.end();
+    let mut entered = HashSet::from([segment.0]);
+    while chain.logs.len() + chain.broken.len() < LOGS {
+        let end = g.segment_end(segment).0;
+        let behind = chain.logs.len();
+        let lost = |pos: u64, end: u64, seq: u64| Broken { pos, end, seq, behind, certain: false };
+        match heads.first_whole(segment, pos, end, seq) {
+            Step::Whole(log) => {
+                promised.next(r, &log, &mut chain.broken);
+                (pos, next) = (log.end(), log.header.next.get());
+                chain.logs.push(log);
+            }
+            Step::Broken { pos: at, end: behind, certain } => {
+                let broken = Broken { certain, ..lost(at, behind, seq) };
+                chain.broken.push(broken);
+                promised.broken(r, &broken, chain.broken.len());
+                pos = behind;
+            }
+            Step::Nothing => {
+                let to = g.segment_of(BlockNr(next));
+                if !g.holds(BlockNr(next)) || !entered.insert(to.0) {
+                    break;
+                }
+                // Logs fill a segment up to its last block but one (spec 3.2): what goes on in the next one went on here.
+                let gap = pos.saturating_add(1) < end && chain.broken.last().is_none_or(|b| b.end != pos);
+                let gap = gap.then(|| lost(pos, pos + 1, seq));
+                let start = g.segment_start(to).0;
+                heads.enough();
+                seq = seq.wrapping_add(1);
+                match heads.enter(to, seq) {
+                    Entered::Whole => {
+                        chain.broken.extend(gap);
+                        (segment, pos) = (to, start);
+                    }
+                    Entered::Broken(log) => {
+                        let broken = lost(log.pos.0, log.end(), seq);
+                        chain.broken.extend(gap);
+                        chain.broken.push(broken);
+                        promised.broken(r, &broken, chain.broken.len());
+                        (segment, pos) = (to, g.segment_end(to).0);
+                        next = log.header.next.get();
+                    }
+                    // A segment that was not begun ends the chain.
+                    Entered::Nothing => {
+                        let Some((later, found)) = heads.near(to, seq) else { break };
+                        chain.broken.extend(gap);
+                        chain.broken.push(lost(start, start + 1, seq));
+                        entered.insert(later.0);
+                        (segment, pos, seq) = (later, g.segment_start(later).0, found);
+                    }
+                }
+            }
+        }
+    }
+    chain
+}
+
+enum Step {
+    Whole(Log),
+    Broken { pos: u64, end: u64, certain: bool },
+    Nothing,
+}
+
+/// What lies in a segment that the one before leads to.
+enum Entered {
+    /// A log that verifies is in it.
+    Whole,
+    /// None does: the first head.
+    Broken(Log),
+    /// No head of this sequence number.
+    Nothing,
+}
+
+/// Looks for logs behind the newest super root by their heads.
+struct Heads<'r, 'a> {
+    r: &'r Reader<'a>,
+    /// The head of that super root's log.
+    latest: Header,
+    /// Blocks that may still be summed up in this segment.
+    left: u64,
+}
+
+impl Heads<'_, '_> {
+    fn enough(&mut self) {
+        self.left = OFTEN.saturating_mul(u64::from(self.r.g.blocks_per_segment));
+    }
+
+    /// Whether a head tells of a log that was made behind the newest super root: others were left behind by an earlier
+    /// mount, which went on in the same segment (spec 4.6).
+    fn is_later(&self, header: &Header) -> bool {
+        let cno = header.cno.get();
+        cno == 0 || cno > self.latest.cno.get()
+    }
+
+    /// A head of this sequence number that fits the segment.
+    fn head(&self, segment: SegNr, pos: u64, seq: u64) -> Result<Option<Log>, String> {
+        let block = self.r.block(BlockNr(pos))?;
+        let own = |h: &Header| h.seq.get() == seq && self.is_later(h);
+        let header = Header::parse(&self.r.g, &block).ok().filter(own);
+        let log = header.map(|header| Log { pos: BlockNr(pos), header });
+        Ok(log.filter(|log| log.end() <= self.r.g.segment_end(segment).0))
+    }
+
+    /// Whether the log verifies; what cannot be read does not, nor does anything once nothing is `left` to be read.
+    fn is_whole(&mut self, log: &Log) -> bool {
+        let Some(rest) = self.left.checked_sub(log.nblocks()) else { return false };
+        self.left = rest;
+        search::datasum_matches(self.r, log).unwrap_or(false)
+    }
+
+    fn enter(&mut self, segment: SegNr, seq: u64) -> Entered {
+        let mut first = None;
+        for pos in self.r.g.segment_start(segment).0..self.r.g.segment_end(segment).0 {
+            let Some(log) = self.head(segment, pos, seq).ok().flatten() else { continue };
+            if self.is_whole(&log) {
+                return Entered::Whole;
+            }
+            first.get_or_insert(log);
+        }
+        first.map_or(Entered::Nothing, Entered::Broken)
+    }
+
+    /// The next segment by sequence number, behind `seq`, among the [`NEAR`] that follow `segment` and begin with a whole
+    /// log, and that number: what lies in `segment` was one of the chain whose heads are lost. Logs made before the latest
+    /// super root were left behind by an earlier mount, and those of no later checkpoint by writes that failed.
+    fn near(&mut self, segment: SegNr, seq: u64) -> Option<(SegNr, u64)> {
+        let g = self.r.g;
+        let last = g.nsegments.checked_sub(1)?;
+        let mut best = None;
+        let mut at = segment.0;
+        for _ in 0..NEAR.min(last) {
+            at = if at >= last { 0 } else { at + 1 };
+            let start = g.segment_start(SegNr(at));
+            let header = self.r.block(start).ok().and_then(|b| Header::parse(&g, &b).ok());
+            let latest = self.latest;
+            let later = |h: &Header| h.create.get() >= latest.create.get() && h.cno.get() > latest.cno.get();
+            let Some(header) = header.filter(later) else { continue };
+            let (own, log) = (header.seq.get(), Log { pos: start, header });
+            // Numbers wrap, and go up by one with each segment.
+            let behind = own.wrapping_sub(seq);
+            let fits = (1..=NEAR).contains(&behind) && log.end() <= g.segment_end(SegNr(at)).0;
+            if fits && best.is_none_or(|(_, least)| behind < least) && self.is_whole(&log) {
+                best = Some((SegNr(at), behind));
+            }
+        }
+        best.map(|(at, behind)| (at, seq.wrapping_add(behind)))
+    }
+
+    /// What lies at `pos`: a whole log, something broken before the next head, or nothing any more.
+    fn first_whole(&mut self, segment: SegNr, pos: u64, end: u64, seq: u64) -> Step {
+        if pos >= end {
+            return Step::Nothing;
+        }
+        let here = self.head(segment, pos, seq);
+        match &here {
+            Ok(Some(log)) if self.is_whole(log) => return Step::Whole(*log),
+            Ok(Some(log)) => return Step::Broken { pos, end: log.end(), certain: false },
+            _ => {}
+        }
+        let more = (pos + 1..end)
+            .find(|pos| self.head(segment, *pos, seq).ok().flatten().is_some_and(|log| self.is_whole(&log)));
+        match (more, here) {
+            (Some(next), _) => Step::Broken { pos, end: next, certain: false },
+            // A block that a mount reads, whatever was in it.
+            (None, Err(_)) => Step::Broken { pos, end: pos + 1, certain: true },
+            (None, Ok(_)) => Step::Nothing,
+        }
+    }
+}
