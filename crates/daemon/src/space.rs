@@ -222,6 +222,10 @@ impl Space {
         if !tight && has_space(spare(volume)) {
             return false;
         }
+        // Whoever cuts the end off is done before long, and if he gives up it is there for all.
+        if volume.is_confined() && volume.failure().is_none() {
+            return true;
+        }
         let cleans = self.enabled.load(Ordering::Relaxed);
         // What waits is estimated from above: once it is written, there may be space. A checkpoint for every change
         // would take more than it is worth.
@@ -390,14 +394,34 @@ mod tests {
 
     const SIZE: u64 = 64 << 20;
 
-    #[test]
-    fn it_is_looked_for_empty_segments_the_less_often_the_fewer_there_are() {
+    /// A volume of 256 segments, without a cleaner.
+    fn mounted() -> Fs {
         let device = Arc::new(MemoryDevice::new(SIZE));
         let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
         Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
         let (mut volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
         volume.take_over(2000).unwrap();
-        let mut fs = Fs::new(volume, &silt_fs::Options::default());
+        Fs::new(volume, &silt_fs::Options::default())
+    }
+
+    /// What was kept from use for a smaller size may be there again soon.
+    #[test]
+    fn nobody_is_refused_space_while_the_end_is_emptied() {
+        let mut fs = mounted();
+        let (space, blocks) = (Space::default(), 4096);
+        assert!(!space.may_come(fs.volume(), blocks));
+        fs.volume_mut().confine(Some(40)).unwrap();
+        assert!(fs.volume().check_space(blocks).is_err() && space.may_come(fs.volume(), blocks));
+        assert!(!space.may_come(fs.volume(), 1));
+        fs.volume_mut().confine(None).unwrap();
+        assert!(!space.may_come(fs.volume(), blocks));
+        // More than it has in any size.
+        assert!(!space.may_come(fs.volume(), SIZE >> 12));
+    }
+
+    #[test]
+    fn it_is_looked_for_empty_segments_the_less_often_the_fewer_there_are() {
+        let mut fs = mounted();
         let ctx = Context { privileged: true, ..Context::default() };
         let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
         let space = Space::default();

@@ -53,6 +53,11 @@ impl Volume {
         (low, low.saturating_mul(segment).saturating_add(8192))
     }
 
+    /// Whether segments at the end are kept from use ([`Volume::confine`]).
+    pub fn is_confined(&self) -> bool {
+        self.sufile.is_confined()
+    }
+
     /// From now on no segment from this one on is chosen for a log, and clean ones there do not count as available;
     /// `None` lifts that. Not kept over mounts. [`Error::Constructing`] while a checkpoint is being written.
     pub fn confine(&mut self, limit: Option<u64>) -> Result<()> {

@@ -164,6 +164,11 @@ impl SuFile {
         self.beyond
     }
 
+    /// Whether segments are kept from being handed out.
+    pub fn is_confined(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Has no segment from `limit` on handed out; `None`: all may be again.
     pub fn confine(&mut self, store: &Store, dat: &Dat, limit: Option<u64>) -> Result<()> {
         let runs = limit.map(|l| self.clean_runs(store, dat, l..store.geometry.nsegments)).transpose()?;
