@@ -13,6 +13,7 @@ mod tables;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Stat};
 
@@ -104,10 +105,18 @@ pub fn usage_except(path: impl AsRef<Path>, ignore_loops: &[u32]) -> Result<Opti
 
 /// Who uses the file that `stat` is of; `path` is for errors.
 pub(crate) fn find(path: &Path, stat: &Stat, ignore_loops: &[u32], locks: bool) -> Result<Option<Usage>> {
-    let tables = Tables::read().map_err(|e| Error::of_path(path, e))?;
     let subject = Subject::of(stat);
-    let search = Search { tables: &tables, ignore: ignore_loops, own_pid: std::process::id() };
-    Ok(search.used(subject).or_else(|| if locks { search.locked(subject) } else { None }))
+    let until = Instant::now() + DETACHING;
+    loop {
+        let tables = Tables::read().map_err(|e| Error::of_path(path, e))?;
+        let search = Search { tables: &tables, ignore: ignore_loops, own_pid: std::process::id() };
+        let used = search.used(subject);
+        if search.may_go(used.as_ref()) && Instant::now() < until {
+            std::thread::sleep(LOOK_AGAIN);
+            continue;
+        }
+        return Ok(used.or_else(|| if locks { search.locked(subject) } else { None }));
+    }
 }
 
 /// A volume as the tables know it.
@@ -125,6 +134,11 @@ impl Subject {
         }
     }
 }
+
+/// A loop device that goes by itself is waited for so long: after an unmount it stays for a moment where somebody looks at
+/// it just then.
+const DETACHING: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Loop devices on loop devices deeper than this are not followed.
 const DEPTH: u32 = 8;
@@ -150,6 +164,12 @@ impl Search<'_> {
         }
         let mounted = found.iter().position(|u| matches!(u, Usage::Mounted { .. }));
         (!found.is_empty()).then(|| found.swap_remove(mounted.unwrap_or(0)))
+    }
+
+    /// Whether this is the use by a loop device alone that goes with whoever has it open.
+    fn may_go(&self, used: Option<&Usage>) -> bool {
+        let Some(Usage::Attached { device, .. }) = used else { return false };
+        self.tables.loops.iter().any(|l| l.autoclear && l.path() == *device)
     }
 
     /// Use without a loop device above `subject`; `through` is the one below, if any.
@@ -215,7 +235,7 @@ mod tests {
 
     fn loop_device(number: u32, backing: Subject) -> Loop {
         let dev = DevNr { major: LOOP, minor: number };
-        Loop { number, dev, backing: Some(backing), read_only: false }
+        Loop { number, dev, backing: Some(backing), read_only: false, autoclear: false }
     }
 
     fn mount(dev: DevNr, at: &str) -> Mount {

@@ -126,6 +126,27 @@ fn attached_images() {
     assert!(open(&image, Access::ReadWrite, &o).is_ok());
 }
 
+/// A loop device that goes as soon as somebody closes it, as after an unmount, is waited for, but not for long.
+#[test]
+fn loop_devices_that_are_going_are_waited_for() {
+    let dir = dir();
+    let image = dir.path().join("image");
+    drop(create_image(&image, 4 * MIB, false).unwrap());
+    for (time, goes) in [(100, true), (3000, false)] {
+        let Some(l) = Loop::attach(&image, &[]) else { return };
+        let held = std::fs::File::open(&l.device).unwrap();
+        assert!(Command::new("losetup").arg("-d").arg(&l.device).status().unwrap().success());
+        let closes = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(time));
+            drop(held);
+        });
+        assert_eq!(usage(&image).unwrap().is_none(), goes);
+        closes.join().unwrap();
+        assert_eq!(usage(&image).unwrap(), None);
+        std::mem::forget(l);
+    }
+}
+
 #[test]
 fn attached_read_only_images_may_be_read() {
     let dir = dir();

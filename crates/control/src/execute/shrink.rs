@@ -31,13 +31,14 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
             out(Response::Notice(text))?;
         }
         let result = confined(host, size, &fit, out);
+        let held = with(host, |v| v.held_segments());
         // Also after an error: the volume has its old size, and all of it.
         let lifted = shrink::confine(&Via(host), None);
         // Those who waited for what it would come to hear of it with the next checkpoint.
         let lifted = lifted.and_then(|()| host.settle());
         match result {
             // What was emptied is kept from being written: that is no reason to give up any of the past.
-            Err(e) if e.kind == Kind::NoSpace && with(host, |v| v.held_segments())? > 0 => {
+            Err(e) if e.kind == Kind::NoSpace && held? > 0 => {
                 lifted?;
                 if begin.elapsed() > PATIENCE {
                     return Err(in_use());

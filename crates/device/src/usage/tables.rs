@@ -51,6 +51,8 @@ pub(super) struct Loop {
     /// nowhere.
     pub backing: Option<Subject>,
     pub read_only: bool,
+    /// It goes when the last who has it open closes it.
+    pub autoclear: bool,
 }
 
 impl Loop {
@@ -206,12 +208,13 @@ fn read_loop(dir: &Path) -> Option<Loop> {
     let number = dir.file_name()?.to_str()?.strip_prefix("loop")?.parse().ok()?;
     let name = fs::read(dir.join("loop/backing_file")).ok()?;
     let dev = DevNr::parse(&fs::read_to_string(dir.join("dev")).ok()?)?;
-    let read_only = fs::read(dir.join("ro")).is_ok_and(|ro| ro.trim_ascii() == b"1");
+    let is_set = |name: &str| fs::read(dir.join(name)).is_ok_and(|value| value.trim_ascii() == b"1");
+    let (read_only, autoclear) = (is_set("ro"), is_set("loop/autoclear"));
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
     // Asking the driver means opening the device, which delays a detachment under way: only where
     // the name leads nowhere, as that of a file in another mount namespace.
     let backing = Subject::at(Path::new(OsStr::from_bytes(name))).or_else(|| ask_loop(number, dev));
-    Some(Loop { number, dev, backing, read_only })
+    Some(Loop { number, dev, backing, read_only, autoclear })
 }
 
 /// Asks the driver what backs the loop device; `None` where we may not.
