@@ -51,19 +51,6 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// One that is still empty, with what the search of a mount comes to.
-    fn reached(r: &Reader<'_>, from: &Log, cno: u64) -> Self {
-        let mut found = Found::of(*from, cno);
-        // What cannot be read ends the way: what was come to before counts.
-        let _ = search::behind(r, &mut found);
-        let mut chain = Chain::default();
-        if found.latest.pos == from.pos {
-            chain.reached.extend(found.tail.iter().map(|log| log.pos.0));
-            chain.placed.extend(search::complete(&found).map(|log| log.pos.0));
-        }
-        chain
-    }
-
     /// Whole logs behind what does not verify that no mount comes to.
     pub fn unreached(&self, behind: &Broken) -> Vec<Log> {
         let logs = self.logs.get(behind.behind..).unwrap_or_default();
@@ -113,11 +100,15 @@ impl Chain {
     }
 }
 
-/// Follows the chain behind the newest log with a super root, that of checkpoint `cno`, over what does not verify, as far
-/// as whole logs follow.
-pub(crate) fn follow(r: &Reader<'_>, from: &Log, cno: u64) -> Chain {
-    let g = r.g;
-    let mut chain = Chain::reached(r, from, cno);
+/// Follows the chain behind the newest log with a super root, as a search found it, over what does not verify, as far as
+/// whole logs follow.
+pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
+    let (g, from) = (r.g, &found.latest);
+    let mut chain = Chain {
+        reached: found.tail.iter().map(|log| log.pos.0).collect(),
+        placed: search::complete(found).map(|log| log.pos.0).collect(),
+        ..Chain::default()
+    };
     let mut promised = Promised::behind(from);
     let mut heads = Heads { r, latest: from.header, left: 0 };
     heads.enough();

@@ -342,7 +342,7 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
         c.out.add(&inv::ROOT_NEWER, Place::block(c.latest.pos.0), message);
     }
     if !clean && c.options.at.is_none() {
-        let chain = chain::follow(&c.r, &c.latest, found.cno);
+        let chain = chain::follow(&c.r, found);
         if let (Some((block, _)), Some(what)) = (chain.cut(), chain.lost()) {
             c.out.add(&inv::RECOVERY_REACHED, Place::block(block), what);
         }

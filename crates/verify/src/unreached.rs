@@ -11,7 +11,7 @@ use silt_format::{BlockNr, Geometry};
 
 use crate::chain::{self, Chain};
 use crate::reader::Reader;
-use crate::search::{self, Log};
+use crate::search::{self, Found, Log};
 
 /// Files that are named; of more it is said that there are more.
 const FILES: usize = 20;
@@ -48,7 +48,7 @@ pub struct Lost {
 /// where all of it is whole, and where no checkpoint is found.
 pub fn unreached(device: &dyn Device) -> Option<Unreached> {
     let (r, start) = search::open(device, 1 << 20).ok()?;
-    if start.clean { None } else { behind(&r, &start.found.latest, start.found.cno) }
+    if start.clean { None } else { in_chain(&r, &chain::follow(&r, &start.found), start.found.cno) }
 }
 
 /// The same, and the checkpoints that no mount comes to; `None` where nothing is lost. Whoever opens such a volume for
@@ -58,15 +58,18 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
     if start.clean {
         return None;
     }
-    let chain = chain::follow(&r, &start.found.latest, start.found.cno);
+    let chain = chain::follow(&r, &start.found);
     let synced = in_chain(&r, &chain, start.found.cno);
     let logs = chain.lost_checkpoints();
     (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs })
 }
 
-/// The same behind a log with a super root.
-pub(crate) fn behind(r: &Reader<'_>, latest: &Log, checkpoint: u64) -> Option<Unreached> {
-    in_chain(r, &chain::follow(r, latest, checkpoint), checkpoint)
+/// The same behind a log with a super root; `None` also where a newer one follows that a mount comes to.
+pub(crate) fn behind(r: &Reader<'_>, latest: Log, checkpoint: u64) -> Option<Unreached> {
+    let mut found = Found::of(latest, checkpoint);
+    // What cannot be read ends the way: what was come to before counts.
+    let _ = search::behind(r, &mut found);
+    if found.newer > 0 { None } else { in_chain(r, &chain::follow(r, &found), checkpoint) }
 }
 
 fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {

@@ -172,7 +172,7 @@ impl<'d> Rescue<'d> {
         let clean = self.shape.super_block.as_ref().is_some_and(|sb| {
             sb.state.get() & silt_format::super_block::STATE_VALID != 0 && sb.last_cno.get() == root.cno
         });
-        if clean { None } else { unreached::behind(&self.r, &Log { pos, header }, root.cno) }
+        if clean { None } else { unreached::behind(&self.r, Log { pos, header }, root.cno) }
     }
 
     /// All moments, newest first: those of super roots, and those that the newest checkpoint files list.

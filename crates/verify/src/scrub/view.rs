@@ -60,9 +60,9 @@ pub(crate) struct View<'a> {
 struct Found<'a> {
     r: Reader<'a>,
     uuid: [u8; 16],
-    latest: Log,
+    /// With what a mount comes to behind it.
+    newest: search::Found,
     root: SuperRoot,
-    cno: u64,
     /// The logs that the copies of the super block name, as (sequence number, block).
     cursors: Vec<(u64, u64)>,
     /// Logs behind it do not count.
@@ -87,7 +87,10 @@ fn find(device: &dyn Device, newest: Option<LogPosition>) -> Result<Found<'_>, E
     let cursors = all.iter().map(|sb| (sb.last_seq.get(), sb.last_pseg.get())).collect();
     let known = newest.and_then(|n| Some((lenient(&r, BlockNr(n.block), n.sequence)?, n.checkpoint)));
     if let Some(((latest, root), cno)) = known {
-        return Ok(Found { r, uuid, latest, root, cno, cursors, clean: false, problem: None });
+        let newest = behind(&r, latest, cno);
+        // By now there may be a newer one.
+        let newest = if newest.newer > 0 { search::Found::of(latest, cno) } else { newest };
+        return Ok(Found { r, uuid, newest, root, cursors, clean: false, problem: None });
     }
     let mut problem = None;
     for (i, sb) in all.iter().enumerate() {
@@ -95,30 +98,35 @@ fn find(device: &dyn Device, newest: Option<LogPosition>) -> Result<Found<'_>, E
         let strict = |sb: &SuperBlock| {
             let found = search::search(&r, sb, !clean).ok().flatten()?;
             let root = SuperRoot::parse(&g, &r.block(BlockNr(found.latest.end() - 1)).ok()?).ok()?;
-            Some((found.latest, root, found.cno))
+            Some((found, root))
         };
         let found = strict(sb).or_else(|| {
             let (log, root) = lenient(&r, BlockNr(sb.last_pseg.get()), sb.last_seq.get())?;
-            // Behind it another super root may follow.
             let cno = sb.last_cno.get();
-            let mut found = search::Found::of(log, cno);
-            if !clean {
-                // What cannot be read ends the way: what was come to before counts.
-                let _ = search::behind(&r, &mut found);
+            if clean {
+                return Some((search::Found::of(log, cno), root));
             }
-            if found.newer == 0 {
-                return Some((log, root, cno));
+            let newer = behind(&r, log, cno);
+            if newer.newer == 0 {
+                return Some((newer, root));
             }
-            let newer = r.block(BlockNr(found.latest.end() - 1)).ok();
-            let newer = newer.and_then(|b| SuperRoot::parse(&g, &b).ok());
-            Some(newer.map_or((log, root, cno), |root| (found.latest, root, found.cno)))
+            let newest = r.block(BlockNr(newer.latest.end() - 1)).ok();
+            let newest = newest.and_then(|b| SuperRoot::parse(&g, &b).ok());
+            Some(newest.map_or((search::Found::of(log, cno), root), |root| (newer, root)))
         });
-        if let Some((latest, root, cno)) = found {
-            return Ok(Found { r, uuid, latest, root, cno, cursors, clean, problem });
+        if let Some((newest, root)) = found {
+            return Ok(Found { r, uuid, newest, root, cursors, clean, problem });
         }
         problem = Some(format!("the newest checkpoint ({}) has no super root that can be read", sb.last_cno));
     }
     Err(Error::Damaged("no super root was found".into()))
+}
+
+/// What a mount comes to from a log with a super root on. What cannot be read ends the way: what comes before it counts.
+fn behind(r: &Reader<'_>, from: Log, cno: u64) -> search::Found {
+    let mut found = search::Found::of(from, cno);
+    let _ = search::behind(r, &mut found);
+    found
 }
 
 /// The log that a super block, or who has the volume, names, if its super root is sound, or would be without one flipped
@@ -170,8 +178,9 @@ impl<'a> View<'a> {
     /// Reads the tables. `live_only` leaves out what only plain checkpoints need; `newest` is the newest log with a super
     /// root, if that is known. Errors: no volume, no super root.
     pub fn load(device: &'a dyn Device, live_only: bool, newest: Option<LogPosition>) -> Result<Self, Error> {
-        let Found { r, uuid, latest, root, cno, cursors, clean, problem } = find(device, newest)?;
-        let chain = if clean { Chain::default() } else { chain::follow(&r, &latest, cno) };
+        let Found { r, uuid, newest, root, cursors, clean, problem } = find(device, newest)?;
+        let (latest, cno) = (newest.latest, newest.cno);
+        let chain = if clean { Chain::default() } else { chain::follow(&r, &newest) };
         let mut problems: Vec<String> = problem.into_iter().collect();
         let known = problems.len();
         let dat = Dat::load(&r, &root.dat, |invariant, place, what| {
