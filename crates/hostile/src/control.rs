@@ -83,6 +83,7 @@ pub fn look(device: &Arc<Watched>, _: &mut Seen) {
     }
     ask(&host, Request::ListSegments(SegmentQuery { all: true, ..SegmentQuery::default() }));
     ask(&host, Request::ListSegments(SegmentQuery { live: Some(60), ..SegmentQuery::default() }));
+    ask(&host, Request::Map);
     ask(&host, Request::ShowRetention);
     ask(&host, Request::PreviewRetention(Retain { wish: Some("one a day for ever".into()), floor: None }));
     ask(&host, Request::Account);
@@ -107,7 +108,10 @@ pub fn change(device: &Arc<Watched>, _: &mut Seen) {
     ask(&host, Request::RemoveCheckpoints { start: 0, end: u64::MAX });
     let uuid = Some("01234567-89ab-cdef-0123-456789abcdef".into());
     ask(&host, Request::Tune(Tune { label: Some("x".repeat(90)), uuid, ..Tune::default() }));
+    ask(&host, Request::SetRetention(Retain { wish: Some("one an hour for ever".into()), floor: None }));
     ask(&host, Request::Resize { size: None });
+    ask(&host, Request::Resize { size: Some(device.len() / 4 * 3) });
+    ask(&host, Request::Trim { minimum: 0 });
     ask(&host, Request::Sync);
     let _ = host.fs.lock().volume_mut().close(NOW + 1);
 }
