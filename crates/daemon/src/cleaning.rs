@@ -100,7 +100,7 @@ pub fn run(core: &Arc<Core>) {
             None => available < marks.short || idle.as_ref().is_none_or(|idle| idle.is_over(core)),
         };
         if !wanted && !due && marks.high.is_some_and(|high| available < high) {
-            wanted = sweep(core);
+            wanted = sweep_if_due(core);
         }
         if wanted || due {
             let begin = Instant::now();
@@ -131,7 +131,7 @@ pub fn run(core: &Arc<Core>) {
 }
 
 /// Empties what costs next to nothing, before anything is short; whether somebody waits for space by now.
-fn sweep(core: &Arc<Core>) -> bool {
+fn sweep_if_due(core: &Arc<Core>) -> bool {
     let rewritten = {
         let fs = core.fs.lock();
         if !core.space.may_be_empty(fs.volume()) {
