@@ -277,13 +277,15 @@ mod tests {
             damaged.write_at((root << 12) + 9, &[&[0xE5; 9]]).unwrap();
             let damaged = Arc::new(damaged);
             let cno = open(damaged.clone()).last_log().cno;
-            let held: Vec<u8> = content(damaged, &files)
+            let held: Vec<u8> = content(damaged.clone(), &files)
                 .iter()
                 .map(|bytes| {
                     assert!(bytes.iter().all(|b| *b == bytes[0]), "{root}: a file of two moments");
                     bytes[0]
                 })
                 .collect();
+            // Something follows each, which tells that it was there.
+            assert!(look(&*damaged).is_some_and(|lost| lost.logs.is_some()), "{root}: nothing is said");
             let known = moments[&cno].iter().any(|values| values[..] == held);
             assert!(known, "{root}: {held:?} is not checkpoint {cno}: {:?}", moments[&cno]);
         }

@@ -423,6 +423,8 @@ impl Closer {
         // Who waits for space hears that there is none.
         self.core.space.stop();
         self.core.account.stop();
+        // What waits may need what somebody wants to cut off.
+        let _ = self.core.fs.lock().volume_mut().confine(None);
         {
             let mut queue = self.core.queue.lock();
             queue.stop = true;

@@ -2,7 +2,8 @@
 //!
 //! Changes that find no space wait as long as more may come. Nothing more comes when a pass that kept nothing but
 //! snapshots and the newest state found no segment to gain from: then they are told that there is no space, and for
-//! a while so is everybody.
+//! a while so is everybody. While the end of the volume is kept from use, since somebody wants to cut it off, they wait for
+//! what that comes to.
 //!
 //! Locks: [`Space`] has one of its own, held for moments, taken after all others.
 
@@ -417,6 +418,28 @@ mod tests {
         assert!(!space.may_come(fs.volume(), blocks));
         // More than it has in any size.
         assert!(!space.may_come(fs.volume(), SIZE >> 12));
+    }
+
+    /// What was admitted to the whole volume has its room until it is written.
+    #[test]
+    fn nothing_that_waits_loses_its_room() {
+        let mut fs = mounted();
+        let ctx = Context { privileged: true, ..Context::default() };
+        let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+        fs.write(&ctx, file, 0, &vec![7; 8 << 20], WriteFlags::default()).unwrap();
+        let blocks = 4096;
+        let refused = fs.volume_mut().confine(Some(20));
+        assert!(matches!(refused, Err(silt_engine::Error::Constructing)), "{refused:?}");
+        assert!(!fs.volume().is_confined() && fs.volume().check_space(blocks).is_ok());
+        fs.sync_all(3000).unwrap();
+        fs.volume_mut().confine(Some(70)).unwrap();
+        assert!(fs.volume().check_space(blocks).is_err());
+        // It can be lifted whatever is under way.
+        fs.write(&ctx, file, 0, b"8", WriteFlags::default()).unwrap();
+        fs.volume_mut().begin_checkpoint(3000).unwrap();
+        fs.volume_mut().confine(None).unwrap();
+        fs.volume_mut().finish_construction(3000).unwrap();
+        assert!(fs.volume().check_space(blocks).is_ok());
     }
 
     #[test]

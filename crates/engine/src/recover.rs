@@ -37,7 +37,7 @@ impl Volume {
         let most = options.cache_bytes / u64::from(g.block_size);
         let mut applied = 0;
         let mut collected: Option<Vec<(Ino, u64, BlockNr)>> = None;
-        let mut walk = Walk::from(&*device, &g, BlockNr(tail.start), tail.start_seq, tail.cno);
+        let mut walk = Walk::again(&*device, &g, tail);
         while let Some(Reached { pos, header: h, .. }) = walk.next()? {
             if h.has(summary::SR) {
                 return Err(Error::corrupt(

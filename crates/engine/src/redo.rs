@@ -73,6 +73,13 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// All segments may be handed out again ([`Volume::confine`]).
+    pub(crate) fn unconfine(&mut self) {
+        self.sufile.unconfine();
+    }
+}
+
+impl Before {
     pub(crate) fn dat(&self) -> &Dat {
         &self.dat
     }

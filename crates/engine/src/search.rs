@@ -41,6 +41,8 @@ pub struct Tail {
     pub end: u64,
     /// The checkpoint that comes next, which these logs say they belong to.
     pub cno: u64,
+    /// A log is missing before them.
+    pub torn: bool,
 }
 
 /// The logs of a chain in the order in which a mount comes to them (spec 4.2). Reads each whole.
@@ -81,6 +83,11 @@ impl<'a> Walk<'a> {
         let passed = Vec::new();
         let (next, missed, torn, leaves) = (segment, false, false, false);
         Walk { device, g, pos, seq, segment, next, cno, missed, torn, leaves, passed, segments_left }
+    }
+
+    /// The same over logs that a search came to.
+    pub fn again(device: &'a dyn Device, g: &'a Geometry, tail: &Tail) -> Self {
+        Walk { torn: tail.torn, ..Walk::from(device, g, BlockNr(tail.start), tail.start_seq, tail.cno) }
     }
 
     /// The next log; `None` where the chain ends.
@@ -243,6 +250,7 @@ pub(crate) fn search_behind(
     let mut log = walk.take(first);
     let (mut last, mut header, mut cursor) = (from, first, walk.cursor_behind(&log));
     let (mut start, mut end): (Option<(u64, u64)>, Option<u64>) = (None, None);
+    let mut torn = false;
     while !clean && let Some(next) = walk.next()? {
         log = next;
         if log.header.has(summary::SR) {
@@ -253,15 +261,16 @@ pub(crate) fn search_behind(
         }
         if start.is_none() && log.header.has(summary::LOGBGN) {
             start = Some((log.pos.0, log.seq));
+            torn = walk.torn;
         }
-        if log.header.has(summary::LOGEND) {
+        if log.header.has(summary::LOGEND) && start.is_some() {
             end = Some(log.pos.0);
         }
     }
     let (last_seq, segment, next) = (log.seq, walk.segment, walk.next);
     let root = read_super_root(device, g, BlockNr(last.pseg), &header)?;
     let tail = match (start, end) {
-        (Some((start, start_seq)), Some(end)) => Some(Tail { start, start_seq, end, cno: walk.cno }),
+        (Some((start, start_seq)), Some(end)) => Some(Tail { start, start_seq, end, cno: walk.cno, torn }),
         _ => None,
     };
     let mut touched = walk.passed;

@@ -59,12 +59,29 @@ impl Volume {
     }
 
     /// From now on no segment from this one on is chosen for a log, and clean ones there do not count as available;
-    /// `None` lifts that. Not kept over mounts. [`Error::Constructing`] while a checkpoint is being written.
+    /// `None` lifts that, whatever is under way. Not kept over mounts. [`Error::Constructing`], with nothing changed, while a
+    /// checkpoint is being written, and where what waits would have no room: try again when it is written.
     pub fn confine(&mut self, limit: Option<u64>) -> Result<()> {
+        let Some(limit) = limit else {
+            self.sufile.unconfine();
+            // What a failed checkpoint goes back to.
+            if let Some(before) = self.construction.as_mut().and_then(|k| k.before.as_mut()) {
+                before.unconfine();
+            }
+            return Ok(());
+        };
         if self.construction.is_some() {
             return Err(Error::Constructing);
         }
-        self.sufile.confine(&self.store, &self.dat, limit)
+        let Volume { sufile, store, dat, .. } = self;
+        let mut confined = sufile.clone();
+        confined.confine(store, dat, limit)?;
+        let before = std::mem::replace(sufile, confined);
+        if self.has_changes() && self.check_room_for_checkpoint().is_err() {
+            self.sufile = before;
+            return Err(Error::Constructing);
+        }
+        Ok(())
     }
 
     /// Has the log go on in front of the limit of [`Volume::confine`] where it stands behind it, or would go there next;

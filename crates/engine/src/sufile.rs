@@ -169,12 +169,17 @@ impl SuFile {
         self.limit.is_some()
     }
 
-    /// Has no segment from `limit` on handed out; `None`: all may be again.
-    pub fn confine(&mut self, store: &Store, dat: &Dat, limit: Option<u64>) -> Result<()> {
-        let runs = limit.map(|l| self.clean_runs(store, dat, l..store.geometry.nsegments)).transpose()?;
-        self.beyond = runs.iter().flatten().map(|r| r.end - r.start).sum();
-        self.limit = limit;
+    /// Has no segment from `limit` on handed out.
+    pub fn confine(&mut self, store: &Store, dat: &Dat, limit: u64) -> Result<()> {
+        let runs = self.clean_runs(store, dat, limit..store.geometry.nsegments)?;
+        self.beyond = runs.iter().map(|r| r.end - r.start).sum();
+        self.limit = Some(limit);
         Ok(())
+    }
+
+    /// All segments may be handed out again.
+    pub fn unconfine(&mut self) {
+        (self.limit, self.beyond) = (None, 0);
     }
 
     /// Cuts segments off behind so many, all of which must be clean (spec section 15). The volume's number of segments
@@ -201,7 +206,7 @@ impl SuFile {
             self.header.last_alloc = nsegments.saturating_sub(1).into();
         }
         self.busy.remove(nsegments..u64::MAX);
-        (self.limit, self.beyond) = (None, 0);
+        self.unconfine();
         self.store_header(change.store, change.dat)
     }
 

@@ -13,14 +13,14 @@ use std::collections::HashSet;
 use silt_format::summary::{Header, SR};
 use silt_format::{BlockNr, SegNr};
 
-use crate::promised::Promised;
+use crate::promised::{self, Promised};
 use crate::reader::Reader;
 use crate::search::{self, Found, Log};
 
 /// Logs that are followed, whole or not.
 const LOGS: usize = 1 << 16;
 /// How often the blocks of a segment are summed up in all.
-const OFTEN: u64 = 8;
+const OFTEN: u64 = 3;
 /// Segments that are looked at for one that goes on where the heads of a segment are lost: the next ones, which a volume
 /// with room fills in order.
 const NEAR: u64 = 64;
@@ -48,6 +48,8 @@ pub(crate) struct Chain {
     /// First blocks of the logs that a mount comes to, and of those with data that it puts in place.
     reached: HashSet<u64>,
     placed: HashSet<u64>,
+    /// `ss_cno` of logs behind the newest checkpoint; 0 where that is not known.
+    next: u64,
 }
 
 impl Chain {
@@ -72,7 +74,9 @@ impl Chain {
     pub fn lost_checkpoints(&self) -> Option<String> {
         let root =
             |logs: &[Log]| logs.iter().rev().find(|log| log.header.has(SR)).map(|log| log.header.cno.get());
-        if self.cut().is_some_and(|(_, logs)| root(&logs).is_some()) {
+        // A log of a later checkpoint than the next tells of that one.
+        let skips = |logs: &[Log]| self.next != 0 && logs.iter().any(|log| log.header.cno.get() > self.next);
+        if self.cut().is_some_and(|(_, logs)| root(&logs).is_some() || skips(&logs)) {
             return self.lost();
         }
         let first = self.broken.first()?;
@@ -88,7 +92,16 @@ impl Chain {
     pub fn lost(&self) -> Option<String> {
         let (block, logs) = self.cut()?;
         let newest = logs.iter().filter(|log| log.header.has(SR)).map(|log| log.header.cno.get()).max();
-        let what = newest.map_or(String::new(), |cno| format!(", the newest of checkpoint {cno}"));
+        let later = logs
+            .iter()
+            .map(|log| log.header.cno.get())
+            .max()
+            .filter(|cno| self.next != 0 && *cno > self.next);
+        let what = match (newest, later) {
+            (Some(cno), _) => format!(", the newest of checkpoint {cno}"),
+            (None, Some(cno)) => format!(", made when checkpoint {} was there", cno - 1),
+            (None, None) => String::new(),
+        };
         let logs = match logs.len() {
             0 => return None,
             1 => "1 whole log follows".into(),
@@ -107,6 +120,7 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
     let mut chain = Chain {
         reached: found.tail.iter().map(|log| log.pos.0).collect(),
         placed: search::complete(found).map(|log| log.pos.0).collect(),
+        next: promised::next_checkpoint(from),
         ..Chain::default()
     };
     let mut promised = Promised::behind(from);

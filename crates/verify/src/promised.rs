@@ -22,7 +22,7 @@ use crate::search::{self, Log};
 const FILES: usize = 1 << 16;
 
 /// The checkpoint that the next super root behind a log makes; 0 where that is not known.
-fn next_checkpoint(log: &Log) -> u64 {
+pub(crate) fn next_checkpoint(log: &Log) -> u64 {
     let cno = log.header.cno.get();
     if cno == 0 { 0 } else { cno.saturating_add(1) }
 }

@@ -195,7 +195,7 @@ pub(crate) fn behind(r: &Reader<'_>, found: &mut Found) -> Result<(), String> {
                 continue;
             }
         }
-        if missed || !entered.insert(next.0) {
+        if missed || (fresh && next == seg) || !entered.insert(next.0) {
             break;
         }
         missed = true;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use silt_cleaner::shrink::{self, Emptied, Fit, Stopped};
+use silt_retention::Wish;
 
 use super::Out;
 use super::clean::Via;
@@ -20,8 +21,18 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
     host.sync()?;
     let counts = effective(host);
     let wishes = (&counts.wish, &counts.floor);
-    let mut from = 0;
+    let result = tried(host, size, wishes, out);
+    // Those who waited for what it would come to hear of it with the next checkpoint.
+    if let Err(e) = host.settle() {
+        tracing::warn!("{e}");
+    }
+    out(Response::Resized(result?))
+}
+
+/// Tries it with ever less of the past.
+fn tried(host: &dyn Host, size: u64, wishes: (&Wish, &Wish), out: Out<'_>) -> Result<Resized> {
     let begin = Instant::now();
+    let mut from = 0;
     loop {
         let fit = shrink::fit(&Via(host), size, wishes, host.now(), from)?;
         let fit = fit.map_err(|e| too_small(size, e.least))?;
@@ -34,8 +45,6 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
         let held = with(host, |v| v.held_segments());
         // Also after an error: the volume has its old size, and all of it.
         let lifted = shrink::confine(&Via(host), None);
-        // Those who waited for what it would come to hear of it with the next checkpoint.
-        let lifted = lifted.and_then(|()| host.settle());
         match result {
             // What was emptied is kept from being written: that is no reason to give up any of the past.
             Err(e) if e.kind == Kind::NoSpace && held? > 0 => {
@@ -47,11 +56,7 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
             }
             // There was room by number of blocks, and not enough of it in one place: less is kept.
             Err(e) if e.kind == Kind::NoSpace => from = fit.step + 1,
-            answer => {
-                let answer = answer?;
-                lifted?;
-                return out(Response::Resized(answer));
-            }
+            answer => return answer,
         }
     }
 }
