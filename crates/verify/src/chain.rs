@@ -37,6 +37,8 @@ pub(crate) struct Broken {
     pub behind: usize,
     /// It was whole once: a flush lies behind it, or it cannot be read.
     pub certain: bool,
+    /// What follows alone tells that something was here.
+    pub bare: bool,
 }
 
 /// The chain behind the newest checkpoint.
@@ -45,9 +47,8 @@ pub(crate) struct Chain {
     /// Whole logs, in order.
     pub logs: Vec<Log>,
     pub broken: Vec<Broken>,
-    /// First blocks of the logs that a mount comes to, and of those with data that it puts in place.
+    /// First blocks of the logs that a mount comes to.
     reached: HashSet<u64>,
-    placed: HashSet<u64>,
     /// `ss_cno` of logs behind the newest checkpoint; 0 where that is not known.
     next: u64,
 }
@@ -57,11 +58,6 @@ impl Chain {
     pub fn unreached(&self, behind: &Broken) -> Vec<Log> {
         let logs = self.logs.get(behind.behind..).unwrap_or_default();
         logs.iter().filter(|log| !self.reached.contains(&log.pos.0)).copied().collect()
-    }
-
-    /// The logs with data that a mount puts in place.
-    pub fn synced(&self) -> impl Iterator<Item = &Log> {
-        self.logs.iter().filter(|log| self.placed.contains(&log.pos.0))
     }
 
     /// Where what was whole once does not verify, and the whole logs behind it that no mount comes to.
@@ -119,7 +115,6 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
     let (g, from) = (r.g, &found.latest);
     let mut chain = Chain {
         reached: found.tail.iter().map(|log| log.pos.0).collect(),
-        placed: search::complete(found).map(|log| log.pos.0).collect(),
         next: promised::next_checkpoint(from),
         ..Chain::default()
     };
@@ -134,7 +129,8 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
     while chain.logs.len() + chain.broken.len() < LOGS {
         let end = g.segment_end(segment).0;
         let behind = chain.logs.len();
-        let lost = |pos: u64, end: u64, seq: u64| Broken { pos, end, seq, behind, certain: false };
+        let lost =
+            |pos: u64, end: u64, seq: u64| Broken { pos, end, seq, behind, certain: false, bare: false };
         match heads.first_whole(segment, pos, end, seq) {
             Step::Whole(log) => {
                 promised.next(r, &log, &mut chain.broken);
@@ -154,7 +150,7 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
                 }
                 // Logs fill a segment up to its last block but one (spec 3.2): what goes on in the next one went on here.
                 let gap = pos.saturating_add(1) < end && chain.broken.last().is_none_or(|b| b.end != pos);
-                let gap = gap.then(|| lost(pos, pos + 1, seq));
+                let gap = gap.then(|| Broken { bare: true, ..lost(pos, pos + 1, seq) });
                 let start = g.segment_start(to).0;
                 heads.enough();
                 seq = seq.wrapping_add(1);
@@ -175,7 +171,7 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
                     Entered::Nothing => {
                         let Some((later, found)) = heads.near(to, seq) else { break };
                         chain.broken.extend(gap);
-                        chain.broken.push(lost(start, start + 1, seq));
+                        chain.broken.push(Broken { bare: true, ..lost(start, start + 1, seq) });
                         entered.insert(later.0);
                         (segment, pos, seq) = (later, g.segment_start(later).0, found);
                     }

@@ -246,8 +246,8 @@ const PLANTED: &[Planted] = &[
         name: "a super root behind a torn log is accepted",
         places: &[(
             SEARCH,
-            "latest.is_none() || (begins && (!h.has(summary::SR) || h.cno.get() == cno))",
-            "latest.is_none() || begins || missed",
+            "counted && (begins || !self.missed) && !header.has(summary::SYNDT)",
+            "begins || self.missed",
         )],
     },
     Planted {

@@ -110,7 +110,7 @@ pub fn scrub(
     state: &mut State,
     conduct: &dyn Conduct,
 ) -> Result<Outcome, Error> {
-    let view = View::load(device, options.live_only, conduct.newest())?;
+    let view = View::load(device, options, conduct.newest())?;
     let id = state::uuid_text(&view.uuid);
     if state.uuid.is_empty() {
         state.uuid = id;
@@ -260,7 +260,7 @@ impl<'a> Pass<'a, '_> {
 
     /// Reads the tables anew; false where that cannot be done just now.
     fn look_again(&mut self) -> bool {
-        let Ok(view) = View::load(self.device, self.options.live_only, self.conduct.newest()) else {
+        let Ok(view) = View::load(self.device, self.options, self.conduct.newest()) else {
             return false;
         };
         self.view = view;

@@ -29,7 +29,7 @@ fn flip(device: &dyn Device, at: u64, bit: u8) -> (u8, u8) {
 
 /// All logs in use.
 fn logs(s: &Surgeon) -> Vec<Log> {
-    let view = View::load(&s.device, false, None).unwrap();
+    let view = View::load(&s.device, &Options::default(), None).unwrap();
     let g = view.r.g;
     let behind = |segment: u64, used: u64| g.segment_start(SegNr(segment)).0 + used;
     view.used
@@ -54,7 +54,7 @@ fn golden_volumes_are_sound() {
 #[test]
 fn a_flipped_bit_is_found_exactly_wherever_it_is() {
     let s = Surgeon::golden("basic-4k");
-    let view = View::load(&s.device, false, None).unwrap();
+    let view = View::load(&s.device, &Options::default(), None).unwrap();
     let g = s.g();
     let mut places = 0;
     for log in logs(&s) {
@@ -270,7 +270,7 @@ impl Device for Lies {
 #[test]
 fn what_is_right_the_second_time_is_no_damage() {
     let s = Surgeon::golden("basic-4k");
-    let view = View::load(&s.device, false, None).unwrap();
+    let view = View::load(&s.device, &Options::default(), None).unwrap();
     let log =
         logs(&s).into_iter().find(|l| view.needed.any(l.pos.0..l.end()) && l.pos != view.latest.pos).unwrap();
     let at = (log.end() - 1) << 12;
@@ -293,7 +293,7 @@ impl Conduct for Steps {
 #[test]
 fn a_pass_goes_on_where_it_was_left() {
     let s = Surgeon::golden("gc-4k");
-    let view = View::load(&s.device, false, None).unwrap();
+    let view = View::load(&s.device, &Options::default(), None).unwrap();
     let needed: Vec<Log> = logs(&s).into_iter().filter(|l| view.needed.any(l.pos.0..l.end())).collect();
     for log in [&needed[0], &needed[needed.len() / 2]] {
         flip(&s.device, (log.end() << 12) - 4096, 5);
@@ -332,7 +332,7 @@ fn what_only_checkpoints_need_can_be_left_out() {
     assert!(live.counts.logs <= all.counts.logs && live.counts.logs > 0);
     assert_eq!(live.counts.logs + live.counts.logs_left_out, all.counts.logs + all.counts.logs_left_out);
     // Damage where nothing is needed is no concern.
-    let view = View::load(&s.device, true, None).unwrap();
+    let view = View::load(&s.device, &Options { live_only: true, ..Options::default() }, None).unwrap();
     let needs =
         |l: &Log| view.needed.any(l.pos.0..l.end()) || view.is_on_the_way(l.header.seq.get(), l.pos.0);
     if let Some(log) = logs(&s).iter().find(|l| !needs(l)) {
@@ -434,7 +434,7 @@ impl Conduct for Turn<'_> {
 #[test]
 fn a_segment_that_is_needed_no_more_is_no_finding() {
     let s = Surgeon::golden("gc-4k");
-    let view = View::load(&s.device, false, None).unwrap();
+    let view = View::load(&s.device, &Options::default(), None).unwrap();
     let g = view.r.g;
     let range = |n: u64, used: u64| {
         let start = g.segment_start(SegNr(n)).0;
@@ -480,7 +480,7 @@ fn a_segment_that_is_needed_no_more_is_no_finding() {
 #[test]
 fn the_table_of_segments_is_not_trusted_alone() {
     let mut s = Surgeon::golden("basic-4k");
-    let view = View::load(&s.device, false, None).unwrap();
+    let view = View::load(&s.device, &Options::default(), None).unwrap();
     let g = view.r.g;
     let all = pass(&s.device);
     let last = view.latest.pos.0;

@@ -25,7 +25,7 @@ use crate::files;
 use crate::reader::Reader;
 use crate::scrub::needed::Needed;
 use crate::scrub::syndrome::{self, Place};
-use crate::scrub::{Unpaced, whole};
+use crate::scrub::{Options, Unpaced, whole};
 use crate::search::{self, Log};
 use crate::tree::Tree;
 
@@ -175,12 +175,18 @@ fn root_of(r: &Reader<'_>, log: &Log) -> Option<SuperRoot> {
 }
 
 impl<'a> View<'a> {
-    /// Reads the tables. `live_only` leaves out what only plain checkpoints need; `newest` is the newest log with a super
-    /// root, if that is known. Errors: no volume, no super root.
-    pub fn load(device: &'a dyn Device, live_only: bool, newest: Option<LogPosition>) -> Result<Self, Error> {
+    /// Reads the tables. `newest` is the newest log with a super root, if that is known. Errors: no volume, no super root.
+    pub fn load(
+        device: &'a dyn Device,
+        options: &Options,
+        newest: Option<LogPosition>,
+    ) -> Result<Self, Error> {
         let Found { r, uuid, newest, root, cursors, clean, problem } = find(device, newest)?;
         let (latest, cno) = (newest.latest, newest.cno);
-        let chain = if clean { Chain::default() } else { chain::follow(&r, &newest) };
+        // Of a volume that somebody writes to what does not verify there is on its way; synced data becomes part of the next
+        // checkpoint.
+        let chain = if clean || options.changing { Chain::default() } else { chain::follow(&r, &newest) };
+        let synced = search::complete(&newest).map(|log| (log.pos.0, log.end())).collect();
         let mut problems: Vec<String> = problem.into_iter().collect();
         let known = problems.len();
         let dat = Dat::load(&r, &root.dat, |invariant, place, what| {
@@ -199,12 +205,12 @@ impl<'a> View<'a> {
             cursors,
             checkpoints: Vec::new(),
             chain,
-            tail: Vec::new(),
+            tail: synced,
             problems,
             r,
         };
         let unknown = view.problems.len() > known;
-        let every = !view.read_checkpoints(live_only);
+        let every = !view.read_checkpoints(options.live_only);
         view.read_usage();
         let whole = view.read_needed(every);
         view.read_tail();
@@ -287,8 +293,8 @@ impl<'a> View<'a> {
 
     /// Logs behind the newest checkpoint are needed, too.
     fn read_tail(&mut self) {
-        self.tail = self.chain.synced().map(|log| (log.pos.0, log.end())).collect();
-        self.tail.extend(self.chain.broken.iter().map(|b| (b.pos, b.end)));
+        // Of what left nothing there is nothing to look at.
+        self.tail.extend(self.chain.broken.iter().filter(|b| !b.bare).map(|b| (b.pos, b.end)));
         self.tail.sort_unstable();
         for (pos, end) in self.tail.clone() {
             (pos..end).for_each(|block| self.needed.insert(block));
