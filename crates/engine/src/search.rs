@@ -144,10 +144,8 @@ impl<'a> Walk<'a> {
         if self.next == self.segment && self.missed {
             return false;
         }
-        self.segments_left -= 1;
-        if self.segments_left == 0 {
-            return false;
-        }
+        let Some(left) = self.segments_left.checked_sub(1) else { return false };
+        self.segments_left = left;
         self.passed.push(self.segment);
         self.seq = self.seq.wrapping_add(1);
         self.segment = self.next;
