@@ -57,6 +57,9 @@ pub struct Capabilities {
     pub map_again: bool,
     /// Character and block devices can be made, owners changed, setuid bits kept: the superuser.
     pub privileged: bool,
+    /// A change of owner that names neither owner nor group takes the set-ID bits with it, as Linux does where it comes to
+    /// the file system.
+    pub chown_of_nothing: bool,
     /// Largest major and minor number that survive.
     pub device_max: (u32, u32),
     /// Inode flags that can be set.
@@ -95,6 +98,7 @@ impl Capabilities {
             mmap: true,
             map_again: true,
             privileged: true,
+            chown_of_nothing: true,
             device_max: (0xfff, 0xf_ffff),
             flags: NILFS_FLAGS,
             flags_inherited: NILFS_FLAGS & !flag::TOPDIR,

@@ -68,6 +68,16 @@ impl Trial {
         attempt().is_ok()
     }
 
+    fn chown_of_nothing(&mut self) -> bool {
+        let mut attempt = || {
+            let (fd, _) = self.file()?;
+            rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o4755))?;
+            rustix::fs::fchown(&fd, None, None)?;
+            Ok::<_, rustix::io::Errno>(rustix::fs::fstat(&fd)?.st_mode & 0o4000 == 0)
+        };
+        attempt().unwrap_or(false)
+    }
+
     fn keeps_time(&mut self, sec: i64) -> bool {
         let mut attempt = || {
             let (fd, _) = self.file()?;
@@ -167,6 +177,7 @@ fn capabilities(trial: &mut Trial) -> Capabilities {
         mmap: true,
         map_again: true,
         privileged: trial.privileged(),
+        chown_of_nothing: trial.chown_of_nothing(),
         device_max: (0xfff, 0xf_ffff),
         flags,
         flags_inherited: inherited,
