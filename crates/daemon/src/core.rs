@@ -68,6 +68,11 @@ impl PacedQueue {
         self.requests.front().map(|(takes, _)| *takes)
     }
 
+    /// Whether they hold more than this many bytes, so that whoever brings another one waits, and all requests behind it.
+    pub fn holds_more_than(&self, bytes: u64) -> bool {
+        self.bytes > bytes
+    }
+
     pub fn pop(&mut self) -> Option<Paced> {
         let (takes, request) = self.requests.pop_front()?;
         self.bytes = self.bytes.saturating_sub(takes.bytes as u64);
@@ -215,7 +220,7 @@ impl Core {
         let mut queue = self.queue.lock();
         queue.write_back = true;
         self.wake.notify_one();
-        while queue.paced.bytes > self.options.dirty && !queue.stop {
+        while queue.paced.holds_more_than(self.options.dirty) && !queue.stop {
             self.room.wait(&mut queue);
         }
         if queue.stop {

@@ -383,11 +383,18 @@ impl Writer {
     fn let_paced_run(&self) {
         loop {
             // For nobody there need be no room.
-            let Some(takes) = self.core.queue.lock().paced.first() else { return };
+            let (takes, blocks_all) = {
+                let queue = self.core.queue.lock();
+                let Some(takes) = queue.paced.first() else { return };
+                (takes, queue.paced.holds_more_than(self.core.options.dirty))
+            };
             let (full, waits) = {
                 let fs = self.core.fs.lock();
-                // Its bytes count once they wait for a log; space for them there must be now.
-                let short = self.core.space.may_come(fs.volume(), takes.blocks(self.core.block_size));
+                // Its bytes count once they wait for a log; space for them there must be now. To empty the end of a volume may
+                // take long: better that some are refused than that nobody reads.
+                let refused = blocks_all && fs.volume().is_confined();
+                let short =
+                    !refused && self.core.space.may_come(fs.volume(), takes.blocks(self.core.block_size));
                 (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes())
             };
             let stalled = self.core.stall().is_some();
@@ -410,7 +417,7 @@ impl Writer {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     use super::*;
     use crate::changing::Takes;
@@ -421,6 +428,10 @@ mod tests {
     use silt_fs::Fs;
 
     fn writer() -> Writer {
+        writer_with(MountOptions::default())
+    }
+
+    fn writer_with(options: MountOptions) -> Writer {
         let device = Arc::new(MemoryDevice::new(16 << 20));
         let parameters = Parameters {
             block_size: 4096,
@@ -434,7 +445,7 @@ mod tests {
         Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
         let (volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
         let fs = Fs::new(volume, &silt_fs::Options::default());
-        Writer::new(Core::new(fs, MountOptions::default()), Duration::from_secs(5))
+        Writer::new(Core::new(fs, options), Duration::from_secs(5))
     }
 
     fn ask(w: &Writer) {
@@ -497,6 +508,31 @@ mod tests {
         Arc::get_mut(&mut w.core).unwrap().options.dirty = 8 << 20;
         let fs = w.core.fs.lock();
         assert!(!w.core.is_full(&fs, 6 << 20) && w.core.is_full(&fs, (6 << 20) + 1));
+    }
+
+    /// The kernel sends nothing more while as much waits as may wait, not even reads.
+    #[test]
+    fn nobody_keeps_others_from_reading_while_the_end_is_emptied() {
+        let w = writer_with(MountOptions { dirty: 1 << 20, ..MountOptions::default() });
+        let core = &w.core;
+        core.fs.lock().volume_mut().confine(Some(14)).unwrap();
+        let ran = Arc::new(AtomicU64::new(0));
+        for _ in 0..2 {
+            let ran = ran.clone();
+            core.pace(
+                Takes::data(1 << 20),
+                Box::new(move |_| {
+                    let _ = ran.fetch_add(1, Ordering::Relaxed);
+                }),
+            );
+        }
+        assert!(core.must_wait(&core.fs.lock(), Takes::data(1 << 20)));
+        w.let_paced_run();
+        assert_eq!(ran.load(Ordering::Relaxed), 1, "the others wait: there may be space for them");
+        assert!(!core.queue.lock().paced.holds_more_than(1 << 20));
+        core.fs.lock().volume_mut().confine(None).unwrap();
+        w.let_paced_run();
+        assert_eq!(ran.load(Ordering::Relaxed), 2);
     }
 
     /// Who syncs does not wait for all that others may have in memory.

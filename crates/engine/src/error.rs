@@ -32,8 +32,8 @@ pub enum Error {
     /// The volume is open for reading only.
     #[error("the volume is open for reading only")]
     ReadOnly,
-    /// A checkpoint is being written; try again after it.
-    #[error("a checkpoint is being written")]
+    /// A checkpoint is being written, or what waits has to be written first; try again after it.
+    #[error("a checkpoint is being written, or has to be first")]
     Constructing,
     /// What a cleaning was planned on is no longer so; plan it again.
     #[error("the volume changed while a cleaning was planned")]

@@ -64,6 +64,8 @@ impl Volume {
     pub fn confine(&mut self, limit: Option<u64>) -> Result<()> {
         let Some(limit) = limit else {
             self.sufile.unconfine();
+            // What was refused was refused for the smaller size.
+            self.refuse_nothing();
             // What a failed checkpoint goes back to.
             if let Some(before) = self.construction.as_mut().and_then(|k| k.before.as_mut()) {
                 before.unconfine();
@@ -73,12 +75,10 @@ impl Volume {
         if self.construction.is_some() {
             return Err(Error::Constructing);
         }
-        let Volume { sufile, store, dat, .. } = self;
-        let mut confined = sufile.clone();
-        confined.confine(store, dat, limit)?;
-        let before = std::mem::replace(sufile, confined);
+        let before = self.sufile.confined();
+        self.sufile.confine(&self.store, &self.dat, limit)?;
         if self.has_changes() && self.check_room_for_checkpoint().is_err() {
-            self.sufile = before;
+            self.sufile.confine_again(before);
             return Err(Error::Constructing);
         }
         Ok(())

@@ -172,9 +172,19 @@ impl SuFile {
     /// Has no segment from `limit` on handed out.
     pub fn confine(&mut self, store: &Store, dat: &Dat, limit: u64) -> Result<()> {
         let runs = self.clean_runs(store, dat, limit..store.geometry.nsegments)?;
-        self.beyond = runs.iter().map(|r| r.end - r.start).sum();
-        self.limit = Some(limit);
+        let beyond = runs.iter().map(|r| r.end - r.start).sum();
+        self.confine_again((Some(limit), beyond));
         Ok(())
+    }
+
+    /// What [`SuFile::confine`] keeps from use at present, for [`SuFile::confine_again`].
+    pub fn confined(&self) -> (Option<u64>, u64) {
+        (self.limit, self.beyond)
+    }
+
+    /// Keeps from use what was kept when [`SuFile::confined`] was asked, as long as nothing was handed out or freed since.
+    pub fn confine_again(&mut self, kept: (Option<u64>, u64)) {
+        (self.limit, self.beyond) = kept;
     }
 
     /// All segments may be handed out again.
