@@ -58,11 +58,12 @@ const fn path(name: &'static str, every: u64, dear: u32, run: fn(&Arc<Watched>, 
 }
 
 /// All ways.
-pub const PATHS: [Path; 13] = [
+pub const PATHS: [Path; 14] = [
     path("mount read-only and walk", 1, 1, look),
     Path { writes: true, ..path("mount and write", 1, 1, use_it) },
     Path { writes: true, ..path("clean", 6, 4, empty_segments) },
     path("check as a mount needs it", 1, 1, check_mount),
+    path("what a mount does not come to", 4, 1, not_come_to),
     path("check", 4, 1, check),
     path("plain reader", 4, 1, read_plainly),
     path("control requests that look", 2, 1, control::look),
@@ -353,6 +354,15 @@ fn check_options() -> silt_verify::Options {
 fn check_mount(device: &Arc<Watched>, _: &mut Seen) {
     let options = silt_verify::Options { depth: silt_verify::Depth::Mount, ..check_options() };
     let _ = silt_verify::check(&**device, &options);
+}
+
+/// What a mount says of the newest logs before it begins.
+fn not_come_to(device: &Arc<Watched>, _: &mut Seen) {
+    if let Some(lost) = silt_verify::lost(&**device)
+        && let Some(synced) = lost.synced
+    {
+        let _ = synced.to_string();
+    }
 }
 
 /// The check, of all checkpoints, and what its findings come to.

@@ -3,7 +3,8 @@
 //!
 //! A log that does not verify there may be what a power cut left of a write that nobody was told of. Where what follows
 //! was written after a flush it is damaged ([`promised`](crate::promised)). Where that cannot be told, only what no torn
-//! write looks like is: sectors that cannot be read, and a flipped bit.
+//! write looks like is: sectors that cannot be read, and a flipped bit. To which of the whole logs a mount comes, the
+//! [`search`](crate::search) says alone.
 //!
 //! Memory: some 100 bytes a log, at most [`LOGS`] of them. Read of a segment: at most [`OFTEN`] times its blocks, however
 //! many heads of logs somebody put into it.

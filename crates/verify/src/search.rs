@@ -133,6 +133,10 @@ pub(crate) fn unverified(r: &Reader<'_>, sb: &SuperBlock) -> Option<Found> {
 /// The search of spec 4.2 from one copy's cursor. `to_the_end` goes on behind the first super root
 /// (as for a volume that was not cleanly unmounted). `Ok(None)`: the cursor leads nowhere.
 pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<Found>, String> {
+    // No checkpoint could follow it.
+    if sb.last_cno.get() == u64::MAX {
+        return Ok(None);
+    }
     let pos = BlockNr(sb.last_pseg.get());
     let first = validate(r, pos, sb.last_seq.get())?;
     let Some(first) = first.filter(|log| log.header.has(summary::SR) && log.header.leads_on(&r.g)) else {
@@ -286,16 +290,22 @@ pub(crate) fn open(device: &dyn Device, cache_bytes: usize) -> Result<(Reader<'_
     let geometry = sb.geometry(device.len())?;
     let reader = Reader::new(device, geometry, cache_bytes);
     let clean = sb.state.get() & STATE_VALID != 0;
-    if let Some(found) = search(&reader, sb, !clean).map_err(crate::Error::Damaged)? {
-        return Ok((reader, Start { clean, found }));
-    }
+    let first = match search(&reader, sb, !clean) {
+        Ok(Some(found)) => return Ok((reader, Start { clean, found })),
+        Ok(None) => "no super root was found".into(),
+        Err(unreadable) => unreadable,
+    };
     if let Some((_, other)) = &copies.second {
         let same = other.geometry(device.len()).is_ok_and(|o| o.block_size == geometry.block_size);
-        if same && let Some(found) = search(&reader, other, true).map_err(crate::Error::Damaged)? {
+        let made = other.last_cno.get() != 0;
+        if made
+            && same
+            && let Ok(Some(found)) = search(&reader, other, true)
+        {
             return Ok((reader, Start { clean: false, found }));
         }
     }
-    Err(crate::Error::Damaged("no super root was found".into()))
+    Err(crate::Error::Damaged(first))
 }
 
 /// As [`open`], where nothing verifies that the super blocks point at: see [`unverified`].
@@ -313,4 +323,35 @@ pub(crate) fn open_unverified(device: &dyn Device, cache_bytes: usize) -> Option
 /// Segment that holds a block.
 pub(crate) fn segment(g: &Geometry, block: u64) -> SegNr {
     g.segment_of(BlockNr(block))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_device::{Fault, Times};
+
+    use super::*;
+    use crate::surgeon::Surgeon;
+
+    /// A cursor that leads into a sector that cannot be read leads nowhere: the other copy's may.
+    #[test]
+    fn the_other_copy_is_tried_where_one_leads_to_what_cannot_be_read() {
+        let mut s = Surgeon::golden("basic-4k");
+        let (g, cno) = (s.g(), s.cno());
+        let elsewhere = g.segment_start(SegNr(g.nsegments - 1));
+        s.patch_super((true, false), |sb| sb.last_pseg = elsewhere.0.into());
+        let device = Fault::new(s.device);
+        let at = g.byte_of(elsewhere);
+        device.fail_reads(at..at + u64::from(g.block_size), Times::Always);
+        let (_, start) = open(&device, 1 << 20).unwrap();
+        assert_eq!((start.found.cno, start.clean), (cno, false));
+    }
+
+    #[test]
+    fn no_checkpoint_is_the_last_there_can_be() {
+        let mut s = Surgeon::golden("basic-4k");
+        s.patch_super((true, true), |sb| sb.last_cno = u64::MAX.into());
+        assert!(matches!(open(&s.device, 1 << 20), Err(crate::Error::Damaged(_))));
+    }
 }
