@@ -3,6 +3,7 @@
 use silt_control::cleaner::{Cleaner, Pace};
 use silt_control::retention::Source;
 
+use crate::output::count;
 use crate::size;
 
 /// What it goes by and what it did; below that, what somebody said of it and who.
@@ -15,8 +16,8 @@ pub fn lines(c: &Cleaner, block_size: u32) -> Vec<String> {
     let did = match c.work.segments {
         0 => "nothing was to be done yet".to_owned(),
         n => format!(
-            "{n} segment{} emptied since it was mounted, {} copied",
-            if n == 1 { "" } else { "s" },
+            "{} emptied since it was mounted, {} copied",
+            count(n, "segment"),
             size::show(c.work.moved.saturating_mul(u64::from(block_size)))
         ),
     };

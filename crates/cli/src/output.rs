@@ -61,6 +61,15 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// So many things, of which `one` is one: `1 directory`, `2 directories`, `2 days`.
+pub fn count(n: u64, one: &str) -> String {
+    match one.strip_suffix('y') {
+        _ if n == 1 => format!("1 {one}"),
+        Some(stem) if !stem.ends_with(['a', 'e', 'o', 'u']) => format!("{n} {stem}ies"),
+        _ => format!("{n} {one}s"),
+    }
+}
+
 fn failed(e: io::Error) -> Failure {
     if e.kind() == io::ErrorKind::BrokenPipe {
         Failure::Pipe

@@ -41,7 +41,7 @@ pub fn span(seconds: u64) -> String {
         [(365 * 86400, "year"), (7 * 86400, "week"), (86400, "day"), (3600, "hour"), (60, "minute")];
     let (size, name) = UNITS.iter().find(|(size, _)| seconds >= 2 * size).copied().unwrap_or((1, "second"));
     let n = seconds / size;
-    format!("{n} {name}{}", if n == 1 { "" } else { "s" })
+    crate::output::count(n, name)
 }
 
 /// Parses a time span in seconds: `90`, `10m`, `1d`.

@@ -268,8 +268,12 @@ impl Host for DaemonHost {
                 )),
             },
             _ => {
-                // What cannot be written must not be lost silently: say so while it is mounted.
-                self.sync()?;
+                // What cannot be written must not be lost silently: say so while it is mounted. Where writing has ended
+                // for good, which the status says, nothing is gained by staying.
+                self.sync().or_else(|e| {
+                    let ended = self.core.fs.lock().volume().failure().is_some();
+                    if ended { Ok(0) } else { Err(e) }
+                })?;
                 let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
                 let gone = std::iter::once(self.dir.clone()).chain(moments).collect();
                 // The live tree first, which may be in use: then everything stays that is not in it. The

@@ -270,7 +270,8 @@ pub fn check_node(b: &[u8], level: Option<u8>) -> Result<()> {
     }
     let found = node.level();
     if found == 0 || found >= LEVEL_MAX || level.is_some_and(|l| l != found) {
-        return Err(Error::corrupt(WHAT, format!("level {found}, expected {level:?}")));
+        let expected = level.map_or_else(|| format!("1 to {}", LEVEL_MAX - 1), |l| l.to_string());
+        return Err(Error::corrupt(WHAT, format!("level {found} where {expected} is expected")));
     }
     if raw_len(b) == 0 {
         return Err(Error::corrupt(WHAT, "no children"));

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
-use silt_verify::{Report, Unreached, Unwatched, Watch};
+use silt_verify::{Lost, Report, Unreached, Unwatched, Watch};
 
 pub use classes::{CLASSES, Class};
 pub use error::{Error, Result};
@@ -86,6 +86,8 @@ pub struct Plan {
     pub unreached: Option<(u64, u64)>,
     /// Synced data behind its newest checkpoint that no mount comes to; nor does a repair.
     pub synced_lost: Option<Unreached>,
+    /// Checkpoints that no mount comes to, and no repair, in a sentence.
+    pub checkpoints_lost: Option<String>,
 }
 
 impl Plan {
@@ -134,7 +136,8 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
     let overlay = Arc::new(Overlay::new(device));
     let mut state = State::new(options, watch, overlay.clone());
     stage("checking")?;
-    let synced_lost = silt_verify::unreached(&*overlay);
+    let Lost { synced: synced_lost, logs: checkpoints_lost } =
+        silt_verify::lost(&*overlay).unwrap_or_default();
     let before = state.check()?;
     if errors(&before) > 0
         && let Some(e) = supers::unknown_features(&*overlay)
@@ -160,7 +163,16 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         }
         stage("mending")?;
         match state.mend(&step) {
-            Ok(done) => rounds.push(Round { classes: step.classes, done }),
+            Ok(mut done) => {
+                if step.classes.contains_key("recovery") {
+                    done.push(format!(
+                        "the volume goes on behind checkpoint {}, with the synced data that a mount comes to; logs behind \
+                         that are given up",
+                        now.stats.last_cno
+                    ));
+                }
+                rounds.push(Round { classes: step.classes, done });
+            }
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(e) => {
                 no_space |= matches!(e, Error::Engine(silt_engine::Error::NoSpace));
@@ -196,7 +208,17 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
     no_space &= stopped.is_some();
     let base = base.unwrap_or(now.stats.last_cno);
     let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
-    Ok(Plan { overlay, rounds, before, after: now, stopped, no_space, unreached, synced_lost })
+    Ok(Plan {
+        overlay,
+        rounds,
+        before,
+        after: now,
+        stopped,
+        no_space,
+        unreached,
+        synced_lost,
+        checkpoints_lost,
+    })
 }
 
 /// The newest checkpoint that was made no later than `at`, seconds since 1970, where the volume can be read.

@@ -11,7 +11,7 @@ use silt_format::{BlockNr, Geometry};
 
 use crate::chain::{self, Chain};
 use crate::reader::Reader;
-use crate::search::{self, Found, Log};
+use crate::search::{self, Log};
 
 /// Files that are named; of more it is said that there are more.
 const FILES: usize = 20;
@@ -64,15 +64,8 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
     (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs })
 }
 
-/// The same behind a log with a super root; `None` also where a newer one follows that a mount comes to.
-pub(crate) fn behind(r: &Reader<'_>, latest: Log, checkpoint: u64) -> Option<Unreached> {
-    let mut found = Found::of(latest, checkpoint);
-    // What cannot be read ends the way: what was come to before counts.
-    let _ = search::behind(r, &mut found);
-    if found.newer > 0 { None } else { in_chain(r, &chain::follow(r, &found), checkpoint) }
-}
-
-fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {
+/// The same of a chain behind this checkpoint.
+pub(crate) fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {
     let first = chain.broken.first()?;
     let synced = |log: &Log| log.header.has(SYNDT);
     let logs = chain.unreached(first);

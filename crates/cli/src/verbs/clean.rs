@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use silt_control::{Clean, CleanReport, Least, Request, Response};
 
 use crate::failure::Result;
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::{progress, size, target, times};
 
 /// Get space back: empty segments, mounted or not
@@ -122,7 +122,6 @@ pub fn run(args: &Args) -> Result<()> {
 /// What was done, in sentences.
 fn lines(r: &CleanReport, salvage: bool) -> Vec<String> {
     let mut lines = Vec::new();
-    let count = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     lines.push(match r.freed {
         0 => "no segment could be freed".to_owned(),
         n => format!(

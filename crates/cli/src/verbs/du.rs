@@ -7,7 +7,7 @@ use silt_control::past::{PastFile, PastQuery, PastTotal};
 use silt_control::{Account, Control, Request, Response, connect, mounts};
 
 use crate::failure::{Failure, Result};
-use crate::output::{JsonList, Output};
+use crate::output::{JsonList, Output, count};
 use crate::{progress, size, space, target};
 
 /// Snapshots that are listed unless all are asked for.
@@ -162,7 +162,7 @@ fn line(f: &PastFile) -> String {
 }
 
 fn sums(t: &PastTotal, part: bool) -> Vec<String> {
-    let count = |n: u64| format!("{n} file{}", if n == 1 { "" } else { "s" });
+    let count = |n: u64| count(n, "file");
     let mut lines = Vec::new();
     if t.unlisted > 0 {
         lines.push(format!("             and {} more: --all lists them", count(t.unlisted)));

@@ -20,7 +20,7 @@ use silt_verify::{Depth, Options, Watch};
 use super::{check, repair};
 use crate::failure::{Failure, Result, complain};
 use crate::interrupt::Interruptible;
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::progress::Stages;
 use crate::signatures;
 
@@ -323,7 +323,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
     for f in plan.after.errors().take(10) {
         out.line(format!("left: [{}] {}: {}", f.id, f.place, f.message))?;
     }
-    out.line(format!("{name}: {left} errors are left"))?;
+    out.line(format!("{name}: {} left", count(left, "error")))?;
     Ok(MENDED | LEFT)
 }
 

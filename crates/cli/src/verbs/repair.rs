@@ -18,7 +18,7 @@ use silt_verify::{Unwatched, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::{Output, printable};
+use crate::output::{Output, count, printable};
 use crate::progress::Stages;
 use crate::signatures;
 use crate::{size, target};
@@ -186,7 +186,8 @@ fn ended(args: &Args) -> Failure {
 
 /// Nothing can be mended since every segment is in use.
 fn no_space(errors: u64) -> ControlError {
-    let what = format!("no segment is free to mend in: nothing is written, and {errors} errors are left");
+    let left = count(errors, "error");
+    let what = format!("no segment is free to mend in: nothing is written, {left} left");
     ControlError::new(Kind::NoSpace, what).hint("silt rescue copies out what can be read")
 }
 
@@ -239,7 +240,7 @@ pub(super) fn failed(e: silt_repair::Error) -> Failure {
 
 /// What is lost behind a broken log.
 pub(super) fn unreached(plan: &Plan) -> Option<String> {
-    let (base, newest) = plan.unreached?;
+    let Some((base, newest)) = plan.unreached else { return plan.checkpoints_lost.clone() };
     Some(format!(
         "behind checkpoint {base} a log is broken: what was written after it, up to checkpoint {newest}, is lost to \
          every mount, and to a repair; silt rescue shows it and copies it out: do that first"
@@ -274,8 +275,8 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         out.line(format!("left: [{}] {}: {}", f.id, f.place, f.message))?;
     }
     out.line(format!(
-        "{volume}: {} errors before, {left} after; {} to write",
-        errors(&plan.before),
+        "{volume}: {} before, {left} after; {} to write",
+        count(errors(&plan.before), "error"),
         size::show(plan.bytes())
     ))?;
     out.finish()

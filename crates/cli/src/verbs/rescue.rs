@@ -155,7 +155,8 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
         return Err(ended(args, &format!("; the copy in {} is not all there is", to.display())));
     }
     let moment = rescue.moments().into_iter().find(|m| m.cno == cno);
-    let synced = rescue.unreached().filter(|lost| lost.checkpoint == cno).map(|lost| lost.to_string());
+    let synced =
+        synced_lost(rescue, watch).filter(|(checkpoint, _)| *checkpoint == cno).map(|(_, words)| words);
     let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally, synced.clone());
     if let Some(path) = &args.report {
         let fail = |e: std::io::Error| ControlError::io(path.display(), &e);
@@ -192,11 +193,12 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
     if watch.stop() {
         return Err(ended(args, ""));
     }
+    let synced = synced_lost(rescue, watch).map(|(_, words)| words);
     let mut out = Output::new();
     if args.json {
-        out.json(&report::Survey::new(rescue, &answer))?;
+        out.json(&report::Survey::new(rescue, &answer, synced))?;
     } else {
-        text(args, rescue, &answer, &mut out)?;
+        text(args, rescue, &answer, synced, &mut out)?;
     }
     out.finish()?;
     let newest = answer.moments.first().and_then(Rated::grade);
@@ -207,10 +209,29 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
     }
 }
 
-fn text(args: &Args, rescue: &Rescue<'_>, answer: &Answer, out: &mut Output) -> Result<()> {
+/// What was synced behind the newest checkpoint and no mount comes to, in a sentence that names the files; with the
+/// checkpoint.
+fn synced_lost(rescue: &Rescue<'_>, watch: &impl Watch) -> Option<(u64, String)> {
+    let lost = rescue.unreached()?;
+    let inodes = lost.named().map(|(ino, _)| ino).collect();
+    let names = rescue.names(lost.checkpoint, inodes, watch).unwrap_or_default();
+    let name = |ino: u64| match names.get(&ino) {
+        Some(path) => format!("{} (inode {ino})", shown(path)),
+        None => format!("inode {ino}"),
+    };
+    Some((lost.checkpoint, lost.told(name, "")))
+}
+
+fn text(
+    args: &Args,
+    rescue: &Rescue<'_>,
+    answer: &Answer,
+    synced: Option<String>,
+    out: &mut Output,
+) -> Result<()> {
     report::survey_lines(rescue).into_iter().try_for_each(|line| out.line(line))?;
-    if let Some(lost) = rescue.unreached() {
-        out.line(lost.to_string())?;
+    if let Some(lost) = synced {
+        out.line(lost)?;
     }
     out.line("")?;
     out.line(format!("{:>10}  {:<19}  {:<8}  what of it can be read", "MOMENT", "TIME", ""))?;

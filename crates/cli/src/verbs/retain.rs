@@ -7,7 +7,7 @@ use silt_control::retention::Source;
 use silt_control::{Request, Response, Retain, Retention, RetentionPreview};
 
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::{size, target, times};
 
 /// Show or set how much of the past is kept, mounted or not
@@ -88,10 +88,6 @@ fn from(source: Source) -> &'static str {
         Source::Mount => "as mounted",
         Source::File => "nilfs_cleanerd.conf says so",
     }
-}
-
-fn count(n: u64, one: &str) -> String {
-    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
 fn lines(r: &Retention) -> Vec<String> {

@@ -7,7 +7,7 @@ use silt_control::{
 };
 
 use crate::failure::{Failure, Result};
-use crate::output::{JsonList, Output};
+use crate::output::{JsonList, Output, count};
 use crate::{cleaner, size, space, target, times};
 
 /// Say what a volume is, where it is mounted, and how it is
@@ -128,10 +128,6 @@ fn ask(control: &mut dyn Control) -> Result<Option<Status>> {
         Ok(())
     })?;
     Ok(answer)
-}
-
-fn count(n: u64, one: &str) -> String {
-    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
 }
 
 /// The status in sentences, the most asked first.

@@ -192,3 +192,35 @@ fn what_cannot_be_written_can_be_read() {
     assert!(out.contains("what writing needs is damaged"), "{out}");
     m.unmount();
 }
+
+/// What ended writing does not keep the volume mounted.
+#[test]
+fn a_volume_to_which_nothing_is_written_any_more_can_be_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = volume(&b);
+    operate(&v, |s| {
+        let node = first_node(s, "/dir/large");
+        s.patch_with(node, Sums::All, |bytes| bytes.fill(0x5a));
+    });
+    for waits in [false, true] {
+        let (m, _) = Mounted::new(&b, &["-o", "errors=remount-ro", &v], "m");
+        if waits {
+            fs::write(m.path("new"), vec![5; 40_000]).unwrap();
+        }
+        assert_eq!(errno(fs::read(m.path("dir/large"))), EIO);
+        let ended = || b.ok(&["status", m.dir()]).contains("nothing is written any more: damage was met");
+        assert!((0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            ended()
+        }));
+        assert_eq!(errno(fs::write(m.path("later"), "x")), Some(30));
+        m.unmount();
+    }
+    // What had been written before went along.
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    assert_eq!(fs::read(m.path("new")).unwrap(), vec![5; 40_000]);
+    m.unmount();
+}

@@ -152,7 +152,13 @@ fn lost_synced_data_is_named() {
         let run = b.run(args);
         assert!(run.out.contains(&told) && run.out.contains(": bytes "), "{args:?}: {}{}", run.out, run.err);
     }
-    assert_eq!(b.run(&["rescue", &g, "--to", &b.name("again")]).code, 1);
+    let run = b.run(&["rescue", &g, "--to", &b.name("again")]);
+    assert_eq!(run.code, 1);
+    // By their names, and what of it is whole lies beside them.
+    assert!(run.out.contains(&format!("{told}does not verify")) && run.out.contains("; /"), "{}", run.out);
+    let beside = run.out.lines().find(|l| l.contains(" were put beside it, in NAME.synced")).unwrap();
+    let name = beside.trim_start().split_once(": ").unwrap().0;
+    assert!(b.path(&format!("again{name}.synced")).is_file(), "{beside}");
     let json = b.run(&["rescue", "--json", &g]).out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(json["synced_lost"].as_str().unwrap().starts_with(&told), "{json}");

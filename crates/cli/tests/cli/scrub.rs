@@ -127,7 +127,7 @@ fn it_rests_and_goes_on() {
     assert!(run.err.contains("silt: paused; to go on: silt scrub "), "{}", run.err);
     assert!(run.out.contains("so far sound; "), "{}", run.out);
     let status = b.ok(&["scrub", "--status", "--state", "pass.json", &g]);
-    assert!(status.contains("a scrub was left at "), "{status}");
+    assert!(status.contains("a scrub was left at ") && status.contains(": so far "), "{status}");
     let run = b.run(&["scrub", "--json", "--state", "pass.json", &g]);
     assert!(run.err.contains("going on with a scrub"), "{}", run.err);
     let at_once = b.json(&["scrub", "--json", "--state", "other.json", &g]);

@@ -112,6 +112,11 @@ pub struct Mender {
     past: past::Written,
 }
 
+/// So many things.
+fn count(n: usize, one: &str) -> String {
+    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
+}
+
 impl Mender {
     /// Opens a volume and mends in memory what is named, all but the content of directories and attributes of
     /// inodes: those are changed through [`Mender::volume`]. Nothing is written before [`Mender::finish`], unless
@@ -183,15 +188,15 @@ impl Mender {
         if !wounds.segments.is_empty() {
             let out = self.empty_segments(&wounds.segments, wounds.zero_unreadable)?;
             self.said.push(format!(
-                "{} blocks of {} segments whose logs do not verify are moved as they are; they belong to {} files",
-                out.0,
-                wounds.segments.len(),
-                out.1
+                "moved as they are, since their logs do not verify: {} out of {}, of {}",
+                count(out.0, "block"),
+                count(wounds.segments.len(), "segment"),
+                count(out.1, "file")
             ));
         }
         if !stale.is_empty() {
             self.empty_segments(&stale, false)?;
-            self.said.push(format!("{} segments that hold damaged nodes are emptied", stale.len()));
+            self.said.push(format!("emptied: {} with damaged nodes", count(stale.len(), "segment")));
         }
         let v = &mut self.volume;
         if wounds.keep {
@@ -383,7 +388,10 @@ impl Volume {
             let lost: Vec<u64> = wounds.table_blocks.iter().copied().collect();
             let lost = v.clear_lost_table_blocks(&lost, &mut suspects, end_of_log)?;
             if !lost.is_empty() {
-                said.push(format!("{} blocks of the translation table are lost and made anew", lost.len()));
+                said.push(format!(
+                    "lost and made anew: {} of the translation table",
+                    count(lost.len(), "block")
+                ));
             }
         }
         let mut records = v.mend_places(&suspects, end_of_log)?;
@@ -405,8 +413,8 @@ impl Volume {
             let rebuilt = v.rebuild_nodes(distrust, end_of_log)?;
             if !rebuilt.moved.is_empty() {
                 said.push(format!(
-                    "{} nodes of block maps are built anew from the logs",
-                    rebuilt.moved.len()
+                    "built anew from the logs: {} of block maps",
+                    count(rebuilt.moved.len(), "node")
                 ));
             }
             for (ino, b, _) in &rebuilt.lost {

@@ -4,11 +4,12 @@
 //! never followed, and nothing that is there is overwritten. Holes stay holes, and what is lost becomes one.
 //!
 //! Where bytes of a file are lost, a whole version of it from an earlier moment is looked for and put beside it as
-//! `NAME.checkpoint-N`.
+//! `NAME.checkpoint-N`. What was synced behind the newest checkpoint and no mount puts in place, since a log before it does
+//! not verify, is put beside, too: `NAME.synced` is the file with what of that is whole.
 //!
 //! Memory: the names of directories, and of files with several names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,9 +76,16 @@ impl Rescue<'_> {
             finish: Vec::new(),
             names: HashMap::new(),
             older: None,
+            synced: if self.roots().first().is_some_and(|r| r.cno == cno) {
+                self.beside()
+            } else {
+                BTreeMap::new()
+            },
+            beside: Vec::new(),
             tally: Tally::default(),
         };
         walk(&tree, watch, &mut copier)?;
+        copier.put_synced()?;
         copier.finish()?;
         Ok(copier.tally)
     }
@@ -97,6 +105,10 @@ struct Copier<'t, 'r, 'd> {
     names: HashMap<u64, Vec<u8>>,
     /// Trees of earlier moments, newest first, opened at the first use.
     older: Option<Vec<Tree<'r, 'd>>>,
+    /// Whole blocks that were synced behind what does not verify, by inode.
+    synced: BTreeMap<u64, Vec<Extent>>,
+    /// Files that have some, to be put beside when all names are taken.
+    beside: Vec<(Vec<u8>, Inode)>,
     tally: Tally,
 }
 
@@ -341,6 +353,33 @@ impl Copier<'_, '_, '_> {
         Ok(())
     }
 
+    /// Puts files with what was synced later beside them.
+    fn put_synced(&mut self) -> Result<(), CopyError> {
+        let bs = self.tree.block_size();
+        for (path, inode) in std::mem::take(&mut self.beside) {
+            if self.watch.stop() {
+                return Ok(());
+            }
+            let Some(blocks) = self.synced.remove(&inode.ino) else { continue };
+            let mut problem = Problem { path, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
+            let mut content = self.tree.content(&inode);
+            content.mapped.overlay(&blocks);
+            let end = |e: &Extent| e.end().saturating_mul(bs).min(content.size);
+            let bytes = blocks.iter().map(|e| end(e).saturating_sub(e.offset.saturating_mul(bs)));
+            let bytes = bytes.fold(0, u64::saturating_add);
+            let name = [&problem.path[..], b".synced"].concat();
+            let mut beside = Problem { path: name, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
+            self.regular(&mut beside, self.tree, &inode, &content)?;
+            if beside.notes.is_empty() {
+                problem.notes.push(Note::SyncedBeside { bytes });
+                self.tally.add(problem);
+            } else {
+                self.tally.add(beside);
+            }
+        }
+        Ok(())
+    }
+
     /// Attributes of directories, innermost first, and flags.
     fn finish(&mut self) -> Result<(), CopyError> {
         for (path, raw) in std::mem::take(&mut self.finish).into_iter().rev() {
@@ -401,6 +440,9 @@ impl Sink for Copier<'_, '_, '_> {
                 self.names.insert(inode.ino, path.to_vec());
             }
             let regular = inode.raw.file_type() == crate::inode::REGULAR;
+            if regular && self.synced.contains_key(&inode.ino) {
+                self.beside.push((path.to_vec(), *inode));
+            }
             if regular && inode.raw.flags.get() & flags::USER_MODIFIABLE != 0 {
                 self.finish.push((path.to_vec(), inode.raw));
             }

@@ -31,6 +31,9 @@ pub enum Note {
     NotMade { why: std::io::ErrorKind },
     /// A whole version of an earlier checkpoint was put beside it.
     WholeVersionBeside { cno: u64 },
+    /// What was synced later, behind a log that does not verify, is lost in part: a copy with so many bytes of it that are
+    /// whole was put beside it.
+    SyncedBeside { bytes: u64 },
 }
 
 /// What is wrong with a file.

@@ -6,6 +6,7 @@
 //! records    what summaries say of blocks; read only where tables are damaged
 //! volume     super roots and the moments that can be read
 //! state      one super root: its DAT, and maps through it, lost parts found by records
+//! behind     synced data behind the newest checkpoint
 //! tree       inodes, directories and content at one moment
 //! walk       every file of a tree by its names
 //! judge      what of a moment can be read and verifies
@@ -17,6 +18,7 @@
 //! Nothing is written to the volume. A block is *sound* where the checksum of its log matches; all else is taken with
 //! care and reported.
 
+mod behind;
 mod copy;
 mod extents;
 pub mod geometry;

@@ -11,16 +11,15 @@ use std::sync::Arc;
 use silt_format::checkpoint::{self, CpEntry};
 use silt_format::inode::{LINK_MAX, RawInode};
 use silt_format::palloc::{Kind, Layout};
-use silt_format::super_block::SuperBlock;
 use silt_format::{BlockNr, Cno, Ino, dir};
 
+use super::behind::by_inode;
 use super::extents::{Extent, Mapped};
 use super::state::{Spot, State};
 use super::survey::Survey;
 use super::volume::Root;
 use crate::error::Error;
 use crate::inode::DIRECTORY;
-use crate::search;
 
 /// Where an inode's attributes are from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,37 +124,9 @@ impl<'r, 'd> Tree<'r, 'd> {
         let layout = Layout::ifile(g);
         let mut tree = Tree { state, cno, layout, ifile, synced: BTreeMap::new(), listed };
         if rescue.roots().first() == Some(root) && root.cno == cno {
-            tree.add_synced(root);
+            tree.synced = by_inode(rescue.synced());
         }
         Ok(tree)
-    }
-
-    /// Adds what complete data-sync logs behind the newest super root hold (spec 4.4).
-    fn add_synced(&mut self, root: &Root) {
-        let rescue = self.state.rescue;
-        let clean = rescue.shape.super_block.as_ref().is_some_and(|sb| {
-            sb.state.get() & silt_format::super_block::STATE_VALID != 0 && sb.last_cno.get() == root.cno
-        });
-        let (Some(log), false) = (root.log, clean) else { return };
-        let mut cursor = SuperBlock::zeroed();
-        cursor.last_pseg = log.into();
-        cursor.last_seq = root.order.0.into();
-        cursor.last_cno = root.cno.into();
-        let Ok(Some(found)) = search::search(&rescue.r, &cursor, true) else { return };
-        let Ok(pending) = search::pending(&rescue.r, &found) else { return };
-        if found.latest.pos.0 != log {
-            return;
-        }
-        for (ino, offset, block) in pending.blocks {
-            let e = Extent { offset, block, len: 1, sound: true, rebuilt: false };
-            self.synced.entry(ino).or_default().push(e);
-        }
-        for list in self.synced.values_mut() {
-            // The last one wins.
-            list.reverse();
-            list.sort_by_key(|e| e.offset);
-            list.dedup_by_key(|e| e.offset);
-        }
     }
 
     /// Number of the checkpoint.

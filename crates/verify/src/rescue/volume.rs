@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 
 use silt_device::Device;
-use silt_format::summary::Header;
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Geometry, checkpoint};
 
@@ -12,8 +11,6 @@ use super::records::Records;
 use super::state::State;
 use super::survey::Survey;
 use crate::reader::{Block, Reader};
-use crate::search::Log;
-use crate::unreached::{self, Unreached};
 use crate::{Error, Watch};
 
 /// Bytes of blocks that are kept in memory.
@@ -161,18 +158,6 @@ impl<'d> Rescue<'d> {
             Some(r) if r.cno >= cno => Some(r),
             _ => self.roots.iter().find(|r| r.cno == cno).or(trusted).or(self.roots.first()),
         }
-    }
-
-    /// What was synced behind the newest checkpoint and does not come back with it, of a volume that was not cleanly
-    /// unmounted.
-    pub fn unreached(&self) -> Option<Unreached> {
-        let root = self.roots.first()?;
-        let pos = BlockNr(root.log?);
-        let header = Header::parse(&self.r.g, &self.block(pos.0).ok()?).ok()?;
-        let clean = self.shape.super_block.as_ref().is_some_and(|sb| {
-            sb.state.get() & silt_format::super_block::STATE_VALID != 0 && sb.last_cno.get() == root.cno
-        });
-        if clean { None } else { unreached::behind(&self.r, Log { pos, header }, root.cno) }
     }
 
     /// All moments, newest first: those of super roots, and those that the newest checkpoint files list.

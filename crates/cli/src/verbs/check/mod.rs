@@ -12,7 +12,7 @@ use silt_verify::{Finding, Impact, Options, Report, Severity, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::{Output, printable};
+use crate::output::{Output, count, printable};
 use crate::progress::Stages;
 use crate::times;
 
@@ -303,18 +303,13 @@ pub fn text(out: &mut Output, report: &Report, impacts: &[Impact], verbose: bool
 
 /// That it was ended early, in a line: nothing of it is a verdict.
 pub fn ended(name: &str, errors: u64) -> String {
-    let found = match errors {
-        0 => "no error".to_owned(),
-        1 => "1 error".to_owned(),
-        n => format!("{n} errors"),
-    };
+    let found = if errors == 0 { "no error".to_owned() } else { count(errors, "error") };
     format!("{name}: ended before it was done; {found} until then")
 }
 
 /// What was looked at, and how it is, in a line.
 pub fn summary(name: &str, report: &Report, errors: u64, mounted: bool) -> String {
     let s = &report.stats;
-    let plural = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let state = match (mounted, s.clean) {
         (true, _) => format!("mounted, as of checkpoint {}", s.last_cno),
         (false, true) => "cleanly unmounted".to_owned(),
@@ -322,11 +317,11 @@ pub fn summary(name: &str, report: &Report, errors: u64, mounted: bool) -> Strin
     };
     format!(
         "{name}: {}; {}, {}, {} ({} walked), {} in use, {state}",
-        if errors == 0 { "sound".to_owned() } else { plural(errors, "error") },
-        plural(s.inodes, "inode"),
-        plural(s.checkpoints, "checkpoint"),
-        plural(s.snapshots, "snapshot"),
-        plural(s.trees_walked, "tree"),
-        plural(s.segments, "segment"),
+        if errors == 0 { "sound".to_owned() } else { count(errors, "error") },
+        count(s.inodes, "inode"),
+        count(s.checkpoints, "checkpoint"),
+        count(s.snapshots, "snapshot"),
+        count(s.trees_walked, "tree"),
+        count(s.segments, "segment"),
     )
 }

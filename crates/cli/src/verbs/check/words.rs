@@ -8,6 +8,16 @@ use silt_verify::{Finding, Impact, Report};
 
 use crate::times;
 
+/// Where in a file something is; nothing where that may be all of it, since its size is not known.
+fn stretch((from, to): (u64, u64)) -> Option<String> {
+    // No file is larger.
+    if to <= i64::MAX.cast_unsigned() {
+        Some(format!("between {}", between((from, to))))
+    } else {
+        (from > 0).then(|| format!("from {} on", crate::size::show(from)))
+    }
+}
+
 /// Bytes from the first to behind the last, in the unit that tells them apart: `1.2 and 1.3 MB`.
 pub fn between((from, to): (u64, u64)) -> String {
     const UNITS: [(u64, &str); 4] =
@@ -62,15 +72,15 @@ fn part(finding: &Finding, file: &Touched, reads: Reads) -> String {
             None => format!("inode {}", file.ino),
         }
     };
-    let range = file.range.map(between);
+    let range = file.range.and_then(stretch);
     let mut text = match (reads, file.what, range) {
         (Reads::Not, What::Directory, Some(range)) => {
-            format!("names in {subject} between {range} are not found")
+            format!("names in {subject} {range} are not found")
         }
         (Reads::Not, What::Symlink, _) => format!("{subject} leads nowhere"),
-        (Reads::Not, _, Some(range)) => format!("{subject} cannot be read between {range}"),
+        (Reads::Not, _, Some(range)) => format!("{subject} cannot be read {range}"),
         (Reads::Not, _, None) => format!("{subject} cannot be read"),
-        (_, _, Some(range)) => format!("what {subject} shows between {range} may be wrong"),
+        (_, _, Some(range)) => format!("what {subject} shows {range} may be wrong"),
         (_, _, None) => format!("what {subject} shows may be wrong"),
     };
     match file.whole {
@@ -114,5 +124,8 @@ mod tests {
         assert_eq!(between((0, 3_000_000_000)), "0.0 and 3000.0 MB");
         assert_eq!(between((8192, 12288)), "8.1 and 12.3 kB");
         assert_eq!(between((0, u64::MAX)), "0.0 and 18446744.1 TB");
+        assert_eq!(stretch((0, u64::MAX)), None);
+        assert_eq!(stretch((4096, u64::MAX)).unwrap(), "from 4 KiB on");
+        assert_eq!(stretch((0, 4096)).unwrap(), "between 0 and 4096 bytes");
     }
 }

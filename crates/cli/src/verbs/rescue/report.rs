@@ -9,7 +9,7 @@ use silt_verify::rescue::{Answer, Grade, Note, Problem, Rated, Rescue, Tally};
 
 use super::shown;
 use crate::failure::Result;
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::{size, times};
 
 /// What of a file is lost.
@@ -29,6 +29,9 @@ struct Item {
     /// The checkpoint of which a whole version was put beside it.
     #[serde(skip_serializing_if = "Option::is_none")]
     whole_version_from: Option<u64>,
+    /// Bytes that were synced later and are whole, in a copy that was put beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    synced_beside: Option<u64>,
     notes: Vec<String>,
 }
 
@@ -42,6 +45,7 @@ impl Item {
             unverified: 0,
             attributes_from: None,
             whole_version_from: None,
+            synced_beside: None,
             notes: p.notes.iter().map(note_in_words).collect(),
         };
         for note in &p.notes {
@@ -49,6 +53,7 @@ impl Item {
                 Note::Unverified { bytes } => item.unverified = *bytes,
                 Note::OlderAttributes { cno } => item.attributes_from = Some(*cno),
                 Note::WholeVersionBeside { cno } => item.whole_version_from = Some(*cno),
+                Note::SyncedBeside { bytes } => item.synced_beside = Some(*bytes),
                 _ => {}
             }
         }
@@ -73,6 +78,9 @@ fn note_in_words(note: &Note) -> String {
         Note::NotMade { why } => format!("it cannot be made there: {why}"),
         Note::WholeVersionBeside { cno } => {
             format!("a whole version of checkpoint {cno} was put beside it, as NAME.checkpoint-{cno}")
+        }
+        Note::SyncedBeside { bytes } => {
+            format!("{bytes} bytes that were synced later and are whole were put beside it, in NAME.synced")
         }
     }
 }
@@ -142,8 +150,8 @@ impl<'a> Copied<'a> {
             self.to,
             self.moment,
             times::stamp(self.created, true),
-            plural(self.files, "file"),
-            plural(self.directories, "directory"),
+            count(self.files, "file"),
+            count(self.directories, "directory"),
             size::show(self.bytes),
         ))?;
         if let Some(lost) = &self.synced_lost {
@@ -155,13 +163,13 @@ impl<'a> Copied<'a> {
             return out.line("Everything came back, and everything verifies.");
         }
         if self.damaged > 0 {
-            out.line(format!("Something is lost of {}:", plural(self.damaged, "name")))?;
+            out.line(format!("Something is lost of {}:", count(self.damaged, "name")))?;
             list(out, &damaged, self.damaged, lines)?;
         }
         if self.unverified > 0 {
             out.line(format!(
                 "In the same logs as damage lie parts of {}; most likely they are as they were:",
-                plural(self.unverified, "name")
+                count(self.unverified, "name")
             ))?;
             list(out, &unverified, self.unverified, lines)?;
         }
@@ -178,23 +186,15 @@ fn list(out: &mut Output, problems: &[&Problem], count: u64, lines: usize) -> Re
     }
 }
 
-fn plural(n: u64, one: &str) -> String {
-    match (n, one) {
-        (1, one) => format!("1 {one}"),
-        (n, "directory") => format!("{n} directories"),
-        (n, one) => format!("{n} {one}s"),
-    }
-}
-
 /// How good a moment is, in words.
 pub fn grade_in_words(rated: &Rated) -> String {
     let Some(t) = &rated.tally else { return "not looked at (--all)".into() };
     let all = t.files + t.directories;
     match t.grade() {
-        Grade::Whole => format!("whole: {}", plural(all, "file")),
-        Grade::Unverified => format!("{}; {} do not verify", plural(all, "file"), t.unverified),
+        Grade::Whole => format!("whole: {}", count(all, "file")),
+        Grade::Unverified => format!("{}; {} do not verify", count(all, "file"), t.unverified),
         Grade::Partly => {
-            format!("{}; {} damaged or lost, {} do not verify", plural(all, "file"), t.damaged, t.unverified)
+            format!("{}; {} damaged or lost, {} do not verify", count(all, "file"), t.damaged, t.unverified)
         }
         Grade::Unreadable => "nothing".into(),
     }
@@ -227,8 +227,8 @@ pub fn survey_lines(rescue: &Rescue<'_>) -> Vec<String> {
     if unreadable > 0 {
         lines.push(format!(
             "{} cannot be read, in {}.",
-            plural(unreadable, "block"),
-            plural(s.unreadable.len() as u64, "place")
+            count(unreadable, "block"),
+            count(s.unreadable.len() as u64, "place")
         ));
     }
     lines
@@ -311,7 +311,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    pub fn new(rescue: &Rescue<'_>, answer: &Answer) -> Self {
+    pub fn new(rescue: &Rescue<'_>, answer: &Answer, synced_lost: Option<String>) -> Self {
         let (g, s) = (rescue.geometry(), &rescue.survey);
         let in_use = s.logs.iter().filter(|l| !l.stale);
         let newest = answer.moments.first().and_then(|r| r.tally.as_ref());
@@ -324,7 +324,7 @@ impl Survey {
             unreadable_blocks: s.unreadable.iter().map(|r| r.end - r.start).sum(),
             newest: answer.newest,
             newest_whole: answer.newest_whole,
-            synced_lost: rescue.unreached().map(|lost| lost.to_string()),
+            synced_lost,
             moments: answer.moments.iter().map(|r| shown_moment(rescue, r)).collect(),
             items: newest.map(|t| t.problems.iter().map(Item::new).collect()).unwrap_or_default(),
         }

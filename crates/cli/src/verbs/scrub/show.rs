@@ -6,7 +6,7 @@ use silt_verify::scrub::State;
 
 use super::Args;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::size;
 
 /// A pass as `--json` prints it.
@@ -50,7 +50,7 @@ pub fn pass(args: &Args, pass: &State) -> Result<()> {
     }
     let mut out = Output::new();
     findings(&mut out, pass)?;
-    out.line(summary(args, pass, if pass.finished { "" } else { "so far " }))?;
+    out.line(summary(args, pass))?;
     out.finish()
 }
 
@@ -65,19 +65,19 @@ fn findings(out: &mut Output, pass: &State) -> Result<()> {
     pass.problems.iter().try_for_each(|problem| out.line(problem))
 }
 
-fn summary(args: &Args, pass: &State, when: &str) -> String {
+fn summary(args: &Args, pass: &State) -> String {
     let c = &pass.counts;
-    let plural = |n: u64, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    let when = if pass.finished { "" } else { "so far " };
     let verdict = match pass.damaged() {
         0 => "sound".to_owned(),
-        n => plural(n, "damage"),
+        n => count(n, "damage"),
     };
     format!(
         "{}: {when}{verdict}; {} of {} verified, {} of {} left out, since nobody needs them",
         args.volume.display(),
-        plural(c.logs, "log"),
+        count(c.logs, "log"),
         size::show(c.bytes),
-        plural(c.logs_left_out, "log"),
+        count(c.logs_left_out, "log"),
         size::show(c.bytes_left_out),
     )
 }
@@ -127,7 +127,7 @@ fn text(args: &Args, pass: &State, how: &str) -> Result<()> {
     let mut out = Output::new();
     out.line(format!("{}: {how}", args.volume.display()))?;
     findings(&mut out, pass)?;
-    out.line(summary(args, pass, ""))?;
+    out.line(summary(args, pass))?;
     out.finish()
 }
 
