@@ -145,10 +145,10 @@ impl From<silt_engine::Error> for ControlError {
             E::Unusable(ref source) => match source {
                 silt_format::Error::NotNilfs => {
                     ControlError::new(Kind::NotNilfs, "this is not a NILFS2 volume (there is no super block)")
-                        .hint("name an image file or device that holds one; silt mkfs makes one")
+                        .hint("name an image file or device that holds one; where there was one, silt rescue finds what is left of it")
                 }
                 silt_format::Error::Corrupt { .. } => ControlError::new(Kind::Corrupt, e.to_string())
-                    .hint("if it was cut short or overwritten, copy it again or take a backup"),
+                    .hint("silt check says what is wrong, silt rescue what can be read; if it was cut short, copy it again"),
                 silt_format::Error::Incompatible(_) => ControlError::new(Kind::Incompatible, e.to_string()),
             },
             E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first"),

@@ -90,6 +90,26 @@ fn fuse_error(e: &crate::Error) -> ControlError {
     ControlError::new(kind, e.to_string())
 }
 
+impl DaemonHost {
+    /// Before an unmount: what cannot be written must not be lost silently, so that is said while it can still be read.
+    /// Where writing has ended for good and nothing waits, nothing is gained by staying.
+    fn write_what_waits(&self) -> Result<(), ControlError> {
+        let ended = {
+            let fs = self.core.fs.lock();
+            fs.volume().failure().map(|why| (why.to_owned(), fs.volume().is_unwritten()))
+        };
+        match ended {
+            None => self.sync().map(|_| ()),
+            Some((_, false)) => Ok(()),
+            Some((why, true)) => {
+                let message = format!("nothing is written any more ({why}), and what waits would be lost");
+                Err(ControlError::new(Kind::Io, message)
+                    .hint("copy what is new elsewhere; silt umount -l goes on without it"))
+            }
+        }
+    }
+}
+
 impl Host for DaemonHost {
     fn volume(&self) -> &Path {
         &self.volume
@@ -268,12 +288,7 @@ impl Host for DaemonHost {
                 )),
             },
             _ => {
-                // What cannot be written must not be lost silently: say so while it is mounted. Where writing has ended
-                // for good, which the status says, nothing is gained by staying.
-                self.sync().or_else(|e| {
-                    let ended = self.core.fs.lock().volume().failure().is_some();
-                    if ended { Ok(0) } else { Err(e) }
-                })?;
+                self.write_what_waits()?;
                 let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
                 let gone = std::iter::once(self.dir.clone()).chain(moments).collect();
                 // The live tree first, which may be in use: then everything stays that is not in it. The

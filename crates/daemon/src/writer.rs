@@ -392,7 +392,8 @@ impl Writer {
                 let fs = self.core.fs.lock();
                 // Its bytes count once they wait for a log; space for them there must be now. To empty the end of a volume may
                 // take long: better that some are refused than that nobody reads.
-                let refused = blocks_all && fs.volume().is_confined();
+                let waits = fs.volume().has_changes() || fs.volume().is_constructing();
+                let refused = blocks_all && takes.space && fs.volume().is_confined() && !waits;
                 let short =
                     !refused && self.core.space.may_come(fs.volume(), takes.blocks(self.core.block_size));
                 (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes())

@@ -493,6 +493,11 @@ impl Volume {
         !self.dirty.is_empty() || self.meta_dirty
     }
 
+    /// Whether something that users did is in no checkpoint, or in one that is not complete.
+    pub fn is_unwritten(&self) -> bool {
+        !self.dirty.is_empty() || self.construction.is_some()
+    }
+
     /// Numbers for statfs and status.
     pub fn stat(&self) -> Result<Stat> {
         let g = &self.store.geometry;

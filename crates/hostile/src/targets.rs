@@ -368,7 +368,12 @@ fn volume(target: &str, data: &[u8]) {
         let budget = Budget { requests: limit.requests, bytes: limit.bytes };
         let device = Arc::new(Watched::new(image.fork(), path.writes, budget));
         (path.run)(&device, &mut Seen::default());
-        assert!(!device.is_exceeded(), "{}: read more than the size of the image allows", path.name);
+        assert!(
+            !device.is_exceeded(),
+            "{}: read more than the size of the image allows: {:?}",
+            path.name,
+            (device.reads(), limit.requests, limit.bytes)
+        );
         assert!(!device.is_touched(), "{}: wrote to a volume that was opened read-only", path.name);
     }
 }

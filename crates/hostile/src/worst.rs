@@ -37,6 +37,10 @@ fn survey(rescue: &Rescue<'_>) -> bool {
             tree.for_each_inode(|_| {});
         }
     }
+    if let Some(lost) = rescue.unreached() {
+        let inodes = lost.named().map(|(ino, _)| ino).collect();
+        let _ = rescue.names(lost.checkpoint, inodes, &Unwatched);
+    }
     answer.newest.is_some()
 }
 

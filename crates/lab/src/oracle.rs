@@ -3,6 +3,7 @@
 //! A disk is looked at once: it must be sound by every invariant, mount, show its tree and its snapshots, take a new
 //! file durably, unmount, be sound again and show the same. What was seen is then judged by what was promised:
 //!
+//! * Linux's driver, which takes what verifies behind a torn log where Silt does not, would come to the same.
 //! * The newest checkpoint is at least the one that the last answered sync made, and at most the one under way.
 //! * The live tree is exactly what that checkpoint was made of, with the data that fdatasync wrote behind it: all that
 //!   was answered, and of the rest a first part. This is stronger than "old, new or absent" file by file.
@@ -93,6 +94,9 @@ pub fn look(device: Arc<dyn Device>, how: Look) -> Result<Seen> {
         sound(&*device, "as it was left", how.settings)?;
         // What fsck -p looks at before the volume is mounted.
         sound_in(Depth::Mount, &*device, "as fsck -p looks at it", how.settings)?;
+        if let Some(said) = silt_verify::differs_for_linux(&*device) {
+            return Err(Failure(format!("Linux would mount another state: {said}")));
+        }
     }
     let (volume, cno, writable) = mount(&device, how)?;
     let fs = Fs::new(volume, &silt_fs::Options::default());

@@ -11,7 +11,7 @@
 
 use std::collections::HashSet;
 
-use silt_format::summary::{Header, SR};
+use silt_format::summary::{Header, LOGEND, SR, SYNDT};
 use silt_format::{BlockNr, SegNr};
 
 use crate::promised::{self, Promised};
@@ -61,6 +61,24 @@ impl Chain {
         logs.iter().filter(|log| !self.reached.contains(&log.pos.0)).copied().collect()
     }
 
+    /// Whole logs of synced data behind what does not verify, and those of one sync begun in front of it, that were written
+    /// when checkpoint `cno` was to come next.
+    pub fn lost_data(&self, cno: u64) -> Vec<Log> {
+        let Some(first) = self.broken.first() else { return Vec::new() };
+        let mut lost = self.begun(first).to_vec();
+        lost.extend(self.unreached(first));
+        lost.retain(|log| log.header.has(SYNDT) && log.header.cno.get() == cno);
+        lost
+    }
+
+    /// Logs of synced data before what does not verify whose end would be it, or behind it: no mount takes them.
+    pub fn begun(&self, behind: &Broken) -> &[Log] {
+        let before = self.logs.get(..behind.behind).unwrap_or_default();
+        let open =
+            before.iter().rev().take_while(|log| log.header.has(SYNDT) && !log.header.has(LOGEND)).count();
+        before.get(before.len() - open..).unwrap_or_default()
+    }
+
     /// Where what was whole once does not verify, and the whole logs behind it that no mount comes to.
     pub fn cut(&self) -> Option<(u64, Vec<Log>)> {
         let first = self.broken.iter().find(|b| b.certain)?;
@@ -80,7 +98,7 @@ impl Chain {
         let cno = root(&self.unreached(first))?;
         Some(format!(
             "checkpoint {cno} may be lost: the log at block {} does not verify, and no mount comes to it; a power cut in \
-             the midst of a sync leaves that, and then nobody was told that it was done",
+             the midst of a sync leaves that, and then nobody was told that it was done; silt rescue shows what it holds",
             first.pos
         ))
     }

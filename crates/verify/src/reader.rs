@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::{Mutex, RwLock};
 use silt_device::Device;
 use silt_format::{BlockNr, Geometry};
@@ -28,6 +28,8 @@ pub(crate) struct Reader<'a> {
     limit: usize,
     /// Blocks that were read ahead: the first one's number, and the bytes.
     window: RwLock<(u64, Vec<u8>)>,
+    /// First blocks of the logs that verify, where all were read before: none is read again for that.
+    pub whole: Option<HashSet<u64>>,
 }
 
 impl<'a> Reader<'a> {
@@ -39,6 +41,7 @@ impl<'a> Reader<'a> {
             cache: Mutex::default(),
             limit: (cache_bytes / g.bs() / 2).max(8),
             window: RwLock::default(),
+            whole: None,
         }
     }
 
@@ -93,6 +96,10 @@ impl<'a> Reader<'a> {
         if self.windowed(nr, buf) {
             return Ok(());
         }
-        self.device.read_at(self.g.byte_of(nr), buf).map_err(|e| e.to_string())
+        let at = self.g.byte_of(nr);
+        if at.saturating_add(buf.len() as u64) > self.device.len() {
+            return Err(format!("block {nr} lies behind the end of the device"));
+        }
+        self.device.read_at(at, buf).map_err(|e| e.to_string())
     }
 }

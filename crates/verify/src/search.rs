@@ -85,6 +85,9 @@ const STEP: u64 = 256;
 
 /// Whether the checksum over a whole log matches.
 pub(crate) fn datasum_matches(r: &Reader<'_>, log: &Log) -> Result<bool, String> {
+    if let Some(whole) = &r.whole {
+        return Ok(whole.contains(&log.pos.0));
+    }
     let g = &r.g;
     let mut crc = Crc::new(g.crc_seed);
     let mut done = 0;
@@ -133,6 +136,14 @@ pub(crate) fn unverified(r: &Reader<'_>, sb: &SuperBlock) -> Option<Found> {
 /// The search of spec 4.2 from one copy's cursor. `to_the_end` goes on behind the first super root
 /// (as for a volume that was not cleanly unmounted). `Ok(None)`: the cursor leads nowhere.
 pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<Found>, String> {
+    Ok(search_from(r, sb, to_the_end)?.map(|(_, found)| found))
+}
+
+/// The log at a cursor, and the number that it is counted as.
+type Cursor = (Log, u64);
+
+/// The same, with where it began.
+fn search_from(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<(Cursor, Found)>, String> {
     // No checkpoint could follow it.
     if sb.last_cno.get() == u64::MAX {
         return Ok(None);
@@ -147,14 +158,45 @@ pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Resul
     if written != counted {
         found.miscounted.push((pos, counted, written));
     }
+    let from = (first, found.cno);
     if to_the_end {
         behind(r, &mut found)?;
     }
-    Ok(Some(found))
+    Ok(Some((from, found)))
+}
+
+/// Who searches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// A mount of Silt, which refuses what cannot be whole.
+    Silt,
+    /// Linux's driver, which takes whatever verifies in the next segment.
+    Linux,
 }
 
 /// Goes on behind a log with a super root, whether it verifies or not, as a mount would.
 pub(crate) fn behind(r: &Reader<'_>, found: &mut Found) -> Result<(), String> {
+    behind_as(Who::Silt, r, found)
+}
+
+/// What Linux's driver would take, from the preferred super block of a volume that was not cleanly unmounted, and a mount of
+/// Silt would not, or the other way round: in a sentence. A writer that flushes as spec 4.2 asks leaves no such state.
+pub fn differs_for_linux(device: &dyn Device) -> Option<String> {
+    let (r, start) = open(device, 1 << 20).ok()?;
+    if start.clean {
+        return None;
+    }
+    let first = Found::of(start.from.0, start.from.1);
+    let (mut silt, mut linux) = (first.clone(), first);
+    for (who, found) in [(Who::Silt, &mut silt), (Who::Linux, &mut linux)] {
+        behind_as(who, &r, found).ok()?;
+    }
+    let way = |found: &Found| (found.latest.pos, complete(found).map(|log| log.pos).collect::<Vec<_>>());
+    let (silt, linux) = (way(&silt), way(&linux));
+    (silt != linux).then(|| format!("Silt comes to {silt:?}, Linux's driver to {linux:?}"))
+}
+
+fn behind_as(who: Who, r: &Reader<'_>, found: &mut Found) -> Result<(), String> {
     let g = r.g;
     let (mut pos, mut seq) = (BlockNr(found.latest.end()), found.latest.header.seq.get());
     let mut cno = found.cno.saturating_add(1);
@@ -172,7 +214,11 @@ pub(crate) fn behind(r: &Reader<'_>, found: &mut Found) -> Result<(), String> {
                 let counted = h.cno.get() == cno;
                 // Behind what is torn only the next checkpoint counts, from its beginning.
                 let whole = !h.has(summary::SYNDT) && (!fresh || h.has(summary::LOGBGN));
-                let follows = if torn { counted && whole } else { counted || !h.has(summary::SR) };
+                let follows = match who {
+                    Who::Linux => true,
+                    Who::Silt if torn => counted && whole,
+                    Who::Silt => counted || !h.has(summary::SR),
+                };
                 h.leads_on(&g) && follows
             });
             fresh = log.is_none();
@@ -280,6 +326,8 @@ pub(crate) fn pending(r: &Reader<'_>, found: &Found) -> Result<Pending, String> 
 pub(crate) struct Start {
     pub clean: bool,
     pub found: Found,
+    /// The cursor that led there.
+    pub from: Cursor,
 }
 
 /// Opens as a mount would, falling back to the other copy.
@@ -290,8 +338,8 @@ pub(crate) fn open(device: &dyn Device, cache_bytes: usize) -> Result<(Reader<'_
     let geometry = sb.geometry(device.len())?;
     let reader = Reader::new(device, geometry, cache_bytes);
     let clean = sb.state.get() & STATE_VALID != 0;
-    let first = match search(&reader, sb, !clean) {
-        Ok(Some(found)) => return Ok((reader, Start { clean, found })),
+    let first = match search_from(&reader, sb, !clean) {
+        Ok(Some((from, found))) => return Ok((reader, Start { clean, found, from })),
         Ok(None) => "no super root was found".into(),
         Err(unreadable) => unreadable,
     };
@@ -300,9 +348,9 @@ pub(crate) fn open(device: &dyn Device, cache_bytes: usize) -> Result<(Reader<'_
         let made = other.last_cno.get() != 0;
         if made
             && same
-            && let Ok(Some(found)) = search(&reader, other, true)
+            && let Ok(Some((from, found))) = search_from(&reader, other, true)
         {
-            return Ok((reader, Start { clean: false, found }));
+            return Ok((reader, Start { clean: false, found, from }));
         }
     }
     Err(crate::Error::Damaged(first))

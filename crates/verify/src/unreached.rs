@@ -29,6 +29,9 @@ pub struct Unreached {
     pub certain: bool,
     /// Bytes of files, by inode, as far as summaries of these logs can be read.
     pub files: BTreeMap<u64, Vec<Range<u64>>>,
+    /// Logs of synced data among them that were made when a later checkpoint was there: which files they are of is not said,
+    /// since it may have given numbers of inodes away.
+    pub later: u64,
     /// Whether the summary of a log that does not verify is lost: what it held is not known.
     pub unknown: bool,
     /// When the first and the last of these logs of synced data were made, seconds since 1970, as far as their heads tell.
@@ -77,7 +80,7 @@ pub(crate) fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option
         ..Unreached::default()
     };
     let mut any = logs.iter().any(synced);
-    for log in &logs {
+    for log in chain.begun(first).iter().chain(&logs) {
         out.note(r, log);
     }
     for broken in &chain.broken {
@@ -120,6 +123,10 @@ impl Unreached {
             return false;
         }
         if !log.header.has(SYNDT) {
+            return true;
+        }
+        if log.header.cno.get() > self.checkpoint.saturating_add(1) {
+            self.later += 1;
             return true;
         }
         let made = log.header.create.get();
@@ -171,6 +178,9 @@ impl Unreached {
         }
         if self.files.len() > FILES {
             out += &format!("; and {} more files", self.files.len() - FILES);
+        }
+        if self.later > 0 {
+            out += "; and what was synced when a later checkpoint was there";
         }
         if self.unknown {
             out += "; of what its own log held nothing is known";

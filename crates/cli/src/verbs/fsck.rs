@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use silt_control::{ControlError, Kind, mounts};
 use silt_device::{Access, Device, FileDevice, OpenOptions};
-use silt_verify::{Depth, Options, Watch};
+use silt_verify::{Depth, Lost, Options, Watch};
 
 use super::{check, repair};
 use crate::failure::{Failure, Result, complain};
@@ -206,9 +206,11 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
         out.finish()?;
         return Ok(CANCELLED);
     }
-    let lost = silt_verify::unreached(&device);
-    if let Some(lost) = &lost {
-        out.line(lost.to_string())?;
+    let lost = silt_verify::lost(&device);
+    if let Some(Lost { synced, logs }) = &lost {
+        let said = report.errors().any(|finding| finding.id == "recovery-reached");
+        let logs = logs.iter().filter(|_| !said).cloned();
+        synced.iter().map(ToString::to_string).chain(logs).try_for_each(|line| out.line(line))?;
     }
     if errors == 0 {
         match depth {
@@ -277,7 +279,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         }
         made => made.map_err(repair::failed)?,
     };
-    if let Some(words) = repair::unreached(&plan) {
+    if let Some(words) = repair::unreached(&plan).filter(|_| plan.unreached.is_some() || !told) {
         out.line(words)?;
     }
     if let Some(lost) = plan.synced_lost.as_ref().filter(|_| !told) {

@@ -98,6 +98,9 @@ struct Summary<'a> {
     /// Synced data behind the newest checkpoint that no mount comes to.
     #[serde(skip_serializing_if = "Option::is_none")]
     synced_lost: Option<String>,
+    /// Checkpoints that no mount comes to, nor a repair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    checkpoints_lost: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<&'a str>,
     applied: bool,
@@ -292,6 +295,7 @@ fn json(plan: &Plan, applied: bool) -> Result<()> {
         left: plan.after.errors().take(100).map(ToString::to_string).collect(),
         unreached: plan.unreached.map(|(_, newest)| newest),
         synced_lost: plan.synced_lost.as_ref().map(ToString::to_string),
+        checkpoints_lost: plan.checkpoints_lost.as_deref(),
         stopped: plan.stopped.as_deref(),
         applied,
     })?;

@@ -179,8 +179,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
 
 fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Result<()> {
     let mut answer = rescue.rate(args.all, watch);
-    let named = resolve(args, rescue)?;
-    if let Some(cno) = named {
+    if let Some(cno) = resolve(args, rescue)? {
         if let Some(rated) = answer.moments.iter_mut().find(|r| r.moment.cno == cno && r.tally.is_none()) {
             rated.tally = rescue.judge(cno, watch).ok();
         }
@@ -193,7 +192,10 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
     if watch.stop() {
         return Err(ended(args, ""));
     }
-    let synced = synced_lost(rescue, watch).map(|(_, words)| words);
+    let synced = synced_lost(rescue, watch);
+    let shown = answer.moments.first().map(|rated| rated.moment.cno);
+    let lacks = synced.as_ref().is_some_and(|(checkpoint, _)| Some(*checkpoint) == shown);
+    let synced = synced.map(|(_, words)| words);
     let mut out = Output::new();
     if args.json {
         out.json(&report::Survey::new(rescue, &answer, synced))?;
@@ -202,8 +204,8 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
     }
     out.finish()?;
     let newest = answer.moments.first().and_then(Rated::grade);
-    match (named, newest) {
-        (_, Some(Grade::Whole)) => Ok(()),
+    match newest {
+        Some(Grade::Whole) if !lacks => Ok(()),
         _ if answer.newest.is_none() => Err(Failure::Damaged),
         _ => Err(Failure::Told),
     }

@@ -12,8 +12,7 @@ use silt_control::{
 use silt_fuse::Unmount;
 
 use crate::failure::{Failure, Result};
-use crate::output::{count, printable};
-use crate::size;
+use crate::output::printable;
 use crate::target;
 
 /// Unmount a directory; returns when everything is written and the volume is closed
@@ -123,13 +122,11 @@ fn busy_hint(e: ControlError) -> ControlError {
 /// Has the daemon unmount, and waits for its end where it is to end.
 fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Result<()> {
     let mut places = Vec::new();
-    let mut lost = None;
     let daemon = remote.process().ok();
     // One that is busy shall not be taken for one that hangs.
     remote.answer_within(Some(3 * PATIENCE));
     let answered = target::call(&mut remote, Request::Status, |part| {
         if let Response::Status(status) = part {
-            lost = status.failure.and_then(|why| lost_with(&why, status.dirty, status.dirty_files));
             places = status.mounts.into_iter().map(|m| m.dir).collect();
         }
         Ok(())
@@ -161,14 +158,13 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
         }
     }
     let Some(process) = process else { return Ok(()) };
-    let gone = || lost.map_or(Ok(()), |e: ControlError| Err(e.into()));
     // As long as it is to be seen somewhere it goes on, perhaps for ever.
-    let Some(mount) = mount else { return wait(&process).and_then(|()| gone()) };
+    let Some(mount) = mount else { return wait(&process) };
     let left = mounts::ours()?;
     match left.iter().find(|m| m.device == mount.device) {
         // It was a second place of a moment, and the live tree stays.
         None if bound && left.iter().any(|m| places.first() == Some(&m.dir)) => Ok(()),
-        None => wait(&process).and_then(|()| gone()),
+        None => wait(&process),
         Some(other) => {
             target::eprintln_quiet(&printable(&format!(
                 "note: it is still to be seen on {}, and goes on until that is unmounted too",
@@ -177,13 +173,6 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
             Ok(())
         }
     }
-}
-
-/// What is lost with an unmount of a volume to which nothing can be written any more, if something waited.
-fn lost_with(why: &str, bytes: u64, files: u64) -> Option<ControlError> {
-    let (size, files) = (size::show(bytes), (files > 0 || bytes > 0).then(|| count(files, "file"))?);
-    let message = format!("unmounted, but {size} in {files} that waited to be written are lost: {why}");
-    Some(ControlError::new(Kind::Io, message).hint("silt check says what is wrong with the volume"))
 }
 
 fn still_there(mount: Option<&Mount>) -> Result<bool> {
@@ -217,18 +206,5 @@ fn wait(process: &OwnedFd) -> Result<()> {
             said = true;
             target::eprintln_quiet("writing what waits and closing the volume ...");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_lost_with_an_unmount_is_said() {
-        let said = |bytes, files| lost_with("why", bytes, files).map(|e| (e.kind, e.message));
-        assert_eq!(said(0, 0), None);
-        let text = "unmounted, but 8 KiB in 2 files that waited to be written are lost: why".to_owned();
-        assert_eq!(said(8192, 2), Some((Kind::Io, text)));
     }
 }

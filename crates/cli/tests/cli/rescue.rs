@@ -159,7 +159,9 @@ fn lost_synced_data_is_named() {
     let beside = run.out.lines().find(|l| l.contains(" were put beside it, in NAME.synced")).unwrap();
     let name = beside.trim_start().split_once(": ").unwrap().0;
     assert!(b.path(&format!("again{name}.synced")).is_file(), "{beside}");
-    let json = b.run(&["rescue", "--json", &g]).out;
+    let run = b.run(&["rescue", "--json", &g]);
+    assert_eq!(run.code, 1);
+    let json = run.out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(json["synced_lost"].as_str().unwrap().starts_with(&told), "{json}");
 }

@@ -3,12 +3,14 @@
 //! log that does not is told of, and copied beside.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use silt_format::BlockNr;
-use silt_format::summary::{self, BlockInfo, Header, SYNDT};
+use silt_format::summary::{self, BlockInfo, Header};
 use silt_format::super_block::STATE_VALID;
+use silt_format::{BlockNr, Geometry};
 
 use super::extents::Extent;
+use super::survey::LogRecord;
 use super::tree::{Directory, Inode};
 use super::volume::{Rescue, Root};
 use super::walk::{Sink, walk};
@@ -17,12 +19,20 @@ use crate::search::{self, Found, Log};
 use crate::unreached::{self, Unreached};
 use crate::{Error, Watch};
 
+/// What lies behind the newest super root. Read once.
+pub(super) struct Behind {
+    found: Found,
+    chain: Chain,
+    /// Blocks that a mount puts in place, by inode.
+    synced: Arc<BTreeMap<u64, Vec<Extent>>>,
+}
+
 impl<'d> Rescue<'d> {
     /// What was synced behind the newest checkpoint and does not come back with it, of a volume that was not cleanly
     /// unmounted. [`Rescue::copy_out`] puts beside what of it is whole.
     pub fn unreached(&self) -> Option<Unreached> {
-        let found = self.behind_newest()?;
-        unreached::in_chain(&self.r, &chain::follow(&self.r, &found), found.cno)
+        let Behind { found, chain, .. } = self.behind()?;
+        unreached::in_chain(&self.r, chain, found.cno)
     }
 
     /// Names of files of a checkpoint by inode, as far as its directories can be read: a walk over all of them.
@@ -38,33 +48,41 @@ impl<'d> Rescue<'d> {
         Ok(names.found)
     }
 
-    /// Blocks that a mount would put into files of the newest checkpoint: (inode, block offset, disk block), in the order
-    /// in which they apply.
-    pub(super) fn synced(&self) -> Vec<(u64, u64, u64)> {
-        let found = self.behind_newest();
-        found.and_then(|f| search::pending(&self.r, &f).ok()).map(|p| p.blocks).unwrap_or_default()
+    /// Blocks that a mount would put into files of the newest checkpoint, by inode.
+    pub(super) fn synced(&self) -> Arc<BTreeMap<u64, Vec<Extent>>> {
+        self.behind().map(|behind| behind.synced.clone()).unwrap_or_default()
     }
 
-    /// Whole blocks that no mount puts into files of the newest checkpoint, by inode; the last one of each place.
+    /// Whole blocks of files of the newest checkpoint that no mount puts in place, by inode. Only from logs that were
+    /// written before the next checkpoint: in a later one a file may be another.
     pub(super) fn beside(&self) -> BTreeMap<u64, Vec<Extent>> {
-        let Some(found) = self.behind_newest() else { return BTreeMap::new() };
-        let chain = chain::follow(&self.r, &found);
-        let mut blocks = Vec::new();
-        for log in first_lost(&chain) {
+        let Some(Behind { found, chain, .. }) = self.behind() else { return BTreeMap::new() };
+        let mut blocks = Blocks::new(&self.r.g);
+        // An earlier mount of Linux may have left logs behind those of the last one (spec 4.5).
+        let mut since = found.latest.header.create.get();
+        for log in chain.lost_data(found.cno.saturating_add(1)) {
+            if log.header.create.get() < since {
+                continue;
+            }
+            since = log.header.create.get();
             let Ok(bytes) = search::summary_of(&self.r, &log) else { continue };
-            let first = log.pos.0 + u64::from(log.header.summary_blocks(&self.r.g));
+            let first = log.pos.0.saturating_add(u64::from(log.header.summary_blocks(&self.r.g)));
             // The log verifies; a summary that makes no sense ends with what did.
             let _ = summary::for_each_payload(&self.r.g, &log.header, &bytes, |p| {
                 if let BlockInfo::Data { offset, .. } = p.info {
-                    blocks.push((p.ino.0, offset, first + u64::from(p.index)));
+                    blocks.add(p.ino.0, offset, first.saturating_add(u64::from(p.index)));
                 }
             });
         }
-        by_inode(blocks)
+        blocks.by_inode()
     }
 
-    /// The newest super root with what a search finds behind it. `None` where nothing behind it counts.
-    fn behind_newest(&self) -> Option<Found> {
+    fn behind(&self) -> Option<&Behind> {
+        self.behind.get_or_init(|| self.read_behind()).as_ref()
+    }
+
+    /// `None` where nothing behind it counts.
+    fn read_behind(&self) -> Option<Behind> {
         let root = self.roots().first()?;
         if self.is_clean_at(root) {
             return None;
@@ -72,7 +90,14 @@ impl<'d> Rescue<'d> {
         let mut found = Found::of(self.newest_log(root)?, root.cno);
         // What cannot be read ends the way: what was come to before counts.
         let _ = search::behind(&self.r, &mut found);
-        (found.newer == 0).then_some(found)
+        if found.newer > 0 {
+            return None;
+        }
+        let mut blocks = Blocks::new(&self.r.g);
+        let pending = search::pending(&self.r, &found).unwrap_or_default();
+        pending.blocks.into_iter().for_each(|(ino, offset, block)| blocks.add(ino, offset, block));
+        let chain = chain::follow(&self.r, &found);
+        Some(Behind { found, chain, synced: Arc::new(blocks.by_inode()) })
     }
 
     /// Whether the volume was cleanly unmounted with this super root as its newest.
@@ -81,44 +106,47 @@ impl<'d> Rescue<'d> {
         sb.is_some_and(|sb| sb.state.get() & STATE_VALID != 0 && sb.last_cno.get() == root.cno)
     }
 
-    /// The log of a super root. Where its head is lost, as much of it as the next log in the same segment tells: that has
-    /// the numbers of the segment.
+    /// The log of a super root. Where its head is lost, as much of it as another log of the segment tells: all of them have
+    /// its numbers (spec 3.2). `None` where there is no other.
     fn newest_log(&self, root: &Root) -> Option<Log> {
         let header = |pos: u64| Header::parse(&self.r.g, &self.block(pos).ok()?).ok();
         if let Some(pos) = root.log {
             return Some(Log { pos: BlockNr(pos), header: header(pos)? });
         }
-        let (pos, next) = (BlockNr(root.block), BlockNr(root.block.checked_add(1)?));
-        if !self.r.g.holds(next) || self.r.g.segment_of(next) != self.r.g.segment_of(pos) {
-            return None;
-        }
-        // One that an earlier use of the segment left there belongs to another checkpoint.
-        let mut header = header(next.0).filter(|h| Some(h.cno.get()) == root.cno.checked_add(1))?;
+        let pos = BlockNr(root.block);
+        let segment = self.r.g.segment_of(pos);
+        let same = |log: &&LogRecord| !log.stale && self.r.g.segment_of(BlockNr(log.pos)) == segment;
+        let mut header = header(self.survey.logs.iter().find(same)?.pos)?;
         (header.nblocks, header.cno) = (1.into(), root.cno.into());
         Some(Log { pos, header })
     }
 }
 
-/// Logs of synced data that verify, behind the first one that does not.
-fn first_lost(chain: &Chain) -> Vec<Log> {
-    let logs = chain.broken.first().map(|first| chain.unreached(first)).unwrap_or_default();
-    logs.into_iter().filter(|log| log.header.has(SYNDT)).collect()
+/// Blocks by inode and offset, the last one of each place.
+struct Blocks {
+    /// Files have none behind it.
+    max_key: u64,
+    all: BTreeMap<(u64, u64), u64>,
 }
 
-/// Blocks that verify, by inode, of each place the last one, ascending.
-pub(super) fn by_inode(blocks: Vec<(u64, u64, u64)>) -> BTreeMap<u64, Vec<Extent>> {
-    let mut all: BTreeMap<u64, Vec<Extent>> = BTreeMap::new();
-    for (ino, offset, block) in blocks {
-        let e = Extent { offset, block, len: 1, sound: true, rebuilt: false };
-        all.entry(ino).or_default().push(e);
+impl Blocks {
+    fn new(g: &Geometry) -> Self {
+        Blocks { max_key: g.max_key(), all: BTreeMap::new() }
     }
-    for list in all.values_mut() {
-        // The last one wins.
-        list.reverse();
-        list.sort_by_key(|e| e.offset);
-        list.dedup_by_key(|e| e.offset);
+
+    fn add(&mut self, ino: u64, offset: u64, block: u64) {
+        if offset <= self.max_key {
+            self.all.insert((ino, offset), block);
+        }
     }
-    all
+
+    fn by_inode(self) -> BTreeMap<u64, Vec<Extent>> {
+        let mut out: BTreeMap<u64, Vec<Extent>> = BTreeMap::new();
+        for ((ino, offset), block) in self.all {
+            out.entry(ino).or_default().push(Extent { offset, block, len: 1, sound: true, rebuilt: false });
+        }
+        out
+    }
 }
 
 /// Looks for the names of a few files.
@@ -167,7 +195,6 @@ mod tests {
     use silt_device::{Device, MemoryDevice};
 
     use super::super::judge::Note;
-    use super::by_inode;
     use crate::Unwatched;
     use crate::rescue::{Rescue, Tally};
     use crate::surgeon::Surgeon;
@@ -205,7 +232,7 @@ mod tests {
             let s = Surgeon::golden(name);
             let (latest, cno) = (s.latest(), s.cno());
             let whole = Rescue::open(&s.device, &Unwatched).unwrap();
-            let inodes: Vec<u64> = by_inode(whole.synced()).into_keys().collect();
+            let inodes: Vec<u64> = whole.synced().keys().copied().collect();
             assert!(!inodes.is_empty(), "{name}");
             let (right, _) = copied(&whole, cno, &inodes);
             // Its head, and what lies before its super root.
@@ -228,13 +255,14 @@ mod tests {
             let cno = s.cno();
             let whole = Rescue::open(&s.device, &Unwatched).unwrap();
             assert!(whole.beside().is_empty());
-            let first = whole.behind_newest().unwrap().tail[0];
+            let first = whole.behind().unwrap().found.tail[0];
             let device = torn(&s, first.end() - 1);
             let rescue = Rescue::open(&device, &Unwatched).unwrap();
-            let behind = |block: &u64| !(first.pos.0..first.end()).contains(block);
-            let left = whole.synced().into_iter().filter(|(.., block)| behind(block)).collect();
+            let mut left = (*whole.synced()).clone();
+            left.values_mut().for_each(|all| all.retain(|e| !(first.pos.0..first.end()).contains(&e.block)));
+            left.retain(|_, all| !all.is_empty());
             let beside = rescue.beside();
-            assert_eq!(beside, by_inode(left), "{name}");
+            assert!(!left.is_empty() && beside == left, "{name}");
             assert!(rescue.synced().is_empty() && rescue.unreached().is_some());
             let inodes: Vec<u64> = beside.keys().copied().collect();
             let (right, _) = copied(&whole, cno, &inodes);

@@ -355,27 +355,16 @@ impl Copier<'_, '_, '_> {
 
     /// Puts files with what was synced later beside them.
     fn put_synced(&mut self) -> Result<(), CopyError> {
-        let bs = self.tree.block_size();
         for (path, inode) in std::mem::take(&mut self.beside) {
             if self.watch.stop() {
                 return Ok(());
             }
             let Some(blocks) = self.synced.remove(&inode.ino) else { continue };
-            let mut problem = Problem { path, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
             let mut content = self.tree.content(&inode);
             content.mapped.overlay(&blocks);
-            let end = |e: &Extent| e.end().saturating_mul(bs).min(content.size);
-            let bytes = blocks.iter().map(|e| end(e).saturating_sub(e.offset.saturating_mul(bs)));
-            let bytes = bytes.fold(0, u64::saturating_add);
-            let name = [&problem.path[..], b".synced"].concat();
-            let mut beside = Problem { path: name, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
+            let mut beside = Problem { path, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
             self.regular(&mut beside, self.tree, &inode, &content)?;
-            if beside.notes.is_empty() {
-                problem.notes.push(Note::SyncedBeside { bytes });
-                self.tally.add(problem);
-            } else {
-                self.tally.add(beside);
-            }
+            self.tally.add(beside);
         }
         Ok(())
     }
@@ -426,6 +415,16 @@ impl Sink for Copier<'_, '_, '_> {
         let mut problem = examine(self.tree, path, inode, &content);
         let made = if inode.raw.file_type() == crate::inode::REGULAR {
             let made = self.regular(&mut problem, self.tree, inode, &content)?;
+            if let Some(blocks) = self.synced.get(&inode.ino).filter(|_| made) {
+                let bs = self.tree.block_size();
+                let end = |e: &Extent| e.end().saturating_mul(bs).min(content.size);
+                let bytes = blocks.iter().map(|e| end(e).saturating_sub(e.offset.saturating_mul(bs)));
+                let bytes = bytes.fold(0, u64::saturating_add);
+                if bytes > 0 {
+                    problem.notes.push(Note::SyncedBeside { bytes });
+                    self.beside.push(([path, b".synced"].concat(), *inode));
+                }
+            }
             if made && !problem.missing.is_empty() {
                 self.put_older(&mut problem, inode)?;
             }
@@ -440,9 +439,6 @@ impl Sink for Copier<'_, '_, '_> {
                 self.names.insert(inode.ino, path.to_vec());
             }
             let regular = inode.raw.file_type() == crate::inode::REGULAR;
-            if regular && self.synced.contains_key(&inode.ino) {
-                self.beside.push((path.to_vec(), *inode));
-            }
             if regular && inode.raw.flags.get() & flags::USER_MODIFIABLE != 0 {
                 self.finish.push((path.to_vec(), inode.raw));
             }

@@ -13,13 +13,12 @@ use silt_format::inode::{LINK_MAX, RawInode};
 use silt_format::palloc::{Kind, Layout};
 use silt_format::{BlockNr, Cno, Ino, dir};
 
-use super::behind::by_inode;
 use super::extents::{Extent, Mapped};
 use super::state::{Spot, State};
 use super::survey::Survey;
 use super::volume::Root;
 use crate::error::Error;
-use crate::inode::DIRECTORY;
+use crate::inode::{DIRECTORY, REGULAR};
 
 /// Where an inode's attributes are from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +80,7 @@ pub struct Tree<'r, 'd> {
     layout: Layout,
     ifile: Mapped,
     /// What data-sync logs behind the newest checkpoint add, by inode.
-    synced: BTreeMap<u64, Vec<Extent>>,
+    synced: Arc<BTreeMap<u64, Vec<Extent>>>,
     /// Whether the checkpoint's own entry was found.
     pub listed: bool,
 }
@@ -122,9 +121,9 @@ impl<'r, 'd> Tree<'r, 'd> {
             _ => (state.map_from_records(Ino::IFILE.0, cno), false),
         };
         let layout = Layout::ifile(g);
-        let mut tree = Tree { state, cno, layout, ifile, synced: BTreeMap::new(), listed };
+        let mut tree = Tree { state, cno, layout, ifile, synced: Arc::default(), listed };
         if rescue.roots().first() == Some(root) && root.cno == cno {
-            tree.synced = by_inode(rescue.synced());
+            tree.synced = rescue.synced();
         }
         Ok(tree)
     }
@@ -226,7 +225,8 @@ impl<'r, 'd> Tree<'r, 'd> {
             Origin::Older { cno } => self.of_older(inode, cno),
             Origin::Made => self.of_records(inode, None),
         };
-        if let Some(synced) = self.synced.get(&inode.ino) {
+        // As a mount does it.
+        if let Some(synced) = self.synced.get(&inode.ino).filter(|_| inode.raw.file_type() == REGULAR) {
             content.mapped.overlay(synced);
         }
         content
@@ -311,7 +311,7 @@ impl<'r, 'd> Tree<'r, 'd> {
                 Err(_) => false,
             };
             if !whole {
-                broken.push(offset..offset + 1);
+                broken.push(offset..offset.saturating_add(1));
             }
         }
         for range in broken {

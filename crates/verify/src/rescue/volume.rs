@@ -6,6 +6,7 @@ use silt_device::Device;
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Geometry, checkpoint};
 
+use super::behind::Behind;
 use super::geometry::{self, Shape};
 use super::records::Records;
 use super::state::State;
@@ -53,6 +54,7 @@ pub struct Rescue<'d> {
     pub shape: Shape,
     pub survey: Survey,
     records: OnceLock<Records>,
+    pub(super) behind: OnceLock<Option<Behind>>,
     watch: &'d dyn Watch,
     /// Newest first.
     roots: Vec<Root>,
@@ -64,8 +66,17 @@ impl<'d> Rescue<'d> {
     pub fn open(device: &'d dyn Device, watch: &'d dyn Watch) -> Result<Self, Error> {
         let shape = geometry::find(device, watch)?;
         let survey = Survey::run(device, &shape.geometry, watch);
-        let r = Reader::new(device, shape.geometry, CACHE);
-        let mut rescue = Rescue { r, shape, survey, records: OnceLock::new(), watch, roots: Vec::new() };
+        let mut r = Reader::new(device, shape.geometry, CACHE);
+        r.whole = Some(survey.logs.iter().filter(|log| log.whole).map(|log| log.pos).collect());
+        let mut rescue = Rescue {
+            r,
+            shape,
+            survey,
+            records: OnceLock::new(),
+            behind: OnceLock::new(),
+            watch,
+            roots: Vec::new(),
+        };
         let logs = rescue.survey.roots();
         rescue.roots = logs
             .iter()
