@@ -15,6 +15,8 @@ use crate::rotation::Rotation;
 
 /// Blocks of the DAT counted at a time: some 0.2 ms, for which others wait.
 const COUNTED: usize = 128;
+/// As long as recovery may walk less than this part of the volume, the rest of it is enough to choose from.
+const SETTLED_PART: u64 = 64;
 
 /// Where there is no room for so many segments in a row, there is none.
 const REFUSED: usize = 8;
@@ -51,6 +53,9 @@ pub struct Options {
     /// Segments of those that are never taken.
     pub aside: BTreeSet<u64>,
     pub limits: Limits,
+    /// A pass begins with a checkpoint of what waits, so that what was given up in it counts. Otherwise only where recovery may
+    /// walk so much that little of the volume is left to choose from.
+    pub settle: bool,
     /// Seconds since 1970.
     pub now: u64,
 }
@@ -67,6 +72,7 @@ impl Default for Options {
             range: 0..u64::MAX,
             aside: BTreeSet::new(),
             limits: Limits { moves: 4096, segments: 64, salvage: Salvage::No },
+            settle: true,
             now: 0,
         }
     }
@@ -201,7 +207,9 @@ pub fn pass(
 ) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     // What lies before the newest checkpoint is not needed by recovery then.
-    mover.settle()?;
+    if options.settle || mover.with(|v| v.unsettled_segments() > v.geometry().nsegments / SETTLED_PART)? {
+        mover.settle()?;
+    }
     let (keep, size) = mover.with(|v| -> Result<_> {
         let mut keep = v.keep(options.oldest)?;
         keep.also(options.moments.iter().copied());

@@ -62,9 +62,14 @@ impl Mounted<'_> {
 impl Access for Mounted<'_> {
     fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
         let mut fs = self.0.fs.lock();
+        let begin = Instant::now();
         let result = f(fs.volume_mut());
         // Who waits for it is served before we come again.
         MutexGuard::unlock_fair(fs);
+        let pause = self.0.pace.pause(begin.elapsed(), Instant::now());
+        if !pause.is_zero() && !self.0.space.is_wanted() {
+            std::thread::sleep(pause);
+        }
         Ok(result)
     }
 }

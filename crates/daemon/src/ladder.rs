@@ -91,6 +91,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let until = marks.high.map(|high| high.max(wanted_segments(core)));
     let policy = tuning.policy().value;
     let mut options = Options { until, policy, ..Options::default() };
+    options.limits.moves = Step::MOST.moves;
     let geometry = *core.fs.lock().volume().geometry();
     let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
@@ -198,6 +199,8 @@ fn clean_once(
             Limits { moves: size.moves.min(most.moves), segments: size.segments.min(most.segments), ..most }
         };
         options.limits = limits();
+        // Each is met by whoever syncs.
+        options.settle = core.space.is_wanted() || !core.pace.is_felt(Instant::now());
         let (mut last, mut again) = (Instant::now(), false);
         let mut before = None;
         let outcome = pass(&Mounted(core), &options, |progress, next| {

@@ -8,19 +8,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What a step may take of the log writer's time while somebody syncs.
-const FELT: Duration = Duration::from_millis(10);
+/// What a step may take of the log writer's time while somebody syncs. Rare long ones rather than many short ones: each is met
+/// by one sync of a program that syncs again and again, and half of it is for the tables, however little is copied.
+const FELT: Duration = Duration::from_millis(25);
 /// Blocks that one step copies: most, and least. A segment goes as a whole, so that it may be more.
-const MOST: usize = 4096;
+const MOST: usize = 8192;
 const LEAST: usize = 64;
 /// Segments that one step frees at most, and blocks copied to one of them, where both get fewer.
 const SEGMENTS: usize = 64;
+/// So much of its own work the cleaner does at a time while somebody syncs, and pauses so many times as long.
+const SLICE: Duration = Duration::from_micros(200);
+const PAUSES: u32 = 4;
 /// For so long after a sync somebody syncs.
 const SYNCS: Duration = Duration::from_secs(2);
 /// Longest rest between two steps.
-const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(700);
 /// So many times as long as a step took, the cleaner rests at most while somebody syncs.
-const RESTS: u32 = 8;
+const RESTS: u32 = 24;
 
 /// How much goes into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,8 @@ struct State {
     moves: usize,
     /// When somebody synced last.
     synced: Option<Instant>,
+    /// What the cleaner did since it paused.
+    worked: Duration,
 }
 
 /// See the module.
@@ -51,7 +57,7 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { state: Mutex::new(State { moves: MOST, synced: None }) }
+        Pace { state: Mutex::new(State { moves: MOST, synced: None, worked: Duration::ZERO }) }
     }
 }
 
@@ -65,6 +71,20 @@ impl Pace {
     pub fn is_felt(&self, now: Instant) -> bool {
         let synced = self.state.lock().synced;
         synced.is_some_and(|then| now.saturating_duration_since(then) < SYNCS)
+    }
+
+    /// How long the cleaner pauses that worked for so long just now, under the volume's lock: while somebody syncs, others
+    /// want the processor, too.
+    pub fn pause(&self, worked: Duration, now: Instant) -> Duration {
+        let owed = {
+            let mut state = self.state.lock();
+            state.worked += worked;
+            if state.worked < SLICE {
+                return Duration::ZERO;
+            }
+            std::mem::take(&mut state.worked)
+        };
+        if self.is_felt(now) { (owed * PAUSES).min(FELT) } else { Duration::ZERO }
     }
 
     /// A step took so much of the log writer's time.
@@ -116,9 +136,9 @@ mod tests {
         assert_eq!(after(100, now), Step { moves: MOST / 2, segments: SEGMENTS / 2 });
         (0..20).for_each(|_| pace.took(100 * MS, now));
         assert_eq!(after(100, now), Step { moves: LEAST, segments: 1 });
-        assert_eq!(after(5, now).moves, LEAST, "that will do");
+        assert_eq!(after(20, now).moves, LEAST, "that will do");
         assert_eq!(after(1, now).moves, 2 * LEAST);
-        assert_eq!(after(100, now + SYNCS).moves, MOST, "nobody syncs any more");
+        assert_eq!(after(100, now + SYNCS), Step::MOST, "nobody syncs any more");
     }
 
     #[test]
@@ -128,9 +148,21 @@ mod tests {
         assert_eq!(pace.rest(2000 * MS, 5, 10, now), PAUSE);
         pace.synced(now);
         assert_eq!(pace.rest(20 * MS, 0, 10, now), Duration::ZERO);
-        assert_eq!(pace.rest(20 * MS, 5, 10, now), 80 * MS);
-        assert_eq!(pace.rest(20 * MS, 10, 10, now), 160 * MS);
-        assert_eq!(pace.rest(20 * MS, 50, 10, now), 160 * MS);
+        assert_eq!(pace.rest(20 * MS, 5, 10, now), 240 * MS);
+        assert_eq!(pace.rest(20 * MS, 10, 10, now), 480 * MS);
+        assert_eq!(pace.rest(20 * MS, 50, 10, now), 480 * MS);
         assert_eq!(pace.rest(20 * MS, 0, 0, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_pauses_while_somebody_syncs() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        assert_eq!(pace.pause(5 * MS, now), Duration::ZERO, "nobody minds");
+        pace.synced(now);
+        assert_eq!(pace.pause(SLICE / 2, now), Duration::ZERO);
+        assert_eq!(pace.pause(SLICE / 2, now), PAUSES * SLICE);
+        assert_eq!(pace.pause(SLICE / 2, now), Duration::ZERO, "begins anew");
+        assert_eq!(pace.pause(1000 * MS, now), FELT);
+        assert_eq!(pace.pause(5 * MS, now + SYNCS), Duration::ZERO);
     }
 }

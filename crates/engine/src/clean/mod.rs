@@ -241,6 +241,11 @@ impl Volume {
         self.supers.write_both(now, |b| crate::supers::set_cursor(b, last, free))
     }
 
+    /// Segments in use that no cleaning may take before [`Volume::advance_super_blocks`]: recovery may walk them.
+    pub fn unsettled_segments(&self) -> u64 {
+        self.last.seq.wrapping_sub(self.protected_sequence())
+    }
+
     fn check_still_so(&self, cleaning: &Cleaning) -> Result<()> {
         let keep = self.keep(None)?;
         if cleaning.periods().iter().any(|p| keep.any_in(p)) {
