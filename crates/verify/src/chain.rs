@@ -146,7 +146,7 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
     let mut pos = from.end();
     let mut entered = HashSet::from([segment.0]);
     while chain.logs.len() + chain.broken.len() < LOGS {
-        let end = g.segment_end(segment).0;
+        let end = heads.end(segment);
         let behind = chain.logs.len();
         let lost =
             |pos: u64, end: u64, seq: u64| Broken { pos, end, seq, behind, certain: false, bare: false };
@@ -168,7 +168,8 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
                     break;
                 }
                 // Logs fill a segment up to its last block but one (spec 3.2): what goes on in the next one went on here.
-                let gap = pos.saturating_add(1) < end && chain.broken.last().is_none_or(|b| b.end != pos);
+                let gap = pos.saturating_add(1) < g.segment_end(segment).0
+                    && chain.broken.last().is_none_or(|b| b.end != pos);
                 let gap = gap.then(|| Broken { bare: true, ..lost(pos, pos + 1, seq) });
                 let start = g.segment_start(to).0;
                 heads.enough();
@@ -183,7 +184,7 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
                         chain.broken.extend(gap);
                         chain.broken.push(broken);
                         promised.broken(r, &broken, chain.broken.len());
-                        (segment, pos) = (to, g.segment_end(to).0);
+                        (segment, pos) = (to, heads.end(to));
                         next = log.header.next.get();
                     }
                     // A segment that was not begun ends the chain.
@@ -244,7 +245,13 @@ impl Heads<'_, '_> {
         let own = |h: &Header| h.seq.get() == seq && self.is_later(h);
         let header = Header::parse(&self.r.g, &block).ok().filter(own);
         let log = header.map(|header| Log { pos: BlockNr(pos), header });
-        Ok(log.filter(|log| log.end() <= self.r.g.segment_end(segment).0))
+        Ok(log.filter(|log| log.end() <= self.end(segment)))
+    }
+
+    /// The block behind a segment, as far as the device goes: what is rescued may be cut short, or its numbers made up.
+    fn end(&self, segment: SegNr) -> u64 {
+        let g = &self.r.g;
+        g.segment_end(segment).0.min(self.r.device.len() >> g.block_bits)
     }
 
     /// Whether the log verifies; what cannot be read does not, nor does anything once nothing is `left` to be read.
@@ -256,7 +263,7 @@ impl Heads<'_, '_> {
 
     fn enter(&mut self, segment: SegNr, seq: u64) -> Entered {
         let mut first = None;
-        for pos in self.r.g.segment_start(segment).0..self.r.g.segment_end(segment).0 {
+        for pos in self.r.g.segment_start(segment).0..self.end(segment) {
             let Some(log) = self.head(segment, pos, seq).ok().flatten() else { continue };
             if self.is_whole(&log) {
                 return Entered::Whole;
@@ -284,7 +291,7 @@ impl Heads<'_, '_> {
             let (own, log) = (header.seq.get(), Log { pos: start, header });
             // Numbers wrap, and go up by one with each segment.
             let behind = own.wrapping_sub(seq);
-            let fits = (1..=NEAR).contains(&behind) && log.end() <= g.segment_end(SegNr(at)).0;
+            let fits = (1..=NEAR).contains(&behind) && log.end() <= self.end(SegNr(at));
             if fits && best.is_none_or(|(_, least)| behind < least) && self.is_whole(&log) {
                 best = Some((SegNr(at), behind));
             }
