@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::common::disk::Disk;
 use crate::common::{Bench, Mounted, can_mount};
 use silt_device::{Device, MemoryDevice};
 use silt_format::btree::{Node, is_btree};
@@ -223,4 +224,28 @@ fn a_volume_to_which_nothing_is_written_any_more_can_be_unmounted() {
     let (m, _) = Mounted::new(&b, &[&v], "m");
     assert_eq!(fs::read(m.path("new")).unwrap(), vec![5; 40_000]);
     m.unmount();
+}
+
+/// A device that takes nothing any more: what waits is said before it is lost, and can still be read.
+#[test]
+fn an_unmount_that_would_lose_something_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let disk = Disk::writable(&b, &volume(&b));
+    let (m, _) = Mounted::new(&b, &["-o", "errors=remount-ro", &disk.path()], "m");
+    disk.fail_writes();
+    fs::write(m.path("new"), vec![5; 40_000]).unwrap();
+    assert_eq!(b.run(&["sync", m.dir()]).code, 10);
+    // Once to hear that it cannot be written, and again: it is not given up by itself.
+    for _ in 0..2 {
+        let run = b.run(&["umount", m.dir()]);
+        assert!(run.code == 10 && m.is_mounted(), "{} {}", run.code, run.err);
+    }
+    let run = b.run(&["umount", m.dir()]);
+    assert!(run.err.contains("what waits would be lost") && run.err.contains("umount -l"), "{}", run.err);
+    assert_eq!(fs::read(m.path("new")).unwrap(), vec![5; 40_000]);
+    b.ok(&["umount", "-l", m.dir()]);
+    assert!(!m.is_mounted());
 }

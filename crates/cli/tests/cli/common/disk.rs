@@ -39,6 +39,8 @@ struct State {
     writes: Option<u32>,
     /// Writes that wait.
     unwritten: u32,
+    /// No write is made any more.
+    dead: bool,
 }
 
 struct Files {
@@ -116,6 +118,11 @@ impl Disk {
     /// Writes wait until [`Disk::release`], but for so many.
     pub fn hold_writes(&self, but: u32) {
         self.files.state.lock().unwrap().writes = Some(but);
+    }
+
+    /// Writes fail from now on.
+    pub fn fail_writes(&self) {
+        self.files.state.lock().unwrap().dead = true;
     }
 
     /// Waits until a write is held up.
@@ -211,8 +218,10 @@ impl Filesystem for Files {
             Some(left) => *left -= 1,
             None => {}
         }
+        let dead = state.dead;
         drop(state);
         match self.image.write_all_at(write.data, write.offset) {
+            _ if dead => reply.error(Errno::EIO),
             Ok(()) => reply.written(write.data.len() as u32),
             Err(_) => reply.error(Errno::EIO),
         }
