@@ -52,6 +52,16 @@ fn first_node(s: &Surgeon, path: &str) -> u64 {
     s.place_of(Node::root(&root).ptr(0))
 }
 
+/// The same, with a node of the large file's map that makes no sense.
+fn with_a_bad_map(b: &Bench) -> String {
+    let v = volume(b);
+    operate(&v, |s| {
+        let node = first_node(s, "/dir/large");
+        s.patch_with(node, Sums::All, |bytes| bytes.fill(0x5a));
+    });
+    v
+}
+
 fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
     result.err().and_then(|e| e.raw_os_error())
 }
@@ -66,11 +76,7 @@ fn a_map_that_makes_no_sense_costs_its_file_and_can_be_replaced() {
         return;
     }
     let b = Bench::new();
-    let v = volume(&b);
-    operate(&v, |s| {
-        let node = first_node(s, "/dir/large");
-        s.patch_with(node, Sums::All, |bytes| bytes.fill(0x5a));
-    });
+    let v = with_a_bad_map(&b);
     let (m, _) = Mounted::new(&b, &[&v], "m");
     let clean = b.ok(&["status", m.dir()]);
     assert!(!clean.contains("damage"), "{clean}");
@@ -201,11 +207,7 @@ fn a_volume_to_which_nothing_is_written_any_more_can_be_unmounted() {
         return;
     }
     let b = Bench::new();
-    let v = volume(&b);
-    operate(&v, |s| {
-        let node = first_node(s, "/dir/large");
-        s.patch_with(node, Sums::All, |bytes| bytes.fill(0x5a));
-    });
+    let v = with_a_bad_map(&b);
     for waits in [false, true] {
         let (m, _) = Mounted::new(&b, &["-o", "errors=remount-ro", &v], "m");
         if waits {

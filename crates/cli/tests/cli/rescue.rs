@@ -152,6 +152,10 @@ fn lost_synced_data_is_named() {
         let run = b.run(args);
         assert!(run.out.contains(&told) && run.out.contains(": bytes "), "{args:?}: {}{}", run.out, run.err);
     }
+    // A plan says what it gives up.
+    let plan = b.run(&["repair", "--dry-run", &g]).out;
+    let gives_up = format!("[recovery]\n  the volume goes on behind checkpoint {}, ", s.cno());
+    assert!(plan.contains(&gives_up), "{plan}");
     let run = b.run(&["rescue", &g, "--to", &b.name("again")]);
     assert_eq!(run.code, 1);
     // By their names, and what of it is whole lies beside them.
