@@ -138,7 +138,7 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
         ..Chain::default()
     };
     let mut promised = Promised::behind(from);
-    let mut heads = Heads { r, latest: from.header, left: 0 };
+    let mut heads = Heads { r, latest: from.header, torn: false, since: from.header.create.get(), left: 0 };
     heads.enough();
     let mut seq = from.header.seq.get();
     let mut segment = g.segment_of(from.pos);
@@ -148,12 +148,14 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
     while chain.logs.len() + chain.broken.len() < LOGS {
         let end = heads.end(segment);
         let behind = chain.logs.len();
+        heads.torn = !chain.broken.is_empty();
         let lost =
             |pos: u64, end: u64, seq: u64| Broken { pos, end, seq, behind, certain: false, bare: false };
         match heads.first_whole(segment, pos, end, seq) {
             Step::Whole(log) => {
                 promised.next(r, &log, &mut chain.broken);
                 (pos, next) = (log.end(), log.header.next.get());
+                heads.since = log.header.create.get();
                 chain.logs.push(log);
             }
             Step::Broken { pos: at, end: behind, certain } => {
@@ -223,6 +225,10 @@ struct Heads<'r, 'a> {
     r: &'r Reader<'a>,
     /// The head of that super root's log.
     latest: Header,
+    /// Something before does not verify.
+    torn: bool,
+    /// When the whole log before was made, seconds since 1970.
+    since: u64,
     /// Blocks that may still be summed up in this segment.
     left: u64,
 }
@@ -233,16 +239,17 @@ impl Heads<'_, '_> {
     }
 
     /// Whether a head tells of a log that was made behind the newest super root: others were left behind by an earlier
-    /// mount, which went on in the same segment (spec 4.6).
-    fn is_later(&self, header: &Header) -> bool {
+    /// mount, which went on in the same segment (spec 4.6). Of one that does not directly follow what is whole the time
+    /// tells, too: that mount may have synced data before the same checkpoint.
+    fn is_later(&self, header: &Header, follows: bool) -> bool {
         let cno = header.cno.get();
-        cno == 0 || cno > self.latest.cno.get()
+        (cno == 0 || cno > self.latest.cno.get()) && (follows || header.create.get() >= self.since)
     }
 
-    /// A head of this sequence number that fits the segment.
-    fn head(&self, segment: SegNr, pos: u64, seq: u64) -> Result<Option<Log>, String> {
+    /// A head of this sequence number that fits the segment; whether it `follows` what the search came to.
+    fn head(&self, segment: SegNr, pos: u64, seq: u64, follows: bool) -> Result<Option<Log>, String> {
         let block = self.r.block(BlockNr(pos))?;
-        let own = |h: &Header| h.seq.get() == seq && self.is_later(h);
+        let own = |h: &Header| h.seq.get() == seq && self.is_later(h, follows && !self.torn);
         let header = Header::parse(&self.r.g, &block).ok().filter(own);
         let log = header.map(|header| Log { pos: BlockNr(pos), header });
         Ok(log.filter(|log| log.end() <= self.end(segment)))
@@ -263,8 +270,9 @@ impl Heads<'_, '_> {
 
     fn enter(&mut self, segment: SegNr, seq: u64) -> Entered {
         let mut first = None;
-        for pos in self.r.g.segment_start(segment).0..self.end(segment) {
-            let Some(log) = self.head(segment, pos, seq).ok().flatten() else { continue };
+        let start = self.r.g.segment_start(segment).0;
+        for pos in start..self.end(segment) {
+            let Some(log) = self.head(segment, pos, seq, pos == start).ok().flatten() else { continue };
             if self.is_whole(&log) {
                 return Entered::Whole;
             }
@@ -304,14 +312,16 @@ impl Heads<'_, '_> {
         if pos >= end {
             return Step::Nothing;
         }
-        let here = self.head(segment, pos, seq);
+        let here = self.head(segment, pos, seq, true);
         match &here {
             Ok(Some(log)) if self.is_whole(log) => return Step::Whole(*log),
             Ok(Some(log)) => return Step::Broken { pos, end: log.end(), certain: false },
             _ => {}
         }
-        let more = (pos + 1..end)
-            .find(|pos| self.head(segment, *pos, seq).ok().flatten().is_some_and(|log| self.is_whole(&log)));
+        let more = (pos + 1..end).find(|pos| {
+            let head = self.head(segment, *pos, seq, false).ok().flatten();
+            head.is_some_and(|log| self.is_whole(&log))
+        });
         match (more, here) {
             (Some(next), _) => Step::Broken { pos, end: next, certain: false },
             // A block that a mount reads, whatever was in it.

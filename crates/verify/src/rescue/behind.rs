@@ -58,13 +58,7 @@ impl<'d> Rescue<'d> {
     pub(super) fn beside(&self) -> BTreeMap<u64, Vec<Extent>> {
         let Some(Behind { found, chain, .. }) = self.behind() else { return BTreeMap::new() };
         let mut blocks = Blocks::new(&self.r.g);
-        // An earlier mount of Linux may have left logs behind those of the last one (spec 4.5).
-        let mut since = found.latest.header.create.get();
         for log in chain.lost_data(found.cno.saturating_add(1)) {
-            if log.header.create.get() < since {
-                continue;
-            }
-            since = log.header.create.get();
             let Ok(bytes) = search::summary_of(&self.r, &log) else { continue };
             let first = log.pos.0.saturating_add(u64::from(log.header.summary_blocks(&self.r.g)));
             // The log verifies; a summary that makes no sense ends with what did.

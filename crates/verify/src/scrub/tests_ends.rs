@@ -218,6 +218,31 @@ fn a_missing_checkpoint_is_told_by_any_log_behind_it() {
     }
 }
 
+/// An earlier mount that went on in this segment may have left logs behind those of the last one (spec 4.6).
+#[test]
+fn what_an_earlier_mount_left_is_not_told_as_lost() {
+    for (byte, earlier) in [(0, 0), (0, 1), (4096, 0), (4096, 1)] {
+        let (mut s, starts, _) = synced();
+        // ss_create (spec 3.3): made before all others.
+        s.patch_with(starts[2], Sums::Summary, |head| head[24] -= earlier);
+        s.device.write_at((starts[1] << 12) + byte, &[&[0xEE; 64]]).unwrap();
+        let lost = crate::unreached(&s.device).map(|lost| (lost.logs, lost.certain));
+        if earlier == 0 {
+            assert_eq!(lost, Some((1, byte > 0)));
+            continue;
+        }
+        assert_eq!(pass(&s.device).damaged(), 0, "{byte}");
+        // The torn one has a head of its own.
+        assert_eq!(lost, (byte > 0).then_some((0, false)));
+    }
+    // What directly follows is taken by a mount, whatever the clock did.
+    let (mut s, starts, _) = synced();
+    s.patch_with(starts[1], Sums::Summary, |head| head[24] -= 1);
+    s.device.write_at((starts[2] << 12) + 4096, &[&[0xEE; 64]]).unwrap();
+    let lost = crate::unreached(&s.device).unwrap();
+    assert_eq!((lost.block, lost.logs), (starts[2], 0));
+}
+
 /// A block behind the newest log that cannot be read: a mount looks there.
 #[test]
 fn the_block_behind_the_newest_log_is_looked_at() {
