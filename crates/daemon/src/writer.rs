@@ -418,7 +418,9 @@ impl Writer {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::sync::atomic::AtomicBool;
+
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::changing::Takes;
@@ -514,26 +516,32 @@ mod tests {
     /// The kernel sends nothing more while as much waits as may wait, not even reads.
     #[test]
     fn nobody_keeps_others_from_reading_while_the_end_is_emptied() {
-        let w = writer_with(MountOptions { dirty: 1 << 20, ..MountOptions::default() });
+        let mut w = writer_with(MountOptions { dirty: 1 << 20, ..MountOptions::default() });
+        let core = w.core.clone();
+        let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+        let file = core.fs.lock().create(&ctx, Ino::ROOT, b"f", 0o100_644).unwrap().ino;
+        w.round(Task { waiters: Vec::new(), all: true, job: None, stop: false });
         let core = &w.core;
         core.fs.lock().volume_mut().confine(Some(14)).unwrap();
-        let ran = Arc::new(AtomicU64::new(0));
-        for _ in 0..2 {
-            let ran = ran.clone();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        for at in 0..2 {
+            let (told, ctx) = (told.clone(), ctx.clone());
             core.pace(
                 Takes::data(1 << 20),
-                Box::new(move |_| {
-                    let _ = ran.fetch_add(1, Ordering::Relaxed);
+                Box::new(move |core| {
+                    let flags = silt_fs::WriteFlags::default();
+                    let written = core.fs.lock().write(&ctx, file, at << 20, &vec![1; 1 << 20], flags);
+                    told.lock().push(written.map_err(|e| e.errno()));
                 }),
             );
         }
         assert!(core.must_wait(&core.fs.lock(), Takes::data(1 << 20)));
         w.let_paced_run();
-        assert_eq!(ran.load(Ordering::Relaxed), 1, "the others wait: there may be space for them");
+        assert_eq!(*told.lock(), [Err(libc::ENOSPC)], "the others wait: there may be space for them");
         assert!(!core.queue.lock().paced.holds_more_than(1 << 20));
         core.fs.lock().volume_mut().confine(None).unwrap();
         w.let_paced_run();
-        assert_eq!(ran.load(Ordering::Relaxed), 2);
+        assert!(matches!(told.lock()[..], [_, Ok(_)]), "{:?}", told.lock());
     }
 
     /// Who syncs does not wait for all that others may have in memory.

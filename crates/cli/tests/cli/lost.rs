@@ -183,6 +183,19 @@ fn checkpoints_that_no_mount_comes_to_are_said() {
         file.write_all_at(&bytes, at).unwrap();
     }
     spoil(&g, broken, 1024);
+    let newest = last.header.cno.get();
+    let without_head = b.path("without_head.img");
+    std::fs::copy(&g, &without_head).unwrap();
+    let image = std::fs::File::options().write(true).open(&without_head).unwrap();
+    image.write_all_at(&[7; 64], broken.pos.0 * 1024).unwrap();
+    for volume in [g.as_str(), without_head.to_str().unwrap()] {
+        let plan = b.run(&["repair", "-n", "--json", volume]);
+        let json: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
+        assert_eq!((plan.code, json["unreached"].as_u64()), (4, Some(newest)), "{json}");
+        let lost = json["checkpoints_lost"].as_str().unwrap();
+        assert!(lost.contains(&format!("no further than block {}, ", broken.pos)), "{lost}");
+        assert!(lost.contains(&format!(" the newest of checkpoint {newest};")), "{lost}");
+    }
     std::fs::create_dir(b.path("m")).unwrap();
     let run = b.run(&["mount", "-r", &g, "m"]);
     let m = Mounted::at(&b, "m");
