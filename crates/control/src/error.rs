@@ -141,7 +141,13 @@ impl From<silt_engine::Error> for ControlError {
         use silt_engine::Error as E;
         match e {
             E::Device(e) => e.into(),
-            E::Format { ref source, .. } => ControlError::new(of_format(source), e.to_string()),
+            E::Format { ref source, .. } => {
+                let error = ControlError::new(of_format(source), e.to_string());
+                match error.kind {
+                    Kind::Corrupt => error.hint("silt check says what is wrong, silt rescue what can be read"),
+                    _ => error,
+                }
+            }
             E::Unusable(ref source) => match source {
                 silt_format::Error::NotNilfs => {
                     ControlError::new(Kind::NotNilfs, "this is not a NILFS2 volume (there is no super block)")
@@ -201,6 +207,12 @@ mod tests {
         assert_eq!(kind(silt_engine::Error::Unusable(silt_format::Error::NotNilfs)), Kind::NotNilfs);
         assert_eq!(kind(silt_engine::Error::NoCheckpoint(4)), Kind::NotFound);
         assert_eq!(kind(silt_engine::Error::NoSpace), Kind::NoSpace);
+        let corrupt = || silt_format::Error::corrupt("super block", "points to no checkpoint");
+        for e in [silt_engine::Error::Unusable(corrupt()), silt_engine::Error::at("block 7", corrupt())] {
+            let e = ControlError::from(e);
+            assert_eq!(e.kind, Kind::Corrupt);
+            assert!(e.hint.is_some_and(|hint| hint.contains("silt rescue")), "{}", e.message);
+        }
         let i = silt_format::Incompatible::Features(2);
         assert_eq!(kind(silt_engine::Error::Unusable(i.into())), Kind::Incompatible);
         let io = std::io::Error::from_raw_os_error(2);

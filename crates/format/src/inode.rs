@@ -53,7 +53,7 @@ pub mod flags {
 }
 
 /// One inode as it lies on disk.
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawInode {
     /// 512-byte units occupied by data and node blocks.

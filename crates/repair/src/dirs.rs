@@ -83,6 +83,31 @@ pub(crate) fn mend(v: &mut Volume, forced: &BTreeSet<u64>, said: &mut Vec<String
     m.links()
 }
 
+/// Of which type files are by their names in these directories, where all agree.
+pub(crate) fn types(v: &mut Volume, directories: &BTreeSet<u64>) -> BTreeMap<u64, u8> {
+    let mut named: BTreeMap<u64, Option<u8>> = BTreeMap::new();
+    for nr in directories {
+        let mut keys = Vec::new();
+        // What cannot be read says nothing.
+        let _ = v.for_each_data(Tree::Live, Ino(*nr), 0, |key| {
+            keys.push(key);
+            ControlFlow::Continue(())
+        });
+        for key in keys {
+            let Ok(Some(block)) = v.read_block(Tree::Live, Ino(*nr), key) else { continue };
+            for e in dir::entries(&block).map_while(std::result::Result::ok) {
+                let file = e.ino >= Ino::FIRST_USER && e.name != b"." && e.name != b"..";
+                if !file || file_type::to_mode(e.file_type) == 0 {
+                    continue;
+                }
+                let all = named.entry(e.ino.0).or_insert(Some(e.file_type));
+                *all = all.filter(|kind| *kind == e.file_type);
+            }
+        }
+    }
+    named.into_iter().filter_map(|(nr, kind)| Some((nr, kind?))).collect()
+}
+
 impl Mend<'_> {
     /// Reads directories from one on, downwards.
     fn walk(&mut self, from: u64, parent: u64) -> Result<()> {
@@ -416,7 +441,8 @@ impl Mend<'_> {
             let wanted = if k.is_dir() { k.below + 2 } else { k.named };
             if k.reached && wanted != k.links && k.kind() != file_type::UNKNOWN {
                 self.v.attr_mut(Ino(*nr))?.links = wanted;
-                self.said.push(format!("inode {nr} has {wanted} links, not {}", k.links));
+                let links = if wanted == 1 { "link" } else { "links" };
+                self.said.push(format!("inode {nr} has {wanted} {links}, not {}", k.links));
             }
         }
         Ok(())

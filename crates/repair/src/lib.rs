@@ -21,6 +21,7 @@ mod sectors;
 mod supers;
 mod tables;
 mod tree;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -96,6 +97,12 @@ impl Plan {
         self.overlay.is_unchanged()
     }
 
+    /// Whether older versions of files take the place of damaged ones, of which logs may have later content.
+    pub fn puts_back(&self) -> bool {
+        let mut lines = self.rounds.iter().flat_map(|round| &round.done);
+        lines.any(|line| line.ends_with(words::CHANGES_LOST))
+    }
+
     /// Every byte range that will be written; for saving what is there.
     pub fn overlay(&self) -> &Overlay {
         &self.overlay
@@ -133,7 +140,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         watch.stage(what, 0);
         Ok(())
     };
-    let overlay = Arc::new(Overlay::new(device));
+    let overlay = Arc::new(Overlay::new(device.clone()));
     let mut state = State::new(options, watch, overlay.clone());
     stage("checking")?;
     let Lost { synced: synced_lost, logs: checkpoints_lost } =
@@ -171,6 +178,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
                         now.stats.last_cno
                     ));
                 }
+                done.retain(|line| base.is_none_or(|newest| words::is_of_volume(line, newest)));
                 rounds.push(Round { classes: step.classes, done });
             }
             Err(Error::Stopped) => return Err(Error::Stopped),
@@ -206,6 +214,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         stopped = None;
     }
     no_space &= stopped.is_some();
+    words::name_files(rounds.iter_mut().flat_map(|round| &mut round.done), &*overlay, &*device);
     let base = base.unwrap_or(now.stats.last_cno);
     let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
     Ok(Plan {

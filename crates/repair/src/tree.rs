@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use silt_engine::mend::{Attributes, Mender, Wounds};
+use silt_engine::mend::{Attributes, Mender, Mistyped, Wounds};
 use silt_engine::{Tree, Volume};
+use silt_format::dir::file_type;
 use silt_format::{Cno, Geometry, Ino};
 use silt_verify::{Finding, Report};
 
+use crate::words::CHANGES_LOST;
 use crate::{Result, dirs};
 
 /// What to do with an inode.
@@ -142,7 +144,11 @@ fn one(f: &Finding, w: &mut Work) -> bool {
         "inode-size" => w.add(ino, Fix::Size),
         "inode-generation" => w.add(ino, Fix::Generation),
         "inode-times" | "inode-special" | "inode-zero" => w.add(ino, Fix::Touch),
-        "inode-links" | "inode-link-max" | "inode-lost" => w.names = true,
+        "inode-link-max" => {
+            w.add(ino, Fix::Touch);
+            w.names = true;
+        }
+        "inode-links" | "inode-lost" => w.names = true,
         id if id.starts_with("btree-") || id.starts_with("map-") || id == "direct-map-flags" => {
             w.add(ino, Fix::Rebuild);
             w.names = true;
@@ -190,15 +196,18 @@ pub(crate) fn may_lose(work: &Work) -> bool {
 /// Mends the tree at hand. Returns inodes that were made such that they can be opened: what else is wrong with them
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
-    let mut opened = Vec::new();
-    for ino in mender.make_possible(&work.doubted)? {
+    // Before anything is made of their entries: of another type, content is what no writer puts there.
+    let mut opened = types(mender, work, said)?;
+    // What was put back waits in memory.
+    let settled = work.doubted.iter().chain(&opened).copied().collect();
+    for ino in mender.make_possible(&settled)? {
         said.push(format!("inode {ino} is given possible values where they were impossible"));
         opened.push(ino.0);
     }
     for (nr, fix) in &work.inodes {
         let ino = Ino(*nr);
         match fix {
-            Fix::Rebuild | Fix::Restore if opened.contains(nr) => {}
+            Fix::Rebuild | Fix::Restore | Fix::Touch if opened.contains(nr) => {}
             Fix::Blocks => {
                 mender.recount_blocks(ino)?;
                 said.push(format!("the blocks of inode {ino} are counted again"));
@@ -222,15 +231,11 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
             Fix::Restore if *nr == Ino::ROOT.0 && !work.doubted.contains(nr) && sound_root(mender) => {
                 mender.recount_blocks(ino)?
             }
-            Fix::Restore => match mender.restore(ino, work.doubted.contains(nr)) {
-                Some((c, false)) => said.push(format!(
-                    "inode {ino} is put back to its version of checkpoint {c}; what was changed since is lost"
-                )),
-                Some((c, true)) => {
-                    said.push(format!("inode {ino} is what it is in checkpoint {c}, made later"));
+            Fix::Restore => {
+                if !bring_back(mender, ino, work.doubted.contains(nr), said)? {
+                    cut(mender, ino, said)?;
                 }
-                None => assemble(mender, ino, said)?,
-            },
+            }
             Fix::Cut => cut(mender, ino, said)?,
         }
     }
@@ -240,13 +245,64 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
     Ok(opened)
 }
 
+/// Settles of which type inodes are whose names say another one. Returns those that became another.
+fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
+    let mut changed = Vec::new();
+    for (ino, kind) in dirs::types(mender.volume(), &work.directories) {
+        if work.doubted.contains(&ino) || work.lost.contains(&ino) {
+            continue;
+        }
+        match mender.settle_type(Ino(ino), file_type::to_mode(kind)) {
+            Ok(Mistyped::Name) => continue,
+            Ok(Mistyped::Mended) => {
+                said.push(format!("inode {ino} is {} again, as its name says", type_in_words(kind)));
+            }
+            // Without older versions and logs it is left to be made possible.
+            Ok(Mistyped::Inode) => {
+                if !bring_back(mender, Ino(ino), true, said)? {
+                    continue;
+                }
+            }
+            // What cannot be read is another's to mend.
+            Err(silt_engine::Error::Format { .. } | silt_engine::Error::Device(_)) => continue,
+            Err(silt_engine::Error::NoInode(_)) => continue,
+            Err(e) => return Err(e.into()),
+        }
+        changed.push(ino);
+    }
+    Ok(changed)
+}
+
+fn type_in_words(kind: u8) -> &'static str {
+    match kind {
+        file_type::REG => "a regular file",
+        file_type::DIR => "a directory",
+        file_type::SYMLINK => "a symbolic link",
+        file_type::FIFO => "a pipe",
+        file_type::SOCK => "a socket",
+        _ => "a device",
+    }
+}
+
+/// Puts an inode back to an older version, or together from the logs; whether it could be done.
+fn bring_back(mender: &mut Mender, ino: Ino, doubted: bool, said: &mut Vec<String>) -> Result<bool> {
+    match mender.restore(ino, doubted) {
+        Some((c, false)) => {
+            said.push(format!("inode {ino} is put back to its version of checkpoint {c}; {CHANGES_LOST}"))
+        }
+        Some((c, true)) => said.push(format!("inode {ino} is what it is in checkpoint {c}, made later")),
+        None => return assemble(mender, ino, said),
+    }
+    Ok(true)
+}
+
 fn sound_root(mender: &mut Mender) -> bool {
     let root = mender.volume().inode(Tree::Live, Ino::ROOT);
     root.is_ok_and(|i| i.attr.is_dir() && i.attr.links > 0 && i.attr.size > 0 && i.map.blocks == 0)
 }
 
-/// Where no older version is whole: what is left of it.
-fn assemble(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()> {
+/// Where no older version is whole: what is left of it, if anything is.
+fn assemble(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<bool> {
     match mender.assemble(ino) {
         Ok(Some(Attributes::Of(c))) => said.push(format!(
             "inode {ino} is put together from the logs; its attributes are those of checkpoint {c}"
@@ -255,11 +311,11 @@ fn assemble(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()>
             "inode {ino} is put together from the logs; its owner, permissions and times are lost"
         )),
         Ok(None) | Err(silt_engine::Error::Format { .. } | silt_engine::Error::Device(_)) => {
-            cut(mender, ino, said)?;
+            return Ok(false);
         }
         Err(e) => return Err(e.into()),
     }
-    Ok(())
+    Ok(true)
 }
 
 fn cut(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()> {

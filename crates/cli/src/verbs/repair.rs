@@ -263,12 +263,18 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         out.line(format!("{volume}: nothing to mend"))?;
         return out.finish();
     }
-    for round in &plan.rounds {
+    // The others made way for these.
+    for round in plan.rounds.iter().filter(|round| !round.done.is_empty()) {
         let classes: Vec<&str> = round.classes.keys().copied().collect();
         out.line(format!("[{}]", classes.join(", ")))?;
         for line in &round.done {
             out.line(format!("  {line}"))?;
         }
+    }
+    if plan.puts_back() {
+        out.line(
+            "silt rescue --to DIR may bring back later content of files that are put back: do that first",
+        )?;
     }
     if let Some(why) = &plan.stopped {
         out.line(format!("not all could be mended: {why}"))?;

@@ -14,6 +14,7 @@ use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 use super::bits::Bits;
 use super::mapped::Whole;
 use crate::ifile::IFile;
+use crate::inode::check;
 use crate::inode::{self, Inode};
 use crate::meta::Physical;
 use crate::volume::Volume;
@@ -155,7 +156,9 @@ impl Volume {
                 present.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
             // A number may have been another file's.
             let other = present.is_some_and(|p| p.check().is_ok() && p.generation != raw.generation);
-            if !same && !other && self.restore_inode(ino, c).is_ok() {
+            // Several checkpoints may share a damaged block.
+            let possible = check(&self.store.geometry, &raw).is_ok();
+            if possible && !same && !other && self.restore_inode(ino, c).is_ok() {
                 return Some(c);
             }
         }

@@ -12,6 +12,17 @@ use crate::inode::check;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+/// Which is wrong, a name that says of which type an inode is, or that inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mistyped {
+    /// The inode is right, or of no type at all.
+    Name,
+    /// The inode was: it has the name's type now.
+    Mended,
+    /// The inode, and more of it than its type.
+    Inode,
+}
+
 /// Blocks of a map, and the end of its data.
 #[derive(Default)]
 struct Extent {
@@ -54,6 +65,41 @@ impl Volume {
         self.inodes.remove(&ino.0);
         self.meta_dirty = true;
         Ok(true)
+    }
+
+    /// Settles of which type an inode is that a name has for one of `named` (bits of a mode; spec 9.1): that of the newest
+    /// other checkpoint that has the same file; where there is none, its own if its entry makes sense so. Nothing of the
+    /// inode may wait in memory.
+    pub(crate) fn settle_type(&mut self, ino: Ino, named: u32) -> Result<Mistyped> {
+        let g = self.store.geometry;
+        let raw = self.ifile.get(&self.store, &self.dat, ino)?;
+        if raw.check().is_err() || raw.file_type() == named {
+            return Ok(Mistyped::Name);
+        }
+        // The very same entry, which several checkpoints may share, says nothing.
+        let same = |other: &RawInode| {
+            other.generation == raw.generation && other.links_count.get() > 0 && *other != raw
+        };
+        let elsewhere = self.other_ifiles().into_iter().find_map(|(_, ifile)| {
+            let other = ifile.get(&self.store, &self.dat, ino).ok()?;
+            (check(&g, &other).is_ok() && same(&other)).then(|| other.file_type())
+        });
+        let own = match elsewhere {
+            Some(right) => right != named,
+            None => check(&g, &raw).is_ok(),
+        };
+        if own {
+            return Ok(Mistyped::Name);
+        }
+        let mut other = raw;
+        other.mode = (raw.mode.get() & 0o7777 | named as u16).into();
+        if check(&g, &other).is_err() {
+            return Ok(Mistyped::Inode);
+        }
+        self.ifile.change(&self.store, &self.dat, ino, |entry| other.store(entry))?;
+        self.inodes.remove(&ino.0);
+        self.meta_dirty = true;
+        Ok(Mistyped::Mended)
     }
 
     fn possible(&self, ino: Ino, raw: &RawInode) -> RawInode {

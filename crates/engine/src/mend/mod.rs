@@ -42,6 +42,7 @@ pub use crate::supers::LastLog;
 use crate::volume::{OpenOptions, Parts, Volume};
 use crate::{Error, Result};
 pub use assemble::Attributes;
+pub use inodes::Mistyped;
 pub use start::{
     accept, bad_ahead, checkpoint_at, checkpoints, cursor_of, leads, newer_logs, newest, reaches, roots,
     snapshots, unreadable,
@@ -307,9 +308,9 @@ impl Mender {
         self.volume.assemble_inode(ino, self.end_of_log)
     }
 
-    /// Makes the entries of all inodes but `doubted` such that they can be opened, as far as that can be told;
+    /// Makes the entries of all inodes but `settled` such that they can be opened, as far as that can be told;
     /// returns those that were not.
-    pub fn make_possible(&mut self, doubted: &BTreeSet<u64>) -> Result<Vec<Ino>> {
+    pub fn make_possible(&mut self, settled: &BTreeSet<u64>) -> Result<Vec<Ino>> {
         let v = &mut self.volume;
         let mut all = vec![Ino::ROOT];
         v.for_each_inode(0, |ino, raw| {
@@ -319,7 +320,7 @@ impl Mender {
             ControlFlow::Continue(())
         })?;
         let mut made = Vec::new();
-        for ino in all.into_iter().filter(|i| !doubted.contains(&i.0)) {
+        for ino in all.into_iter().filter(|i| !settled.contains(&i.0)) {
             match v.make_possible(ino) {
                 Ok(true) => made.push(ino),
                 // What cannot be read is another's to mend.
@@ -328,6 +329,11 @@ impl Mender {
             }
         }
         Ok(made)
+    }
+
+    /// Settles of which type an inode is that a name has for one of `named` (bits of a mode).
+    pub fn settle_type(&mut self, ino: Ino, named: u32) -> Result<Mistyped> {
+        self.volume.settle_type(ino, named)
     }
 
     /// Clears the entry of a reserved inode.

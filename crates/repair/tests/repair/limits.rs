@@ -102,8 +102,11 @@ fn unreadable_file_data_stays_or_becomes_zeroes() {
         device.fail_reads(block << bits..(block + 1) << bits, Times::Always);
         Arc::new(device)
     };
-    let bytes =
-        format!("inode {ino}: bytes {} to {} cannot be read", offset << bits, ((offset + 1) << bits) - 1);
+    let bytes = format!(
+        "inode {ino} (/big): bytes {} to {} cannot be read",
+        offset << bits,
+        ((offset + 1) << bits) - 1
+    );
     let device = broken();
     let kept = plan(device.clone(), &options()).unwrap();
     assert!(say(&kept).contains(&format!("{bytes} and stay where they are")), "{}", say(&kept));

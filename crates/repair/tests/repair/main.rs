@@ -9,4 +9,5 @@ mod past;
 mod planted;
 mod sectors;
 mod synced;
+mod types;
 mod whole;

@@ -109,7 +109,8 @@ fn one(sound: &Surgeon, files: &[(u64, Vec<u64>)], block: u64, zero: bool) -> Re
             if other.iter().any(|p| !paths.contains(p)) {
                 return err(format!("others are different: {other:?}"));
             }
-            if !said.contains(&format!("inode {owner}: bytes ")) {
+            let named = |p: &Vec<u8>| format!("inode {owner} (/{}): bytes ", String::from_utf8_lossy(p));
+            if !paths.iter().any(|p| said.contains(&named(p))) {
                 return err("the bytes are not named".into());
             }
         }

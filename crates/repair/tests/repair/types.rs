@@ -1,0 +1,60 @@
+//! A name that says another type of a file than its inode: the one that is wrong is mended.
+
+use silt_format::inode::RawInode;
+use silt_verify::Moment;
+use silt_verify::surgeon::Surgeon;
+
+use crate::common::{mends, say, tree};
+
+const FIFO: u16 = 0o010_000;
+const REGULAR: u16 = 0o100_000;
+const TYPES: [u16; 6] = [FIFO, 0o020_000, 0o040_000, 0o060_000, 0o120_000, 0o140_000];
+
+fn is_file(raw: &RawInode) -> bool {
+    raw.mode.get() & 0o170_000 == REGULAR && raw.size.get() > 0
+}
+
+fn entry(s: &Surgeon, ino: u64) -> RawInode {
+    let (block, byte) = s.inode_place(ino);
+    RawInode::read(&s.read(block)[byte..]).unwrap()
+}
+
+/// One bit of a mode, or two, make another type of a file with content.
+#[test]
+fn a_file_of_another_type_is_what_its_name_says() {
+    for (volume, path) in [("basic-4k", "hello.txt"), ("btree-1k", "")] {
+        let sound = Surgeon::golden(volume);
+        let files = tree(&sound.device, Moment::Latest).unwrap();
+        let paths = files.keys().map(|p| String::from_utf8_lossy(p).into_owned());
+        let path = paths
+            .filter(|p| path.is_empty() || p == path)
+            .find(|p| is_file(&entry(&sound, sound.ino(p))))
+            .unwrap();
+        for kind in TYPES {
+            let mut s = Surgeon::golden(volume);
+            s.patch_inode(s.ino(&path), |raw| raw.mode = (raw.mode.get() & 0o7777 | kind).into());
+            let out = mends(&sound.device, &s.device).unwrap_or_else(|e| panic!("{path} {kind:o}: {e}"));
+            let said = say(&out.plan);
+            assert!(out.missing.is_empty(), "{volume} /{path} {kind:o}: {:?}\n{said}", out.missing);
+            assert!(said.contains(&format!("(/{path}) is a regular file again")), "{said}");
+        }
+    }
+}
+
+/// Noise that looks like a pipe but for one field is no pipe, where there was a file.
+#[test]
+fn noise_is_no_pipe() {
+    let sound = Surgeon::golden("basic-4k");
+    let mut s = Surgeon::golden("basic-4k");
+    s.patch_inode(s.ino("hello.txt"), |raw| {
+        raw.mode = (FIFO | 0o2036).into();
+        raw.links_count = 32_329.into();
+        raw.generation = 0x8a31_77c0.into();
+        raw.size = 0x1234_5678_9abc.into();
+        raw.bmap = std::array::from_fn(|i| (i * 37 + 11) as u8);
+    });
+    let out = mends(&sound.device, &s.device).unwrap();
+    let said = say(&out.plan);
+    assert!(out.missing.is_empty(), "{:?}\n{said}", out.missing);
+    assert!(said.contains(" (/hello.txt) is put back to its version of checkpoint "), "{said}");
+}
