@@ -175,6 +175,12 @@ impl Volume {
         }
     }
 
+    /// Whether the table has a block for this number's entry, or may have one.
+    fn has_entry(&self, v: u64) -> bool {
+        let place = self.dat.palloc.layout.entry(v);
+        !matches!(self.dat.file.block(&self.store, &Physical, place.block), Ok(None))
+    }
+
     /// Whether the segment usage file says that a block is in use.
     fn is_in_use(&self, at: BlockNr) -> bool {
         let g = self.store.geometry;
@@ -219,11 +225,14 @@ impl Volume {
                     self.set_entry(v, dead)?;
                     self.set_taken(v, true)?;
                     ended += 1;
-                } else {
+                } else if self.has_entry(v) {
                     let e = DatEntry { blocknr: 0.into(), start: 1.into(), end: 1.into(), rsv: 0.into() };
                     self.set_entry(v, e)?;
                     self.set_taken(v, false)?;
                     freed += 1;
+                } else {
+                    // Noise names it, a map or the bits.
+                    self.set_taken(v, false)?;
                 }
                 continue;
             };
