@@ -160,7 +160,7 @@ impl Fs {
         })
     }
 
-    /// Finds a name other than "." and "..".
+    /// Finds a name other than "." and "..". EIO: it is in a part that is damaged, or may be.
     pub(crate) fn dir_find(&mut self, tree: Tree, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         let hash = hash_name(self.seed, name);
         let Some((volume, ix)) = self.index(tree, dir)? else {
@@ -178,10 +178,10 @@ impl Fs {
             }
             return Ok(Some(Found { ino: e.ino, file_type: e.file_type, key, offset }));
         }
-        if !ix.unreadable {
+        if !ix.is_damaged() {
             return Ok(None);
         }
-        if ix.miss() {
+        if ix.unreadable && ix.miss() {
             self.dirs.drop((tree, dir.0));
         }
         Err(unreadable(dir))
@@ -229,7 +229,7 @@ impl Fs {
         match found {
             Some((_, false, key)) => Err(FsError::damaged(dir, format!("directory block {key} is damaged"))),
             Some((here, true, _)) => Ok(here),
-            None if unread => Err(unreadable(dir)),
+            None if unread || damaged => Err(unreadable(dir)),
             None => Ok(None),
         }
     }

@@ -222,8 +222,7 @@ fn a_bad_chunk_costs_what_is_in_it() {
                 let found = fs.lookup(Tree::Live, d, n);
                 match found {
                     _ if !inside.contains(n) => assert!(found.is_ok()),
-                    // What cannot be read at all may hold any name.
-                    Err(FsError::NotFound) => assert!(how > 0),
+                    // What cannot be read, or makes no sense, may hold any name.
                     Err(FsError::Io { .. }) => {}
                     other => panic!("{other:?}"),
                 }
@@ -244,9 +243,9 @@ fn a_bad_chunk_costs_what_is_in_it() {
             assert!(matches!(end, Err(FsError::Io { .. })), "how {how}: {end:?}");
             assert_eq!(seen.len() - 2, before.difference(&inside).count());
             // Nothing is added to it, everything else works.
+            let made = fs.create(&root_at(10), d, b"new", 0);
+            assert!(matches!(made, Err(FsError::Io { .. })), "{made:?}");
             if how == 0 {
-                let made = fs.create(&root_at(10), d, b"new", 0);
-                assert!(matches!(made, Err(FsError::Io { .. })), "{made:?}");
                 fault.heal();
                 for _ in 0..101 {
                     let _ = fs.lookup(Tree::Live, d, b"new");
@@ -254,15 +253,11 @@ fn a_bad_chunk_costs_what_is_in_it() {
                 assert_eq!(listed(&mut fs, d), before, "all is there again");
                 continue;
             }
-            fill(&mut fs, d, 1000..1040);
-            assert!(stat(&mut fs, "d").size > size);
+            assert!(stat(&mut fs, "d").size == size);
             let _ = fs.mkdir(&root_at(20), ROOT, b"other", 0);
             assert_eq!(fs.rmdir(&root_at(20), ROOT, b"d").unwrap_err(), FsError::NotEmpty);
             for n in before.difference(&inside) {
                 fs.unlink(&root_at(20), d, n).unwrap();
-            }
-            for i in 1000..1040 {
-                fs.unlink(&root_at(20), d, &name(i)).unwrap();
             }
             // What is left cannot be read, and would keep it for ever.
             assert!(fs.rename(&root_at(20), ROOT, b"other", ROOT, b"d", 0).is_err());
