@@ -3,6 +3,7 @@
 //! are durable. Callers that wait at the same time share one log.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use silt_engine::Tree;
@@ -92,6 +93,10 @@ where
     /// Does it now.
     pub fn go(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
         let Change { names, node, takes, run, answer } = self;
+        if core.ending.load(Ordering::Relaxed) {
+            drop(fs);
+            return answer(Err(Errno::from_raw(libc::EROFS)));
+        }
         let result = run(&mut fs);
         let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
         let unfrozen = fs.volume().unfrozen_blocks();

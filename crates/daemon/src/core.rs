@@ -21,7 +21,7 @@ use crate::account::Keeper;
 use crate::burst::Burst;
 use crate::changing::Takes;
 use crate::cleaning::Job;
-use crate::config::MountOptions;
+use crate::config::{MountOptions, OnError};
 use crate::damage::{DamageLog, Met};
 use crate::discarder::Discarder;
 use crate::notices::{Notice, Notices};
@@ -114,6 +114,8 @@ pub struct Core {
     pub sync_arrives: AtomicBool,
     /// Damage was met that the super blocks do not tell of yet.
     pub damage: AtomicBool,
+    /// Writing ends (`errors=remount-ro`): nothing is changed any more, and what waits is written.
+    pub ending: AtomicBool,
     /// What damage was met.
     pub damages: DamageLog,
     /// Tells the kernel that what it cached is no longer so.
@@ -158,6 +160,7 @@ impl Core {
             block_size,
             sync_arrives: AtomicBool::new(false),
             damage: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             damages: DamageLog::default(),
             notifier: OnceLock::new(),
             notices: Notices::default(),
@@ -291,7 +294,11 @@ impl Core {
     /// and ends writing if the mount says so (`errors=remount-ro`). May be called with `fs` locked.
     pub fn met_damage(&self, met: Met<'_>) {
         self.damages.note(met);
-        if !self.damage.swap(true, Ordering::Relaxed) {
+        if self.options.on_error == OnError::RemountReadOnly {
+            self.ending.store(true, Ordering::Relaxed);
+        }
+        // Whoever sees that there was damage sees that writing ends.
+        if !self.damage.swap(true, Ordering::AcqRel) {
             self.queue.lock().write_back = true;
             self.wake.notify_one();
         }

@@ -18,6 +18,7 @@ use silt_fs::{Context, Fs, FsError, WriteFlags};
 use crate::changing::Change;
 use crate::config::{MountOptions, OnError};
 use crate::core::{Core, Want};
+use crate::damage::Met;
 use crate::writer::Writer;
 
 const SIZE: u64 = 48 << 20;
@@ -336,6 +337,49 @@ fn a_dead_device_ends_as_was_asked_for() {
         assert_eq!(served.sync(), Err(libc::EIO));
         served.stop();
         check(device.inner().fork(), &[("before", 1, 4)]);
+    }
+}
+
+/// Where damage ends writing, what was changed before is written, and nothing is taken that cannot be any more.
+#[test]
+fn nothing_is_taken_that_will_not_be_written() {
+    for round in 0..20u32 {
+        let device = mkfs();
+        let options = MountOptions { on_error: OnError::RemountReadOnly, ..MountOptions::default() };
+        let mut served = Served::new(Arc::new(device.fork()), options);
+        let mut taken = 0u32;
+        loop {
+            let (tx, rx) = crossbeam_channel::bounded(1);
+            let name = format!("f{taken}").into_bytes();
+            Change {
+                names: vec![(1, name.clone())],
+                node: None,
+                takes: crate::changing::Takes::NAMES,
+                run: move |fs: &mut Fs| Ok((fs.create(&Served::ctx(), Ino::ROOT, &name, 0o644)?, None)),
+                answer: move |result: Result<silt_fs::Stat, silt_fuse::Errno>| tx.send(result).unwrap(),
+            }
+            .start(&served.core);
+            match rx.recv().unwrap() {
+                Ok(_) => taken += 1,
+                Err(e) => {
+                    assert_eq!(e, silt_fuse::Errno::from_raw(libc::EROFS));
+                    break;
+                }
+            }
+            if taken == 10 + round {
+                served.core.met_damage(Met::of(Tree::Live, Ino::ROOT, "a test"));
+            }
+            assert!(taken < 1_000_000, "it goes on and on");
+        }
+        let begin = Instant::now();
+        while served.core.fs.lock().volume().failure().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let fs = served.core.fs.lock();
+        assert!(!fs.volume().has_changes(), "{taken} were taken");
+        drop(fs);
+        served.stop();
     }
 }
 

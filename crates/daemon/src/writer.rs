@@ -238,8 +238,8 @@ impl Writer {
         self.release_freed()?;
         self.look_for_space();
         self.update_super_block();
-        if self.core.damage.swap(false, Ordering::Relaxed) {
-            self.tell_damage();
+        if self.core.damage.load(Ordering::Acquire) {
+            self.tell_damage()?;
         }
         Ok(())
     }
@@ -261,8 +261,16 @@ impl Writer {
         }
     }
 
-    /// Sets the error flag of the super blocks; what is written so far is a checkpoint.
-    fn tell_damage(&mut self) {
+    /// Sets the error flag of the super blocks; what is written so far is a checkpoint. Where writing ends, what was
+    /// changed while that was made, before the damage was met, is written as well.
+    fn tell_damage(&mut self) -> Result<(), i32> {
+        let waits = |w: &Self| w.core.fs.lock().volume().has_changes();
+        if self.core.ending.load(Ordering::Relaxed) && waits(self) {
+            self.checkpoint()?;
+            self.make_durable()?;
+            self.make_reachable()?;
+        }
+        self.core.damage.store(false, Ordering::Relaxed);
         let mut fs = self.core.fs.lock();
         let volume = fs.volume_mut();
         if let Err(e) = volume.set_error_flag((self.clock)()) {
@@ -271,6 +279,7 @@ impl Writer {
         if self.core.options.on_error == OnError::RemountReadOnly {
             volume.fail("damage was met, and errors=remount-ro was asked for");
         }
+        Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<(), i32> {
