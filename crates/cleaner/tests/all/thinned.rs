@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use silt_cleaner::{Access, History, Mover, Options, Whole, preview, run};
+use silt_cleaner::{Access, History, Mover, Options, Whole, pass, preview, run};
 use silt_device::MemoryDevice;
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_engine::mkfs::{Parameters, Plan};
@@ -190,4 +190,51 @@ fn a_moment_that_becomes_a_snapshot_meanwhile_stays() {
         .into_iter()
         .for_each(|c| story.compare(c));
     story.sound();
+}
+
+/// Counts how often what waits is written before a pass.
+struct Settled<'a> {
+    whole: Whole<'a>,
+    times: Cell<u32>,
+}
+
+impl Access for Settled<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
+        self.whole.with(f)
+    }
+}
+
+impl Mover for Settled<'_> {
+    fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
+        self.whole.make(cleaning)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.times.set(self.times.get() + 1);
+        self.whole.settle()
+    }
+}
+
+/// Who is felt writes nothing before a pass, but where recovery would walk so much that little is left to choose from.
+#[test]
+fn what_waits_is_written_before_a_pass_only_where_that_pays() {
+    let mut story = Story::new(4);
+    let times = |story: &mut Story, settle: bool| {
+        let now = story.now;
+        let settled = Settled { whole: Whole::new(story.fs.volume_mut(), now), times: Cell::new(0) };
+        // Ends where it begins: no segment may be taken.
+        pass(&settled, &Options { now, settle, range: 0..0, ..Options::default() }, |_, _| true).unwrap();
+        settled.times.get()
+    };
+    (0..20).for_each(|_| story.turn());
+    assert_eq!(times(&mut story, true), 1);
+    assert_eq!(times(&mut story, false), 0, "nothing to walk");
+    let (mut turns, mut asked) = (0, 0);
+    while asked == 0 {
+        story.turn();
+        turns += 1;
+        assert!(turns < 2000, "it is never written");
+        asked = times(&mut story, false);
+    }
+    assert_eq!((times(&mut story, false), turns > 1), (0, true));
 }
