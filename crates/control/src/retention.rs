@@ -63,9 +63,9 @@ impl Effective {
         let (wish, wish_from) = match (&given.wish, volume.wish, given.protection) {
             (Some(wish), _, pp) => (with(wish, pp), Source::Mount),
             (None, Some(wish), pp) => (with(&wish, pp), Source::Volume),
-            (None, None, Some(seconds)) => (Wish::protecting(seconds), Source::Mount),
             // What was wished for is not known: nothing goes for it as long as there is space.
-            (None, None, None) if problem.is_some() => (Wish::everything(), Source::Default),
+            (None, None, _) if problem.is_some() => (Wish::everything(), Source::Default),
+            (None, None, Some(seconds)) => (Wish::protecting(seconds), Source::Mount),
             (None, None, None) => match given.file_protection {
                 Some(seconds) => (Wish::protecting(seconds), Source::File),
                 None => (Wish::usual(), Source::Default),
@@ -208,7 +208,9 @@ mod tests {
         let conf = Given { file_protection: Some(3600), ..Given::default() };
         assert_eq!(of(&conf, file(None)).1, Source::File);
         assert!(of(&conf, file(None)).0.starts_with("all for 1 hour, one an hour for 1 month"));
-        assert_eq!(of(&conf, Err("broken".to_owned())), ("all for ever".to_owned(), Source::Default));
+        for given in [&conf, &pp] {
+            assert_eq!(of(given, Err("broken".to_owned())), ("all for ever".to_owned(), Source::Default));
+        }
         assert_eq!(of(&conf, file(Some("nothing"))), ("nothing".to_owned(), Source::Volume));
         let both = Given { protection: Some(60), ..conf };
         assert!(of(&both, file(None)).0.starts_with("all for 1 minute,"), "{:?}", of(&both, file(None)));

@@ -93,7 +93,9 @@ where
     /// Does it now.
     pub fn go(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
         let Change { names, node, takes, run, answer } = self;
-        if core.ending.load(Ordering::Relaxed) {
+        // Where what waits finds no space, what frees some goes on.
+        let frees = !takes.space && core.stall() == Some(libc::ENOSPC);
+        if core.ending.load(Ordering::Relaxed) && !frees {
             drop(fs);
             return answer(Err(Errno::from_raw(libc::EROFS)));
         }

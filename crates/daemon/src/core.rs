@@ -114,6 +114,8 @@ pub struct Core {
     pub sync_arrives: AtomicBool,
     /// Damage was met that the super blocks do not tell of yet.
     pub damage: AtomicBool,
+    /// The super blocks tell that there was some: more adds nothing.
+    pub damage_told: AtomicBool,
     /// Writing ends (`errors=remount-ro`): nothing is changed any more, and what waits is written.
     pub ending: AtomicBool,
     /// What damage was met.
@@ -160,6 +162,7 @@ impl Core {
             block_size,
             sync_arrives: AtomicBool::new(false),
             damage: AtomicBool::new(false),
+            damage_told: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             damages: DamageLog::default(),
             notifier: OnceLock::new(),
@@ -296,6 +299,9 @@ impl Core {
         self.damages.note(met);
         if self.options.on_error == OnError::RemountReadOnly {
             self.ending.store(true, Ordering::Relaxed);
+        }
+        if self.damage_told.load(Ordering::Relaxed) {
+            return;
         }
         // Whoever sees that there was damage sees that writing ends.
         if !self.damage.swap(true, Ordering::AcqRel) {

@@ -27,7 +27,6 @@ use silt_engine::{Error as EngineError, LogWrite, Step, Tree, WriteOrder};
 use silt_format::Ino;
 
 use crate::cleaning::Job;
-use crate::config::OnError;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
@@ -37,6 +36,8 @@ use output::Trouble;
 const BUDGET: usize = 512;
 /// Pause before a log that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+/// Checkpoints before writing ends: only what the kernel gives back still changes something then.
+const LAST: u32 = 5;
 /// How often one construction is moved before callers get the error.
 const MOVES: u32 = 16;
 
@@ -264,21 +265,26 @@ impl Writer {
     /// Sets the error flag of the super blocks; what is written so far is a checkpoint. Where writing ends, what was
     /// changed while that was made, before the damage was met, is written as well.
     fn tell_damage(&mut self) -> Result<(), i32> {
-        let waits = |w: &Self| w.core.fs.lock().volume().has_changes();
-        if self.core.ending.load(Ordering::Relaxed) && waits(self) {
-            self.checkpoint()?;
-            self.make_durable()?;
-            self.make_reachable()?;
-        }
-        self.core.damage.store(false, Ordering::Relaxed);
-        let mut fs = self.core.fs.lock();
-        let volume = fs.volume_mut();
-        if let Err(e) = volume.set_error_flag((self.clock)()) {
+        let flag = self.core.fs.lock().volume_mut().set_error_flag((self.clock)());
+        if let Err(e) = &flag {
             tracing::error!("writing the error flag: {e}");
         }
-        if self.core.options.on_error == OnError::RemountReadOnly {
-            volume.fail("damage was met, and errors=remount-ro was asked for");
+        if self.core.ending.load(Ordering::Relaxed) {
+            for left in (0..LAST).rev() {
+                let mut fs = self.core.fs.lock();
+                // Nothing comes between the last look and the end.
+                if left == 0 || !fs.volume().has_changes() {
+                    fs.volume_mut().fail("damage was met, and errors=remount-ro was asked for");
+                    break;
+                }
+                drop(fs);
+                self.checkpoint()?;
+                self.make_durable()?;
+                self.make_reachable()?;
+            }
         }
+        self.core.damage.store(false, Ordering::Relaxed);
+        self.core.damage_told.store(flag.is_ok(), Ordering::Relaxed);
         Ok(())
     }
 

@@ -4,9 +4,9 @@
 //! ([`crate::index`]) every operation touches one or two chunks; a directory whose index does not
 //! fit into memory is searched from its beginning, chunk by chunk.
 //!
-//! A chunk that cannot be parsed is bad: names known to be in it answer EIO, nothing is added to
-//! it, and all other chunks work. While one cannot be read at all, every name that is not found
-//! elsewhere answers EIO, because it may be there. Changes are prepared on a copy of the chunk, so that
+//! A chunk that cannot be parsed is bad. While there is one, or one cannot be read at all, names that
+//! are in it answer EIO, and so does every name that is not found elsewhere, because it may be there:
+//! nothing is added to the directory. All other chunks work. Changes are prepared on a copy of the chunk, so that
 //! an error leaves no trace.
 
 use silt_engine::{Block, Tree, Volume, writable, zeroed};

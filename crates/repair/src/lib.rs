@@ -100,7 +100,8 @@ impl Plan {
     /// Whether older versions of files take the place of damaged ones, of which logs may have later content.
     pub fn puts_back(&self) -> bool {
         let mut lines = self.rounds.iter().flat_map(|round| &round.done);
-        lines.any(|line| line.ends_with(words::CHANGES_LOST))
+        // Those of past checkpoints begin with theirs.
+        lines.any(|line| line.starts_with("inode ") && line.ends_with(words::CHANGES_LOST))
     }
 
     /// Every byte range that will be written; for saving what is there.

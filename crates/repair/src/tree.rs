@@ -44,6 +44,8 @@ pub(crate) struct Work {
     pub names: bool,
     /// Of which checkpoint an inode's generation is right; else that of the current tree is.
     pub generations: BTreeMap<u64, u64>,
+    /// Damaged inodes are cut out.
+    pub cut: bool,
 }
 
 impl Work {
@@ -111,7 +113,7 @@ pub(crate) fn work_of<'a>(
     tried: &mut BTreeMap<u64, u32>,
     cut: bool,
 ) -> (Work, Vec<&'a Finding>) {
-    let mut w = Work::default();
+    let mut w = Work { cut, ..Work::default() };
     let mut mine = Vec::new();
     for f in found {
         if is_mine(f) && one(f, &mut w) {
@@ -197,9 +199,10 @@ pub(crate) fn may_lose(work: &Work) -> bool {
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
     // Before anything is made of their entries: of another type, content is what no writer puts there.
-    let mut opened = types(mender, work, said)?;
+    let typed = types(mender, work, said)?;
+    let mut opened: Vec<u64> = typed.iter().copied().collect();
     // What was put back waits in memory.
-    let settled = work.doubted.iter().chain(&opened).copied().collect();
+    let settled = work.doubted.union(&typed).copied().collect();
     for ino in mender.make_possible(&settled)? {
         said.push(format!("inode {ino} is given possible values where they were impossible"));
         opened.push(ino.0);
@@ -207,6 +210,8 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
     for (nr, fix) in &work.inodes {
         let ino = Ino(*nr);
         match fix {
+            // What else is wrong with them shows when they are looked at again.
+            _ if typed.contains(nr) => {}
             Fix::Rebuild | Fix::Restore | Fix::Touch if opened.contains(nr) => {}
             Fix::Blocks => {
                 mender.recount_blocks(ino)?;
@@ -229,10 +234,11 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
             Fix::Size => size(mender.volume(), ino, said)?,
             // Its blocks may be all that is wrong.
             Fix::Restore if *nr == Ino::ROOT.0 && !work.doubted.contains(nr) && sound_root(mender) => {
-                mender.recount_blocks(ino)?
+                mender.recount_blocks(ino)?;
+                said.push(format!("the blocks of inode {ino} are counted again"));
             }
             Fix::Restore => {
-                if !bring_back(mender, ino, work.doubted.contains(nr), said)? {
+                if !bring_back(mender, ino, work.doubted.contains(nr), None, said)? {
                     cut(mender, ino, said)?;
                 }
             }
@@ -246,10 +252,11 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
 }
 
 /// Settles of which type inodes are whose names say another one. Returns those that became another.
-fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
-    let mut changed = Vec::new();
+fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<BTreeSet<u64>> {
+    let mut changed = BTreeSet::new();
     for (ino, kind) in dirs::types(mender.volume(), &work.directories) {
-        if work.doubted.contains(&ino) || work.lost.contains(&ino) {
+        let cut_anyway = work.inodes.get(&ino) == Some(&Fix::Cut);
+        if work.doubted.contains(&ino) || work.lost.contains(&ino) || cut_anyway {
             continue;
         }
         match mender.settle_type(Ino(ino), file_type::to_mode(kind)) {
@@ -257,9 +264,11 @@ fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec
             Ok(Mistyped::Mended) => {
                 said.push(format!("inode {ino} is {} again, as its name says", type_in_words(kind)));
             }
+            Ok(Mistyped::Inode) if work.cut => cut(mender, Ino(ino), said)?,
             // Without older versions and logs it is left to be made possible.
             Ok(Mistyped::Inode) => {
-                if !bring_back(mender, Ino(ino), true, said)? {
+                let kind = Some(file_type::to_mode(kind));
+                if !bring_back(mender, Ino(ino), true, kind, said)? {
                     continue;
                 }
             }
@@ -268,7 +277,7 @@ fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec
             Err(silt_engine::Error::NoInode(_)) => continue,
             Err(e) => return Err(e.into()),
         }
-        changed.push(ino);
+        changed.insert(ino);
     }
     Ok(changed)
 }
@@ -284,14 +293,21 @@ fn type_in_words(kind: u8) -> &'static str {
     }
 }
 
-/// Puts an inode back to an older version, or together from the logs; whether it could be done.
-fn bring_back(mender: &mut Mender, ino: Ino, doubted: bool, said: &mut Vec<String>) -> Result<bool> {
-    match mender.restore(ino, doubted) {
+/// Puts an inode back to an older version, or together from the logs; whether it could be done. `kind`: bits of a mode,
+/// where the type is known.
+fn bring_back(
+    mender: &mut Mender,
+    ino: Ino,
+    doubted: bool,
+    kind: Option<u32>,
+    said: &mut Vec<String>,
+) -> Result<bool> {
+    match mender.restore(ino, doubted, kind) {
         Some((c, false)) => {
             said.push(format!("inode {ino} is put back to its version of checkpoint {c}; {CHANGES_LOST}"))
         }
         Some((c, true)) => said.push(format!("inode {ino} is what it is in checkpoint {c}, made later")),
-        None => return assemble(mender, ino, said),
+        None => return assemble(mender, ino, kind, said),
     }
     Ok(true)
 }
@@ -302,8 +318,8 @@ fn sound_root(mender: &mut Mender) -> bool {
 }
 
 /// Where no older version is whole: what is left of it, if anything is.
-fn assemble(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<bool> {
-    match mender.assemble(ino) {
+fn assemble(mender: &mut Mender, ino: Ino, kind: Option<u32>, said: &mut Vec<String>) -> Result<bool> {
+    match mender.assemble(ino, kind) {
         Ok(Some(Attributes::Of(c))) => said.push(format!(
             "inode {ino} is put together from the logs; its attributes are those of checkpoint {c}"
         )),

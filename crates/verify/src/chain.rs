@@ -227,7 +227,7 @@ struct Heads<'r, 'a> {
     latest: Header,
     /// Something before does not verify.
     torn: bool,
-    /// When the whole log before was made, seconds since 1970.
+    /// When the last log before was made whose summary is whole, seconds since 1970.
     since: u64,
     /// Blocks that may still be summed up in this segment.
     left: u64,
@@ -315,7 +315,13 @@ impl Heads<'_, '_> {
         let here = self.head(segment, pos, seq, true);
         match &here {
             Ok(Some(log)) if self.is_whole(log) => return Step::Whole(*log),
-            Ok(Some(log)) => return Step::Broken { pos, end: log.end(), certain: false },
+            Ok(Some(log)) => {
+                // What lies behind it and was made before it was left behind, too.
+                if search::summary_is_whole(self.r, log) {
+                    self.since = self.since.max(log.header.create.get());
+                }
+                return Step::Broken { pos, end: log.end(), certain: false };
+            }
             _ => {}
         }
         let more = (pos + 1..end).find(|pos| {

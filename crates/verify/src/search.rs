@@ -267,6 +267,11 @@ pub(crate) fn summary_of(r: &Reader<'_>, log: &Log) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
+/// Whether the summary of a log is as it was written; not where it cannot be read.
+pub(crate) fn summary_is_whole(r: &Reader<'_>, log: &Log) -> bool {
+    summary_of(r, log).is_ok_and(|bytes| summary::summary_sum_matches(r.g.crc_seed, &log.header, &bytes))
+}
+
 /// The logs that a mount would roll forward, by what their heads say: those of complete groups of synced data.
 pub(crate) fn complete(found: &Found) -> impl Iterator<Item = &Log> {
     let mut group: Vec<&Log> = Vec::new();

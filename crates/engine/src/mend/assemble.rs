@@ -90,10 +90,11 @@ impl Volume {
 
     /// Makes an inode anew of which nothing is to be believed: its blocks are those that logs have and that live in
     /// the tree at hand, its attributes those of another checkpoint as far as they fit. `None` where nothing is left
-    /// of it.
+    /// of it. `kind`: bits of a mode, where the type is known.
     pub(crate) fn assemble_inode(
         &mut self,
         ino: Ino,
+        kind: Option<u32>,
         end_of_log: (SegNr, u64),
     ) -> Result<Option<Attributes>> {
         let (blocks, nodes) = self.current_blocks(ino, end_of_log);
@@ -104,7 +105,10 @@ impl Volume {
         let fits = |raw: &RawInode| {
             let kind_fits = (raw.file_type() == 0o040_000) == is_directory;
             let content_fits = raw.has_map() || blocks.is_empty();
-            kind_fits && content_fits && raw.links_count.get() > 0
+            kind_fits
+                && content_fits
+                && kind.is_none_or(|kind| kind == raw.file_type())
+                && raw.links_count.get() > 0
         };
         let mut found = None;
         for (c, ifile) in self.other_ifiles() {
@@ -121,7 +125,12 @@ impl Volume {
             Some((c, raw)) => (Attributes::Of(c), raw),
             None => {
                 let mut raw = RawInode::zeroed();
-                raw.mode = if is_directory { 0o040_700.into() } else { 0o100_600.into() };
+                raw.mode = match kind {
+                    _ if is_directory => 0o040_700,
+                    Some(0o120_000) => 0o120_777,
+                    _ => 0o100_600,
+                }
+                .into();
                 raw.links_count = 1.into();
                 (Attributes::Lost, raw)
             }

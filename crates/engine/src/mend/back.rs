@@ -14,7 +14,6 @@ use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 use super::bits::Bits;
 use super::mapped::Whole;
 use crate::ifile::IFile;
-use crate::inode::check;
 use crate::inode::{self, Inode};
 use crate::meta::Physical;
 use crate::volume::Volume;
@@ -147,18 +146,30 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts an inode back to its newest older version that is whole and another one than the present. Returns
-    /// the checkpoint that has it.
-    pub(crate) fn restore_newest(&mut self, ino: Ino, present: Option<RawInode>) -> Option<Cno> {
+    /// Puts an inode back to its newest older version that is whole, another one than the present, and of this type (bits
+    /// of a mode), if one is given. Returns the checkpoint that has it.
+    pub(crate) fn restore_newest(
+        &mut self,
+        ino: Ino,
+        present: Option<RawInode>,
+        kind: Option<u32>,
+    ) -> Option<Cno> {
+        let newest_first = self.aside.is_none();
         for (c, ifile) in self.other_ifiles() {
-            let Ok(raw) = ifile.get(&self.store, &self.dat, ino) else { continue };
+            let raw = match ifile.get(&self.store, &self.dat, ino) {
+                Ok(raw) => raw,
+                // Where nothing else tells files apart: what was there before the number was free was another one.
+                Err(Error::NoInode(_)) if present.is_none() && newest_first => return None,
+                Err(_) => continue,
+            };
+            if kind.is_some_and(|kind| kind != raw.file_type()) {
+                continue;
+            }
             let same =
                 present.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
             // A number may have been another file's.
             let other = present.is_some_and(|p| p.check().is_ok() && p.generation != raw.generation);
-            // Several checkpoints may share a damaged block.
-            let possible = check(&self.store.geometry, &raw).is_ok();
-            if possible && !same && !other && self.restore_inode(ino, c).is_ok() {
+            if !same && !other && self.restore_inode(ino, c).is_ok() {
                 return Some(c);
             }
         }

@@ -93,6 +93,10 @@ impl Volume {
         }
         let mut other = raw;
         other.mode = (raw.mode.get() & 0o7777 | named as u16).into();
+        if check(&g, &other).is_err() && elsewhere.is_some() {
+            // It is that file: what else is wrong with it need not cost its content.
+            other = self.possible(ino, &other);
+        }
         if check(&g, &other).is_err() {
             return Ok(Mistyped::Inode);
         }

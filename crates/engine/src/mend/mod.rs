@@ -288,12 +288,13 @@ impl Mender {
 
     /// Puts an inode back to its newest older version that is whole and another than the present; in a past tree,
     /// to the nearest version. The checkpoint that has it, if there is one, and whether that is later than the tree
-    /// at hand. Where the present is `doubted`, it says nothing of which file it was.
-    pub fn restore(&mut self, ino: Ino, doubted: bool) -> Option<(Cno, bool)> {
+    /// at hand. Where the present is `doubted`, it says nothing of which file it was. `kind`: bits of a mode, where the
+    /// type is known.
+    pub fn restore(&mut self, ino: Ino, doubted: bool, kind: Option<u32>) -> Option<(Cno, bool)> {
         let v = &mut self.volume;
         let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
         let later = v.dat.past.map_or(v.cno, |(_, to)| to);
-        v.restore_newest(ino, present).map(|c| (c, c >= later))
+        v.restore_newest(ino, present, kind).map(|c| (c, c >= later))
     }
 
     /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number
@@ -303,9 +304,9 @@ impl Mender {
     }
 
     /// Puts an inode together from what logs have of it and what other checkpoints say of it; where its attributes
-    /// come from. `None`: nothing is left of it.
-    pub fn assemble(&mut self, ino: Ino) -> Result<Option<Attributes>> {
-        self.volume.assemble_inode(ino, self.end_of_log)
+    /// come from. `None`: nothing is left of it. `kind`: bits of a mode, where the type is known.
+    pub fn assemble(&mut self, ino: Ino, kind: Option<u32>) -> Result<Option<Attributes>> {
+        self.volume.assemble_inode(ino, kind, self.end_of_log)
     }
 
     /// Makes the entries of all inodes but `settled` such that they can be opened, as far as that can be told;

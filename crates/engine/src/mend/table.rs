@@ -232,6 +232,8 @@ impl Volume {
                     freed += 1;
                 } else {
                     // Noise names it, a map or the bits.
+                    let palloc = self.dat.palloc;
+                    freed += u64::from(palloc.bit(&self.dat.file, &self.store, &Physical, v)?);
                     self.set_taken(v, false)?;
                 }
                 continue;

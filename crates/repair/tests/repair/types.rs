@@ -1,10 +1,13 @@
 //! A name that says another type of a file than its inode: the one that is wrong is mended.
 
+use std::sync::Arc;
+
 use silt_format::inode::RawInode;
+use silt_repair::{Options, errors, plan};
 use silt_verify::Moment;
 use silt_verify::surgeon::Surgeon;
 
-use crate::common::{mends, say, tree};
+use crate::common::{mends, options, say, tree};
 
 const FIFO: u16 = 0o010_000;
 const REGULAR: u16 = 0o100_000;
@@ -41,10 +44,29 @@ fn a_file_of_another_type_is_what_its_name_says() {
     }
 }
 
-/// Noise that looks like a pipe but for one field is no pipe, where there was a file.
+/// A file is told by its generation: another field that is wrong as well does not cost what was written to it last.
 #[test]
-fn noise_is_no_pipe() {
+fn a_file_of_another_type_and_time_keeps_its_content() {
     let sound = Surgeon::golden("basic-4k");
+    let mut s = Surgeon::golden("basic-4k");
+    s.patch_inode(s.ino("hello.txt"), |raw| {
+        raw.mode = (raw.mode.get() & 0o7777 | FIFO).into();
+        raw.mtime_nsec = 2_000_000_000.into();
+    });
+    let out = mends(&sound.device, &s.device).unwrap();
+    let said = say(&out.plan);
+    assert!(said.contains(" (/hello.txt) is a regular file again") && !said.contains("put back"), "{said}");
+    let content = |device: &silt_device::MemoryDevice| {
+        let tree = silt_verify::Tree::open(device, Moment::Latest).unwrap();
+        let mut bytes = Vec::new();
+        tree.for_each_part(tree.lookup(b"hello.txt").unwrap(), |at, part| bytes.push((at, part.to_vec())))
+            .unwrap();
+        bytes
+    };
+    assert_eq!(content(&out.device), content(&sound.device));
+}
+
+fn pipe_of_noise() -> Surgeon {
     let mut s = Surgeon::golden("basic-4k");
     s.patch_inode(s.ino("hello.txt"), |raw| {
         raw.mode = (FIFO | 0o2036).into();
@@ -53,8 +75,25 @@ fn noise_is_no_pipe() {
         raw.size = 0x1234_5678_9abc.into();
         raw.bmap = std::array::from_fn(|i| (i * 37 + 11) as u8);
     });
+    s
+}
+
+/// Noise that looks like a pipe but for one field is no pipe, where there was a file.
+#[test]
+fn noise_is_no_pipe() {
+    let (sound, s) = (Surgeon::golden("basic-4k"), pipe_of_noise());
     let out = mends(&sound.device, &s.device).unwrap();
     let said = say(&out.plan);
     assert!(out.missing.is_empty(), "{:?}\n{said}", out.missing);
     assert!(said.contains(" (/hello.txt) is put back to its version of checkpoint "), "{said}");
+}
+
+#[test]
+fn noise_is_cut_out_where_that_is_asked_for() {
+    let s = pipe_of_noise();
+    let made = plan(Arc::new(s.device.fork()), &Options { cut: true, ..options() }).unwrap();
+    let said = say(&made);
+    let of_tree: Vec<&str> = said.lines().filter(|line| !line.contains("checkpoint ")).collect();
+    assert!(of_tree.iter().any(|line| line.contains(" is cut out")), "{said}");
+    assert!(!of_tree.iter().any(|line| line.contains("put back")) && errors(&made.after) == 0, "{said}");
 }
