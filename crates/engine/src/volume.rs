@@ -398,12 +398,13 @@ impl Volume {
         self.write_supers(&writes)
     }
 
-    /// The super block write that is due after a checkpoint, if any: another segment was entered
-    /// and either ten seconds passed, or the clock went backwards, or the tail of the log behind
-    /// the older copy has grown to 64 MiB. Write it outside the lock, log first (its durable
+    /// The super block write that is due after a checkpoint, if any: there is one that no super block points at, and
+    /// either ten seconds passed, or the clock went backwards, or the tail of the log behind the older copy has grown to
+    /// 64 MiB. What lies before that checkpoint is no part of a recovery then: damage there costs what it hits. (Linux
+    /// writes only where the log is in another segment; spec 2.7.) Write it outside the lock, log first (its durable
     /// write flushes).
     pub fn due_super_write(&mut self, now: u64) -> Option<SuperWrite> {
-        if self.is_read_only() || self.moved || self.super_seq == self.last.seq {
+        if self.is_read_only() || self.moved || self.supers.first.1.last_cno.get() == self.last.cno {
             return None;
         }
         let segment_bytes =

@@ -243,10 +243,7 @@ impl Mend<'_> {
         while let Some(ino) = self.gaps.get(next).copied() {
             next += 1;
             for c in &past {
-                let found = self.older_names(ino, *c);
-                if found.is_empty() {
-                    continue;
-                }
+                let (found, whole) = self.older_names(ino, *c);
                 for e in found {
                     let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
                     let taken = self.entries_of(ino)?.iter().any(|own| own.name == e.name);
@@ -263,17 +260,20 @@ impl Mend<'_> {
                         self.walk(e.ino, ino)?;
                     }
                 }
-                break;
+                // What cannot be read there an older one may have.
+                if whole {
+                    break;
+                }
             }
         }
         Ok(())
     }
 
-    /// The names a directory had at a checkpoint, as far as they can be read.
-    fn older_names(&mut self, ino: u64, c: u64) -> Vec<Entry> {
+    /// The names a directory had at a checkpoint, as far as they can be read, and whether these are all.
+    fn older_names(&mut self, ino: u64, c: u64) -> (Vec<Entry>, bool) {
         let mut all = Vec::new();
         if self.v.open_view(Cno(c)).is_err() {
-            return all;
+            return (all, false);
         }
         let tree = Tree::Past(c);
         let mut keys = Vec::new();
@@ -283,13 +283,17 @@ impl Mend<'_> {
                 ControlFlow::Continue(())
             });
         }
-        let mut whole = true;
+        let mut whole = !keys.is_empty();
         for key in keys {
             let Ok(Some(b)) = self.v.read_block(tree, Ino(ino), key) else {
                 whole = false;
                 continue;
             };
-            whole &= dir::check(&b).is_ok();
+            // Names in a block that makes no sense may be others.
+            if dir::check(&b).is_err() {
+                whole = false;
+                continue;
+            }
             for e in dir::entries(&b).map_while(std::result::Result::ok) {
                 if e.ino.0 != 0 && e.name != b"." && e.name != b".." {
                     all.push(Entry { name: e.name.to_vec(), ino: e.ino.0, kind: e.file_type });
@@ -297,7 +301,7 @@ impl Mend<'_> {
             }
         }
         self.v.close_view(Cno(c));
-        if whole { all } else { Vec::new() }
+        (all, whole)
     }
 
     /// What has no name: without links it goes, else it gets a name.
@@ -342,7 +346,7 @@ impl Mend<'_> {
                 None => *found.insert(self.lost_and_found()?),
             };
             self.name(home, nr, format!("#{nr}").into_bytes());
-            self.said.push(format!("inode {nr} has no name: it becomes lost+found/#{nr}"));
+            self.said.push(format!("a file without a name becomes lost+found/#{nr}"));
             if k.is_dir() {
                 self.walk(nr, home)?;
             }

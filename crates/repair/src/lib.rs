@@ -80,7 +80,7 @@ pub struct Plan {
     pub after: Report,
     /// Why it went no further, where an error ended it.
     pub stopped: Option<String>,
-    /// Whether something was not done because no segment is free.
+    /// Whether something was not done because there is too little free space.
     pub no_space: bool,
     /// Of a volume that was not cleanly unmounted: the checkpoint that is taken for the newest, and a newer one whose
     /// super root is whole behind a log that is broken. What only that has is left out, as by a mount.
@@ -184,7 +184,11 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
             }
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(e) => {
-                no_space |= matches!(e, Error::Engine(silt_engine::Error::NoSpace));
+                if matches!(e, Error::Engine(silt_engine::Error::NoSpace)) {
+                    no_space = true;
+                    // What could be mended with more space is not given up for want of it.
+                    state.given_up.insert(Kind::Past);
+                }
                 // The others are tried all the same.
                 stopped = Some(e.to_string());
                 if !matches!(step.kind, Kind::Root | Kind::Back) && !state.given_up.insert(step.kind) {
@@ -204,7 +208,8 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         now = after;
         if changed {
             // What could not be done before may be possible now.
-            state.given_up.retain(|k| matches!(k, Kind::Root | Kind::Back | Kind::Flag));
+            let once = |k: &Kind| matches!(k, Kind::Root | Kind::Back | Kind::Flag);
+            state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
         } else if !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);
         }

@@ -86,7 +86,7 @@ fn from_the_log(
             block.state = (block.state.get() | STATE_VALID).into();
         }
         said.push(format!(
-            "the super blocks lead nowhere: the newest super root in the log is that of checkpoint {}; what came after it is lost",
+            "the super blocks lead to no log that can be used: the newest one is that of checkpoint {}; what came after it is lost, but for what silt rescue brings back: do that first",
             last.cno
         ));
         return Ok(Some((*copy, block)));

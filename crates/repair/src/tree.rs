@@ -198,6 +198,7 @@ pub(crate) fn may_lose(work: &Work) -> bool {
 /// Mends the tree at hand. Returns inodes that were made such that they can be opened: what else is wrong with them
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
+    mender.look_for_blocks(&work.doubted);
     // Before anything is made of their entries: of another type, content is what no writer puts there.
     let typed = types(mender, work, said)?;
     let mut opened: Vec<u64> = typed.iter().copied().collect();

@@ -107,7 +107,7 @@ pub fn is_no_volume(device: &dyn Device) -> bool {
 /// What the super blocks say of how a volume was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// It was unmounted as it should be.
+    /// It was unmounted as it should be, and the log that was the last one then is whole.
     pub clean: bool,
     /// Somebody met an error while it was mounted.
     pub error: bool,
@@ -115,7 +115,7 @@ pub struct Mark {
     pub checkpoint: u64,
 }
 
-/// The mark of the copy a mount would choose; none where no copy makes sense or one of the two is lost.
+/// The mark of the copy a mount would choose; none where no copy makes sense or one of the two is lost. Reads one log.
 pub fn mark(device: &dyn Device) -> Option<Mark> {
     let (first, second) = search::super_blocks(device);
     let copies = super_block::choose(first, second, device.len()).ok()?;
@@ -124,7 +124,7 @@ pub fn mark(device: &dyn Device) -> Option<Mark> {
     let state = sb.state.get();
     let error = |sb: &SuperBlock| sb.state.get() & STATE_ERROR != 0;
     copies.second.as_ref().map(|(_, second)| Mark {
-        clean: state & STATE_VALID != 0,
+        clean: state & STATE_VALID != 0 && search::open(device, 1 << 20).is_ok_and(|(_, start)| start.clean),
         error: error(sb) || error(second),
         checkpoint: sb.last_cno.get(),
     })

@@ -290,7 +290,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         left == 0 && plan.unreached.is_none() && plan.before.errors().all(|f| HARMLESS.contains(&f.id));
     if plan.is_empty() || !(asked.yes || harmless) {
         let why = if plan.no_space {
-            "no segment is free to mend in"
+            "there is too little free space to mend in"
         } else {
             "not all of it can be, or not without losing something"
         };

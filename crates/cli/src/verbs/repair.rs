@@ -190,8 +190,9 @@ fn ended(args: &Args) -> Failure {
 /// Nothing can be mended since every segment is in use.
 fn no_space(errors: u64) -> ControlError {
     let left = count(errors, "error");
-    let what = format!("no segment is free to mend in: nothing is written, {left} left");
-    ControlError::new(Kind::NoSpace, what).hint("silt rescue copies out what can be read")
+    let what = format!("there is too little free space to mend in: nothing is written, {left} left");
+    ControlError::new(Kind::NoSpace, what)
+        .hint("silt rescue copies out what can be read; mounted, silt clean --salvage or deleting something makes room")
 }
 
 /// Makes the writes of a plan. Where they fail, what was written so far is a repair that was cut off.

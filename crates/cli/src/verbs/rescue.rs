@@ -156,7 +156,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
     }
     let moment = rescue.moments().into_iter().find(|m| m.cno == cno);
     let synced =
-        synced_lost(rescue, watch).filter(|(checkpoint, _)| *checkpoint == cno).map(|(_, words)| words);
+        lost_behind(rescue, watch).filter(|(checkpoint, _)| *checkpoint == cno).map(|(_, words)| words);
     let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally, synced.clone());
     if let Some(path) = &args.report {
         let fail = |e: std::io::Error| ControlError::io(path.display(), &e);
@@ -192,7 +192,7 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
     if watch.stop() {
         return Err(ended(args, ""));
     }
-    let synced = synced_lost(rescue, watch);
+    let synced = lost_behind(rescue, watch);
     let shown = answer.moments.first().map(|rated| rated.moment.cno);
     let lacks = synced.as_ref().is_some_and(|(checkpoint, _)| Some(*checkpoint) == shown);
     let synced = synced.map(|(_, words)| words);
@@ -211,9 +211,16 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
     }
 }
 
-/// What was synced behind the newest checkpoint and no mount comes to, in a sentence that names the files; with the
-/// checkpoint.
-fn synced_lost(rescue: &Rescue<'_>, watch: &impl Watch) -> Option<(u64, String)> {
+/// What is lost behind the newest checkpoint that is left, in a sentence, and that checkpoint: what the super blocks tell of,
+/// and what was synced and no mount comes to, with the names of files.
+fn lost_behind(rescue: &Rescue<'_>, watch: &impl Watch) -> Option<(u64, String)> {
+    let newest = rescue.roots().first()?.cno;
+    let mut all = rescue.missing();
+    all.extend(synced_lost(rescue, watch));
+    (!all.is_empty()).then(|| (newest, all.join("; ")))
+}
+
+fn synced_lost(rescue: &Rescue<'_>, watch: &impl Watch) -> Option<String> {
     let lost = rescue.unreached()?;
     let inodes = lost.named().map(|(ino, _)| ino).collect();
     let names = rescue.names(lost.checkpoint, inodes, watch).unwrap_or_default();
@@ -221,7 +228,7 @@ fn synced_lost(rescue: &Rescue<'_>, watch: &impl Watch) -> Option<(u64, String)>
         Some(path) => format!("{} (inode {ino})", shown(path)),
         None => format!("inode {ino}"),
     };
-    Some((lost.checkpoint, lost.told(name, "")))
+    Some(lost.told(name, ""))
 }
 
 fn text(

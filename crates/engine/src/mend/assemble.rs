@@ -111,8 +111,14 @@ impl Volume {
                 && raw.links_count.get() > 0
         };
         let mut found = None;
+        let newest_first = self.aside.is_none();
         for (c, ifile) in self.other_ifiles() {
-            let Ok(raw) = ifile.get(&self.store, &self.dat, ino) else { continue };
+            let raw = match ifile.get(&self.store, &self.dat, ino) {
+                Ok(raw) => raw,
+                // What was there before the number was free was another file.
+                Err(Error::NoInode(_)) if newest_first => break,
+                Err(_) => continue,
+            };
             if inode::check(&self.store.geometry, &raw).is_ok() && fits(&raw) {
                 found = Some((c, raw));
                 break;

@@ -4,7 +4,7 @@
 //! older one maps and the present does not lives again: its end is taken back. Checkpoints in between keep all
 //! they map, since lives only become longer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use silt_format::dat::LIVE;
 use silt_format::inode::RawInode;
@@ -147,12 +147,14 @@ impl Volume {
     }
 
     /// Puts an inode back to its newest older version that is whole, another one than the present, and of this type (bits
-    /// of a mode), if one is given. Returns the checkpoint that has it.
+    /// of a mode), if one is given. With `shared`, only to one of which a block belongs to the tree at hand, too. Returns the
+    /// checkpoint that has it.
     pub(crate) fn restore_newest(
         &mut self,
         ino: Ino,
         present: Option<RawInode>,
         kind: Option<u32>,
+        shared: bool,
     ) -> Option<Cno> {
         let newest_first = self.aside.is_none();
         for (c, ifile) in self.other_ifiles() {
@@ -162,7 +164,7 @@ impl Volume {
                 Err(Error::NoInode(_)) if present.is_none() && newest_first => return None,
                 Err(_) => continue,
             };
-            if kind.is_some_and(|kind| kind != raw.file_type()) {
+            if kind.is_some_and(|kind| kind != raw.file_type()) || (shared && !self.shares(ino, &raw)) {
                 continue;
             }
             let same =
@@ -174,6 +176,19 @@ impl Volume {
             }
         }
         None
+    }
+
+    /// Whether a block of this map belongs to the tree at hand, too.
+    fn shares(&self, ino: Ino, raw: &RawInode) -> bool {
+        let mut then = Whole::default();
+        if raw.has_map() {
+            self.see_map(ino, &raw.bmap, &mut then);
+        }
+        let current = |v: u64| {
+            let e = self.dat.entry(&self.store, VBlockNr(v));
+            e.is_ok_and(|e| self.is_of_tree(e.start.get(), e.end.get()))
+        };
+        then.blocks.iter().any(current)
     }
 
     /// Counts the blocks of an inode again.
@@ -237,6 +252,25 @@ impl Volume {
             self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
         }
         Ok(ifile)
+    }
+
+    /// Of these inodes, whether logs have blocks of data that live in the tree at hand.
+    pub(crate) fn written_inodes(
+        &self,
+        inodes: &BTreeSet<u64>,
+        end_of_log: (SegNr, u64),
+    ) -> BTreeMap<u64, bool> {
+        let mut found: BTreeMap<u64, bool> = inodes.iter().map(|ino| (*ino, false)).collect();
+        if inodes.is_empty() {
+            return found;
+        }
+        self.each_record(end_of_log, |_, p, at| {
+            let BlockInfo::Data { vblock, .. } = p.info else { return };
+            let Some(written) = found.get_mut(&p.ino.0) else { return };
+            let e = self.dat.entry(&self.store, vblock);
+            *written |= e.is_ok_and(|e| e.blocknr.get() == at && self.is_of_tree(e.start.get(), e.end.get()));
+        });
+        found
     }
 
     /// Blocks of a file by offset, and its nodes, that logs have and that live in the tree at hand.

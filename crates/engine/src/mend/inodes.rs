@@ -117,7 +117,7 @@ impl Volume {
         if !raw.has_map() {
             new.blocks = 0.into();
             new.bmap[8..].fill(0);
-            if raw.size.get() > g.max_file_size() {
+            if raw.size.get() > g.end_block().saturating_mul(bs) {
                 new.size = 0.into();
             }
         } else {
@@ -133,7 +133,10 @@ impl Volume {
                     new.size = end.into()
                 }
                 0o120_000 if size == 0 || size >= bs => new.size = self.link_length(ino, raw).into(),
-                _ if size > g.max_file_size() => new.size = extent.end.saturating_mul(bs).into(),
+                // Beside what is impossible, a size that no writer of this volume is likely to have made is not believed.
+                _ if size > g.max_file_size() || size > g.end_block().max(extent.end).saturating_mul(bs) => {
+                    new.size = extent.end.saturating_mul(bs).into()
+                }
                 _ => {}
             }
         }

@@ -110,6 +110,8 @@ pub struct Mender {
     moved: Vec<Moved>,
     empty: BTreeSet<u64>,
     end_of_log: (SegNr, u64),
+    /// Of inodes of the tree at hand, whether logs have blocks that live in it.
+    written: BTreeMap<u64, bool>,
     past: past::Written,
 }
 
@@ -171,6 +173,7 @@ impl Mender {
             moved: Vec::new(),
             empty: BTreeSet::new(),
             end_of_log,
+            written: BTreeMap::new(),
             past: past::Written::default(),
         };
         mender.moved.append(&mut moved);
@@ -286,15 +289,25 @@ impl Mender {
         Ok(())
     }
 
+    /// Looks once for which of these inodes logs have blocks that live in the tree at hand, for [`Mender::restore`].
+    pub fn look_for_blocks(&mut self, inodes: &BTreeSet<u64>) {
+        self.written = self.volume.written_inodes(inodes, self.end_of_log);
+    }
+
     /// Puts an inode back to its newest older version that is whole and another than the present; in a past tree,
     /// to the nearest version. The checkpoint that has it, if there is one, and whether that is later than the tree
-    /// at hand. Where the present is `doubted`, it says nothing of which file it was. `kind`: bits of a mode, where the
-    /// type is known.
+    /// at hand. Where the present is `doubted`, it says nothing of which file it was: where blocks of it are in the logs,
+    /// a version that shares none of them may have been another file's, and is not taken. `kind`: bits of a mode, where
+    /// the type is known.
     pub fn restore(&mut self, ino: Ino, doubted: bool, kind: Option<u32>) -> Option<(Cno, bool)> {
+        if doubted && !self.written.contains_key(&ino.0) {
+            self.look_for_blocks(&BTreeSet::from([ino.0]));
+        }
+        let shared = doubted && self.written.get(&ino.0) == Some(&true);
         let v = &mut self.volume;
         let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
         let later = v.dat.past.map_or(v.cno, |(_, to)| to);
-        v.restore_newest(ino, present, kind).map(|c| (c, c >= later))
+        v.restore_newest(ino, present, kind, shared).map(|c| (c, c >= later))
     }
 
     /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number

@@ -353,6 +353,35 @@ fn settings_change_in_both_copies() {
     judge(&device);
 }
 
+/// What lies before the checkpoint that a super block points at is no part of a recovery: it points at a new one every ten
+/// seconds, wherever the log is.
+#[test]
+fn a_super_block_follows_the_log_within_a_segment() {
+    let size = 80 << 20;
+    let device = fresh(4096, 1024, size);
+    let mut v = open(&device);
+    let ino = v.create_inode(attr()).unwrap();
+    let first = v.last_log();
+    let mut now = 3000;
+    let mut pointed = 0;
+    for key in 0..40 {
+        now += 1;
+        v.write_block(ino, key, vec![1; 4096].into()).unwrap();
+        v.checkpoint(now).unwrap();
+        if let Some(write) = v.due_super_write(now) {
+            write.write(&*device).unwrap();
+            pointed += 1;
+            assert!(v.due_super_write(now + 100).is_none(), "it points at the newest already");
+        }
+    }
+    assert_eq!((v.last_log().seq, pointed), (first.seq, 4));
+    // As after a power cut, with the first checkpoints damaged.
+    let cut = Arc::new(device.fork());
+    cut.write_at((first.pseg + 20) << 12, &[&[0xEE; 4096]]).unwrap();
+    let (again, _) = Volume::open(cut, &OpenOptions::default()).unwrap();
+    assert_eq!(again.last_log().cno, v.last_log().cno);
+}
+
 /// A write of a super block that the log writer holds when settings change must not bring the old
 /// ones back.
 #[test]

@@ -28,7 +28,9 @@ impl Rescue<'_> {
         sb.bytes = super_block::CHECKED_BYTES.into();
         sb.crc_seed = g.crc_seed.into();
         sb.log_block_size = (g.block_bits - 10).into();
-        sb.nsegments = g.nsegments.into();
+        // Of a volume that was cut short what lies in whole segments can be shown.
+        let segment = u64::from(g.blocks_per_segment) << g.block_bits;
+        sb.nsegments = g.nsegments.min(self.r.device.len() / segment.max(1)).into();
         sb.dev_size = self.r.device.len().into();
         sb.first_data_block = g.first_data_block.into();
         sb.blocks_per_segment = g.blocks_per_segment.into();

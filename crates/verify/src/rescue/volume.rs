@@ -142,6 +142,28 @@ impl<'d> Rescue<'d> {
         &self.roots
     }
 
+    /// What a super block tells of and is not there, in sentences: a newer checkpoint than those found, and the end of the
+    /// device.
+    pub fn missing(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let Some(sb) = &self.shape.super_block else { return out };
+        let (named, newest) = (sb.last_cno.get(), self.roots.first().map_or(0, |root| root.cno));
+        if named > newest {
+            out.push(format!(
+                "checkpoint {named}, which a super block names, is lost: no super root of it is left, and what came after \
+                 checkpoint {newest} goes with it"
+            ));
+        }
+        let (was, is) = (sb.dev_size.get(), self.r.device.len());
+        if was > is {
+            out.push(format!(
+                "{} bytes of the volume are not there: it had {was} and this has {is}; if it was cut short, copy it again",
+                was - is
+            ));
+        }
+        out
+    }
+
     pub(super) fn block(&self, nr: u64) -> Result<Block, String> {
         if self.survey.is_unreadable(nr) {
             return Err(format!("block {nr} cannot be read"));
