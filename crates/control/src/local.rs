@@ -69,7 +69,7 @@ impl LocalVolume {
         if access == Access::ReadWrite {
             volume.take_over(now)?;
         }
-        let mut notes = notes(&report, access);
+        let mut notes = notes(&report, access, lost.is_some());
         notes.extend(room);
         let mut fs = Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() });
         let lost = lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs));
@@ -124,13 +124,16 @@ fn now() -> u64 {
 }
 
 /// What opening found, in sentences.
-fn notes(report: &OpenReport, access: Access) -> Vec<String> {
+fn notes(report: &OpenReport, access: Access, lost: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(copy) = report.torn_super_block {
         notes.push(format!("the {copy} super block is damaged; the other one is used"));
     }
     if report.was_unclean && access == Access::ReadOnly {
-        notes.push("the volume was not cleanly unmounted; what was synced is shown, and saved for good by the next mount".to_owned());
+        let what = if lost { "what a mount comes to" } else { "what was synced" };
+        notes.push(format!(
+            "the volume was not cleanly unmounted; {what} is shown, and saved for good by the next mount"
+        ));
     }
     if report.has_error_flag {
         notes.push("the volume is marked as having errors".to_owned());

@@ -89,6 +89,8 @@ pub struct Plan {
     pub synced_lost: Option<Unreached>,
     /// Checkpoints that no mount comes to, and no repair, in a sentence.
     pub checkpoints_lost: Option<String>,
+    /// Bytes that the volume had, and bytes that are there, where the device is shorter.
+    pub cut_short: Option<(u64, u64)>,
 }
 
 impl Plan {
@@ -233,6 +235,7 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         unreached,
         synced_lost,
         checkpoints_lost,
+        cut_short: supers::cut_short(&*device),
     })
 }
 

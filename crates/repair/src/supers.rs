@@ -33,6 +33,12 @@ fn read(device: &dyn Device, at: u64) -> Option<SuperBlock> {
     SuperBlock::parse(&bytes).ok()
 }
 
+/// Bytes that the volume had, and bytes that are there, where the device is shorter than that.
+pub(crate) fn cut_short(device: &dyn Device) -> Option<(u64, u64)> {
+    let (was, is) = (read(device, sb::PRIMARY_OFFSET)?.dev_size.get(), device.len());
+    (was > is).then_some((was, is))
+}
+
 fn place(device: &dyn Device, copy: Copy) -> u64 {
     match copy {
         Copy::Primary => sb::PRIMARY_OFFSET,

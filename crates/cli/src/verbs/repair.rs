@@ -260,6 +260,12 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
     if let Some(lost) = &plan.synced_lost {
         out.line(lost.to_string())?;
     }
+    if let Some((was, is)) = plan.cut_short {
+        out.line(format!(
+            "the volume had {was} bytes and {volume} has {is}: copy it again if it was cut short; truncate -s {was} makes an \
+             image as long as it was, and then a repair makes do without what is missing"
+        ))?;
+    }
     if plan.rounds.is_empty() && errors(&plan.before) == 0 {
         out.line(format!("{volume}: nothing to mend"))?;
         return out.finish();

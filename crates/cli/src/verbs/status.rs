@@ -234,6 +234,7 @@ fn mounts(s: &Status) -> Vec<String> {
     let how = |m: &MountPoint| match (m.checkpoint, m.read_only) {
         (Some(n), _) => format!("showing checkpoint {n}"),
         (None, true) => "read-only".to_owned(),
+        (None, false) if s.failure.is_some() => "read-write, but nothing is written any more".to_owned(),
         (None, false) => "read-write".to_owned(),
     };
     let since = s.mounted_since.map_or_else(String::new, |t| format!(", {}", times::ago(t)));

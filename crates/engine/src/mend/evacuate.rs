@@ -1,6 +1,6 @@
 //! Segments whose logs do not verify are emptied: what is wanted of them goes elsewhere as it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use silt_format::btree::Node;
 use silt_format::segment_usage::{self as su, SuEntry};
@@ -13,6 +13,7 @@ use crate::Result;
 use crate::block;
 use crate::ifile::IFile;
 use crate::meta::Physical;
+use crate::verify_log::{LogState, Verifier};
 use crate::volume::Volume;
 
 /// What becomes of segments that are emptied.
@@ -22,8 +23,8 @@ pub(crate) struct Evacuated {
     pub moved: Vec<Moved>,
     /// Segments that nothing holds back.
     pub free: BTreeSet<u64>,
-    /// Files whose blocks are moved unverified.
-    pub suspects: BTreeSet<u64>,
+    /// Files of which blocks lie in a log that does not verify, and how many.
+    pub suspects: BTreeMap<u64, u64>,
     /// Blocks of file data, as inode and offset, that cannot be read and are zeroes from now on.
     pub zeroed: BTreeSet<(u64, u64)>,
     /// Those that cannot be read and stay.
@@ -34,7 +35,7 @@ pub(crate) struct Evacuated {
 const LISTED: usize = 100;
 
 impl Evacuated {
-    /// What cannot be read, in words.
+    /// What cannot be read, and what may be wrong, in words.
     pub(crate) fn words(&self, g: &Geometry) -> Vec<String> {
         let mut said = Vec::new();
         let kinds = [
@@ -53,6 +54,16 @@ impl Evacuated {
             if runs.len() > LISTED {
                 said.push(format!("and {} more ranges of bytes {what}", runs.len() - LISTED));
             }
+        }
+        for (ino, blocks) in self.suspects.iter().take(LISTED) {
+            let (lie, they) = if *blocks == 1 { ("block lies", "it") } else { ("blocks lie", "they") };
+            said.push(format!(
+                "inode {ino}: {blocks} {lie} in a log that does not verify: {they} may be wrong, and nothing tells of that \
+                 from now on"
+            ));
+        }
+        if self.suspects.len() > LISTED {
+            said.push(format!("and {} more files with such blocks", self.suspects.len() - LISTED));
         }
         said
     }
@@ -81,11 +92,12 @@ impl Volume {
             }
         })?;
         let mappers = self.mappers(wanted);
+        let verifier = Verifier::new(self.store.device.clone(), g);
         for (v, block) in places {
             if already.contains(v) {
                 continue;
             }
-            if !self.evacuate_one(v, block, &mappers, zero, &mut out)? {
+            if !self.evacuate_one(v, block, &mappers, &verifier, zero, &mut out)? {
                 out.free.remove(&segment(block));
             }
         }
@@ -103,6 +115,7 @@ impl Volume {
         v: u64,
         at: u64,
         mappers: &Mappers,
+        verifier: &Verifier,
         zero: bool,
         out: &mut Evacuated,
     ) -> Result<bool> {
@@ -124,8 +137,8 @@ impl Volume {
                 let offset = if let Role::Data(key) = role { Some(key) } else { None };
                 let bytes = match (self.store.read(silt_device::Kind::Data, BlockNr(at)), offset) {
                     (Ok(bytes), _) => {
-                        if ino != Ino::IFILE {
-                            out.suspects.insert(ino.0);
+                        if ino != Ino::IFILE && verifier.verify(BlockNr(at)).1 == LogState::Bad {
+                            *out.suspects.entry(ino.0).or_insert(0) += 1;
                         }
                         bytes
                     }

@@ -192,10 +192,9 @@ impl Mender {
         if !wounds.segments.is_empty() {
             let out = self.empty_segments(&wounds.segments, wounds.zero_unreadable)?;
             self.said.push(format!(
-                "moved as they are, since their logs do not verify: {} out of {}, of {}",
-                count(out.0, "block"),
-                count(wounds.segments.len(), "segment"),
-                count(out.1, "file")
+                "moved as they are: {} out of {} with logs that do not verify",
+                count(out, "block"),
+                count(wounds.segments.len(), "segment")
             ));
         }
         if !stale.is_empty() {
@@ -222,18 +221,18 @@ impl Mender {
         self.mend_ifile(wounds)
     }
 
-    /// Has what is wanted of segments moved. How many blocks, and of how many files they are.
-    fn empty_segments(&mut self, segments: &BTreeSet<u64>, zero: bool) -> Result<(usize, usize)> {
+    /// Has what is wanted of segments moved. How many blocks.
+    fn empty_segments(&mut self, segments: &BTreeSet<u64>, zero: bool) -> Result<usize> {
         let mut already = Bits::default();
         self.moved.iter().for_each(|m| {
             already.insert(m.v);
         });
         let out = self.volume.evacuate(segments, &already, zero)?;
         self.said.extend(out.words(&self.volume.store.geometry));
-        let counts = (out.moved.len() - out.zeroed.len(), out.suspects.len());
+        let moved = out.moved.len() - out.zeroed.len();
         self.moved.extend(out.moved);
         self.empty.extend(out.free);
-        Ok(counts)
+        Ok(moved)
     }
 
     /// Segments from which nodes are on their way elsewhere with other bytes, some of them: a cleaner that goes by the

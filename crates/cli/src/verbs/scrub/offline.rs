@@ -63,11 +63,7 @@ fn damaged(volume: &Path, e: &silt_verify::Error) -> Failure {
 
 fn identify(args: &Args, device: &FileDevice) -> Result<String> {
     if silt_verify::is_no_volume(device) {
-        return Err(ControlError::new(
-            Kind::NotNilfs,
-            format!("{} is not a NILFS2 volume, or both its super blocks are lost", args.volume.display()),
-        )
-        .into());
+        return Err(super::super::check::no_volume(&args.volume).into());
     }
     uuid(device).map_err(|e| damaged(&args.volume, &e))
 }
