@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use silt_engine::{OpenOptions, Volume};
+use silt_format::Ino;
 use silt_format::inode::RawInode;
 use silt_repair::{Options, errors, plan};
 use silt_verify::Moment;
@@ -68,6 +70,11 @@ fn a_file_of_another_type_and_time_keeps_its_content() {
 
 fn pipe_of_noise() -> Surgeon {
     let mut s = Surgeon::golden("basic-4k");
+    noise_like_a_pipe(&mut s);
+    s
+}
+
+fn noise_like_a_pipe(s: &mut Surgeon) {
     s.patch_inode(s.ino("hello.txt"), |raw| {
         raw.mode = (FIFO | 0o2036).into();
         raw.links_count = 32_329.into();
@@ -75,7 +82,6 @@ fn pipe_of_noise() -> Surgeon {
         raw.size = 0x1234_5678_9abc.into();
         raw.bmap = std::array::from_fn(|i| (i * 37 + 11) as u8);
     });
-    s
 }
 
 /// Noise that looks like a pipe but for one field is no pipe, where there was a file.
@@ -96,4 +102,36 @@ fn noise_is_cut_out_where_that_is_asked_for() {
     let of_tree: Vec<&str> = said.lines().filter(|line| !line.contains("checkpoint ")).collect();
     assert!(of_tree.iter().any(|line| line.contains(" is cut out")), "{said}");
     assert!(!of_tree.iter().any(|line| line.contains("put back")) && errors(&made.after) == 0, "{said}");
+}
+
+/// Of an entry that says nothing, an older version may be another file's that had the number before: where none of its
+/// blocks lives, what logs have is the file.
+#[test]
+fn a_version_that_shares_nothing_is_not_put_back() {
+    for rewritten in [false, true] {
+        let device = Arc::new(Surgeon::golden("basic-4k").device.fork());
+        let mut s = Surgeon { device: device.fork() };
+        let ino = s.ino("hello.txt");
+        let size = entry(&s, ino).size.get() as usize;
+        if rewritten {
+            let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+            v.take_over(1_900_000_000).unwrap();
+            let mut block = vec![b'N'; size];
+            block.resize(4096, 0);
+            v.write_block(Ino(ino), 0, block.into()).unwrap();
+            v.checkpoint(1_900_000_000).unwrap();
+            v.close(1_900_000_001).unwrap();
+            s = Surgeon { device: device.fork() };
+        }
+        let before = s.device.fork();
+        noise_like_a_pipe(&mut s);
+        let out = mends(&before, &s.device).unwrap();
+        let said = say(&out.plan);
+        let what = if rewritten { "is put together from the logs" } else { "is put back to its version" };
+        assert!(said.contains(&format!("inode {ino} (/hello.txt) {what}")), "{said}");
+        let tree = silt_verify::Tree::open(&out.device, Moment::Latest).unwrap();
+        let mut first = 0;
+        tree.for_each_part(ino, |_, part| first = part[0]).unwrap();
+        assert_eq!(first == b'N', rewritten, "{said}");
+    }
 }
