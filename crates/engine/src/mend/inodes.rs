@@ -92,7 +92,11 @@ impl Volume {
             return Ok(Mistyped::Name);
         }
         let mut other = raw;
-        other.mode = (raw.mode.get() & 0o7777 | named as u16).into();
+        // Bits that no mode has name no type.
+        let Ok(mode) = u16::try_from(u32::from(raw.mode.get()) & 0o7777 | named) else {
+            return Ok(Mistyped::Name);
+        };
+        other.mode = mode.into();
         if check(&g, &other).is_err() && elsewhere.is_some() {
             // It is that file: what else is wrong with it need not cost its content.
             other = self.possible(ino, &other);
