@@ -10,7 +10,8 @@
 //!   and repairing it again finishes the work.
 //! - What the plan says is what was seen: the mended volume was checked before the plan is shown.
 //!
-//! Memory: that of a check of all checkpoints, and twice what is written: no round is begun beyond 1 GiB of it.
+//! Memory: that of a check of all checkpoints, and twice what is written: no round is begun beyond 1 GiB of it. Where
+//! two plans are compared, since a log in the midst is damaged, what both write.
 
 mod classes;
 mod dirs;
@@ -27,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
-use silt_verify::{Lost, Report, Unreached, Unwatched, Watch};
+use silt_verify::{Report, Unreached, Unwatched, Watch};
 
 pub use classes::{CLASSES, Class};
 pub use error::{Error, Result};
@@ -136,6 +137,34 @@ pub fn plan(device: Arc<dyn Device>, options: &Options) -> Result<Plan> {
 
 /// As [`plan`]; `watch` is told what begins, and may end it ([`Error::Stopped`]).
 pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watch) -> Result<Plan> {
+    // What no mount comes to is taken in, unless more can be mended where a mount would go on before it.
+    let newest = match attempt(&device, options, watch, true) {
+        Ok(Attempt { plan, left: Some(0) | None }) => return Ok(plan),
+        Err(Error::Stopped) => return Err(Error::Stopped),
+        made => made,
+    };
+    let older = attempt(&device, options, watch, false);
+    match (newest, older) {
+        (Ok(newest), Ok(older)) if newest.left <= Some(errors_but_of_data(&older.plan)) => Ok(newest.plan),
+        (Ok(newest), Err(Error::Engine(_) | Error::Hopeless(_))) => Ok(newest.plan),
+        (_, older) => Ok(older?.plan),
+    }
+}
+
+/// A plan that may pass over a damaged log to whole ones behind it.
+struct Attempt {
+    plan: Plan,
+    /// Where it does: what is left but file data that cannot be read; `u64::MAX` where the checkpoint is lost to which a
+    /// mount comes.
+    left: Option<u64>,
+}
+
+fn errors_but_of_data(plan: &Plan) -> u64 {
+    sectors::errors_but_of_data(&plan.after, None, &BTreeSet::new())
+}
+
+/// Makes a plan, with `ahead` also of what lies behind a damaged log.
+fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead: bool) -> Result<Attempt> {
     let stage = |what| {
         if watch.stop() {
             return Err(Error::Stopped);
@@ -144,10 +173,9 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         Ok(())
     };
     let overlay = Arc::new(Overlay::new(device.clone()));
-    let mut state = State::new(options, watch, overlay.clone());
+    let mut state = State::new(options, watch, overlay.clone(), ahead);
     stage("checking")?;
-    let Lost { synced: synced_lost, logs: checkpoints_lost } =
-        silt_verify::lost(&*overlay).unwrap_or_default();
+    let mut lost = silt_verify::lost(&*overlay).unwrap_or_default();
     let before = state.check()?;
     if errors(&before) > 0
         && let Some(e) = supers::unknown_features(&*overlay)
@@ -159,6 +187,9 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
     let newest = (!before.stats.clean || !before.is_clean()).then(|| supers::newest(&*overlay)).flatten();
     // The newest checkpoint once the super blocks are right, before anything is written.
     let mut base = None;
+    // The checkpoint that a mount came to, where it was passed over and is still there.
+    let mut passed: Option<u64> = None;
+    let has = |c: u64| silt_engine::mend::checkpoints(overlay.clone()).is_ok_and(|all| all.contains_key(&c));
     let mut rounds = Vec::new();
     let mut stopped = None;
     for _ in 0..ROUNDS {
@@ -172,7 +203,13 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;
+        let before_it = state.passed;
         match state.mend(&step) {
+            Ok(done) if state.passed != before_it => {
+                (base, lost) = (None, silt_verify::lost(&*overlay).unwrap_or_default());
+                passed = passed.or(state.passed.filter(|c| has(*c)));
+                rounds.push(Round { classes: step.classes, done });
+            }
             Ok(mut done) => {
                 if step.classes.contains_key("recovery") {
                     done.push(format!(
@@ -222,10 +259,11 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         stopped = None;
     }
     no_space &= stopped.is_some();
-    words::name_files(rounds.iter_mut().flat_map(|round| &mut round.done), &*overlay, &*device);
+    words::name_files(rounds.iter_mut().flat_map(|round| &mut round.done), &*overlay, device);
     let base = base.unwrap_or(now.stats.last_cno);
     let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
-    Ok(Plan {
+    let given_up = passed.is_some_and(|passed| !has(passed));
+    let plan = Plan {
         overlay,
         rounds,
         before,
@@ -233,10 +271,13 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         stopped,
         no_space,
         unreached,
-        synced_lost,
-        checkpoints_lost,
-        cut_short: supers::cut_short(&*device),
-    })
+        synced_lost: lost.synced,
+        checkpoints_lost: lost.logs,
+        cut_short: supers::cut_short(&**device),
+    };
+    let left = || if given_up { u64::MAX } else { errors_but_of_data(&plan) };
+    let left = state.passed.map(|_| left());
+    Ok(Attempt { plan, left })
 }
 
 /// The newest checkpoint that was made no later than `at`, seconds since 1970, where the volume can be read.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{Mender, Wounds};
+use silt_engine::mend::{LastLog, Mender, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -79,11 +79,15 @@ pub(crate) struct State<'a> {
     dropped: BTreeSet<u64>,
     /// Whether the newest whole checkpoint was kept.
     guarded: bool,
+    /// Whether whole super roots that no mount comes to are taken.
+    ahead: bool,
+    /// The checkpoint that a mount came to, where one was.
+    pub passed: Option<u64>,
 }
 
 impl<'a> State<'a> {
     /// At the beginning of a plan.
-    pub fn new(options: &'a Options, watch: &'a dyn Watch, overlay: Arc<Overlay>) -> Self {
+    pub fn new(options: &'a Options, watch: &'a dyn Watch, overlay: Arc<Overlay>, ahead: bool) -> Self {
         State {
             options,
             watch,
@@ -94,6 +98,8 @@ impl<'a> State<'a> {
             kept: BTreeSet::new(),
             dropped: BTreeSet::new(),
             guarded: false,
+            ahead,
+            passed: None,
         }
     }
 }
@@ -266,6 +272,23 @@ impl State<'_> {
         Ok(None)
     }
 
+    /// Where a log in the midst is damaged and whole ones follow: the volume goes on behind the newest of these, and what
+    /// is damaged is mended as in any other log.
+    fn go_ahead(&mut self) -> Result<Option<Vec<String>>> {
+        let root = silt_verify::lost(&*self.overlay).and_then(|lost| lost.root).filter(|_| self.ahead);
+        let Some(root) = root else { return Ok(None) };
+        let root = LastLog { pseg: root.block, seq: root.sequence, cno: root.checkpoint };
+        let trial = Arc::new(Overlay::new(self.overlay.clone()));
+        let Some(base) = supers::go_on_at(&*trial, &root)? else { return Ok(None) };
+        trial.apply(&*self.overlay)?;
+        self.passed = Some(base);
+        Ok(Some(vec![format!(
+            "behind checkpoint {base} a log is damaged, and no mount comes to what was written after it: the super blocks \
+             are pointed at checkpoint {}, the newest, and what is wrong in that log is mended one by one",
+            root.cno
+        )]))
+    }
+
     /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
     /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
     /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
@@ -309,6 +332,11 @@ impl State<'_> {
     pub fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
         match step.kind {
             Kind::Supers => {
+                if step.classes.contains_key("recovery")
+                    && let Some(said) = self.go_ahead()?
+                {
+                    return Ok(said);
+                }
                 if step.classes.contains_key("super-block")
                     && let Some(said) = self.mend_supers()?
                 {

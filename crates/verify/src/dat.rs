@@ -131,6 +131,14 @@ pub(crate) struct DatState {
     pub claimed: SparseBits,
     /// Disk blocks of the DAT whose log record is right.
     pub own_attributed: SparseBits,
+    /// Blocks of which no summary tells what they are, since it is lost: first ones, and those behind the last.
+    pub silent: BTreeMap<u64, u64>,
+}
+
+impl DatState {
+    fn is_silent(&self, block: u64) -> bool {
+        self.silent.range(..=block).next_back().is_some_and(|(_, end)| block < *end)
+    }
 }
 
 /// Offset that stands for "a node" in [`owner_digest`].
@@ -223,12 +231,13 @@ pub(crate) fn check_entries(c: &mut Context<'_>) {
         if !state.claimed.insert(block) {
             c.out.add(&inv::DAT_SHARED, place, "another entry or the DAT itself claims this block");
         }
-        if state.owner.get(v) == 0 {
+        if state.owner.get(v) == 0 && !state.is_silent(block) {
             c.out.add(&inv::DAT_ATTRIBUTION, place, "no log record at this block names it");
         }
     }
     for block in c.dat.blocks.values().chain(c.dat.nodes.keys()) {
-        if !state.own_attributed.contains(*block) && c.segments.covers(&c.r.g, *block) {
+        let told = state.own_attributed.contains(*block) || state.is_silent(*block);
+        if !told && c.segments.covers(&c.r.g, *block) {
             let place = Place::ino(Ino::DAT.0).at_block(*block);
             c.out.add(&inv::DAT_OWN_BLOCK, place, "the log record there describes something else");
         }

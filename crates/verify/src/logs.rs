@@ -63,12 +63,17 @@ pub(crate) fn check(c: &mut Context<'_>) -> Made {
             continue;
         }
         let start = g.segment_start(SegNr(*segment));
+        let used = start.0..start.0.saturating_add(usage.nblocks);
         match c.r.block(start).map(|b| Header::parse(&g, &b)) {
             Ok(Ok(h)) => order.push((h.seq.get(), *segment)),
             Ok(Err(e)) => {
+                c.dat_state.silent.insert(used.start, used.end);
                 c.out.add(&inv::LOG_HEADER, Place::segment(*segment).at_block(start.0), e.to_string());
             }
-            Err(e) => c.out.add(&inv::DEVICE_READ, Place::block(start.0), e),
+            Err(e) => {
+                c.dat_state.silent.insert(used.start, used.end);
+                c.out.add(&inv::DEVICE_READ, Place::segment(*segment).at_block(start.0), e);
+            }
         }
     }
     order.sort_unstable();
@@ -180,17 +185,20 @@ fn check_segment(c: &mut Context<'_>, segment: u64, seq: u64, chain: &mut Chain,
         let header = match c.r.block(BlockNr(pos)).map(|b| Header::parse(&g, &b)) {
             Ok(Ok(h)) => h,
             Ok(Err(e)) => {
+                c.dat_state.silent.insert(pos, end);
                 c.out.add(&inv::LOG_HEADER, place, format!("{e}; {} used blocks follow", end - pos));
                 chain.logical = None;
                 return;
             }
             Err(e) => {
+                c.dat_state.silent.insert(pos, end);
                 c.out.add(&inv::DEVICE_READ, place, e);
                 return;
             }
         };
         let log = Log { pos: BlockNr(pos), header };
         if log.end() > g.segment_end(SegNr(segment)).0 {
+            c.dat_state.silent.insert(pos, end);
             c.out.add(&inv::LOG_FIT, place, format!("{} blocks do not fit the segment", header.nblocks));
             chain.logical = None;
             return;
@@ -239,12 +247,14 @@ fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, ma
         Err(e) => c.out.add(&inv::DEVICE_READ, place, e),
     }
     if h.summary_blocks(&g) as usize > search::SUMMARY_LIMIT / g.bs() {
+        c.dat_state.silent.insert(log.pos.0, log.end());
         c.out.add(&inv::LOG_RECORDS, place, format!("a summary of {} bytes", h.sumbytes));
         return;
     }
     let summary = match search::summary_of(&c.r, log) {
         Ok(s) => s,
         Err(e) => {
+            c.dat_state.silent.insert(log.pos.0, log.end());
             c.out.add(&inv::DEVICE_READ, place, e);
             return;
         }

@@ -112,7 +112,7 @@ pub static ALL: &[Meaning] = &[
         ids: &["recovery-reached"],
         reads: Not,
         means: "A log is damaged, and what was written after it, checkpoints or synced data, is lost to every mount.",
-        mends: "silt rescue copies out what these logs hold; silt repair goes on without them. Do not mount for writing before.",
+        mends: "silt repair takes these logs in, silt rescue copies out what they hold. Do not mount for writing before: that gives them up.",
     },
     Meaning {
         ids: &["log-checksum"],

@@ -6,10 +6,11 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 
 use silt_device::Device;
-use silt_format::summary::{self, BlockInfo, SYNDT};
+use silt_format::summary::{self, BlockInfo, SR, SYNDT};
 use silt_format::{BlockNr, Geometry};
 
 use crate::chain::{self, Chain};
+use crate::check::LogPosition;
 use crate::reader::Reader;
 use crate::search::{self, Log};
 
@@ -45,6 +46,8 @@ pub struct Lost {
     pub synced: Option<Unreached>,
     /// Checkpoints, in a sentence.
     pub logs: Option<String>,
+    /// Where the log that does not verify was whole once: the newest whole super root behind it, which no mount comes to.
+    pub root: Option<LogPosition>,
 }
 
 /// What synced data behind the newest checkpoint of a volume that was not cleanly unmounted no mount comes to; `None`
@@ -64,7 +67,13 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
     let chain = chain::follow(&r, &start.found);
     let synced = in_chain(&r, &chain, start.found.cno);
     let logs = chain.lost_checkpoints();
-    (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs })
+    let root = chain.cut().and_then(|(_, logs)| logs.into_iter().rev().find(|log| log.header.has(SR)));
+    let root = root.map(|Log { pos, header }| LogPosition {
+        block: pos.0,
+        sequence: header.seq.get(),
+        checkpoint: header.cno.get(),
+    });
+    (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs, root })
 }
 
 /// The same of a chain behind this checkpoint.

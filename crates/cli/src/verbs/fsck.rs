@@ -207,7 +207,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
         return Ok(CANCELLED);
     }
     let lost = silt_verify::lost(&device);
-    if let Some(Lost { synced, logs }) = &lost {
+    if let Some(Lost { synced, logs, .. }) = &lost {
         let said = report.errors().any(|finding| finding.id == "recovery-reached");
         let logs = logs.iter().filter(|_| !said).cloned();
         synced.iter().map(ToString::to_string).chain(logs).try_for_each(|line| out.line(line))?;

@@ -1,6 +1,7 @@
 //! Repairs, each judged by a check and by what the volume held before.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod ahead;
 mod common;
 mod interrupted;
 mod kept;
