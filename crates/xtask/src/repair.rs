@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow, bail};
 use silt_device::MemoryDevice;
 use silt_format::btree::{self, Node};
+use silt_format::summary::SR;
 use silt_fs::Tree as FsTree;
 use silt_fs_model::FsTarget;
 use silt_model::manifest::Columns;
@@ -64,6 +65,22 @@ const DAMAGE: &[(&str, Damage)] = &[
     ("directory", |s| {
         let block = s.file(2).into_values().next().unwrap_or(0);
         noise(s, block);
+    }),
+    // As a crash leaves it, with a damaged log between the super blocks' checkpoint and the newest.
+    ("recovery", |s| {
+        let (g, newest) = (s.g(), s.latest());
+        let mut roots: Vec<_> =
+            (0..g.nsegments).flat_map(|n| s.logs(n)).filter(|l| l.header.has(SR)).collect();
+        roots.retain(|l| (l.header.seq.get(), l.pos.0) <= (newest.header.seq.get(), newest.pos.0));
+        roots.sort_by_key(|l| (l.header.seq.get(), l.pos.0));
+        let [.., base, _, broken, _] = roots.as_slice() else { return };
+        s.patch_super((true, true), |b| {
+            b.state = 0.into();
+            b.last_pseg = base.pos.0.into();
+            b.last_seq = base.header.seq;
+            b.last_cno = base.header.cno;
+        });
+        noise(s, broken.end() - 2);
     }),
     ("links", |s| s.patch_inode(2, |i| i.links_count = 90.into())),
     ("log", |s| {
