@@ -131,7 +131,9 @@ pub fn shell(
 ) -> Result<(GuestLog, i32)> {
     let exchange = Scratch::new("guest")?;
     let task = Task::Shell { script: script.to_owned(), out: std::path::absolute(out)? };
-    let (modules, environment) = (modules(rig), rig.environment());
+    let (mut modules, environment) = (modules(rig), rig.environment());
+    // Silt may be mounted there, too.
+    modules.push(rig.module("fs/fuse/fuse.ko", ""));
     let job = Job { images: images.to_vec(), modules, environment, task };
     let log = boot(rig, exchange.path(), &job, options)?;
     let code = log.shell_code().context("the guest does not say how the script ended")?;

@@ -8,6 +8,7 @@ pub mod cycles;
 pub mod datasync;
 pub mod exchange;
 pub mod faults;
+pub mod first_run;
 pub mod golden;
 pub mod grub;
 pub mod guest;

@@ -83,6 +83,12 @@ enum Verb {
         #[arg(long)]
         kernel: bool,
     },
+    /// How fast a tree is unpacked over and over from mkfs on, by Silt and by the kernel in one guest.
+    FirstRun {
+        /// How often.
+        #[arg(long, default_value_t = 24)]
+        rounds: u64,
+    },
     /// A large tree unpacked into a mount and copied there, equal after a remount and in the kernel; root only.
     Tree {
         /// How many files.
@@ -314,6 +320,7 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
             cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
         }
+        Verb::FirstRun { rounds } => xtask::first_run::first_run(&Rig::find()?, &built()?, rounds)?,
         Verb::Tree { files, linux, package } => {
             tree::tree(&Rig::find()?, &built()?, &which(files, linux, package))?;
         }
