@@ -31,6 +31,8 @@ pub(crate) fn name_files<'a>(
         let found = tree.names_of(&wanted);
         wanted.retain(|ino| !found.contains_key(ino));
         names.extend(found);
+        // A repair makes it with a number that another file may have had in what a line tells of.
+        names.retain(|_, path| path != b"lost+found");
     }
     for line in lines {
         // From the end, so that what was found before keeps its place.

@@ -260,11 +260,16 @@ fn text(
     out.line("")?;
     let volume = args.volume.display();
     let whole = answer.moments.iter().find(|r| Some(r.moment.cno) == answer.newest_whole);
+    // What mkfs made is whole, and nobody wants it.
+    let empty = |r: &&Rated| r.tally.as_ref().is_some_and(|t| t.files == 0 && t.directories < 2);
+    let bare = answer.newest != answer.newest_whole && whole.as_ref().is_some_and(empty);
+    let whole = whole.filter(|_| !bare);
     match whole {
         Some(r) => {
             let when = times::stamp(r.moment.created, true);
             out.line(format!("The newest moment that is whole is checkpoint {} of {when}.", r.moment.cno))?;
         }
+        None if bare => out.line("No moment but an empty one is whole.")?,
         None => out.line("No moment that was looked at is whole.")?,
     }
     if let Some(newest) = answer.moments.first().filter(|r| r.grade() != Some(Grade::Whole)) {
@@ -273,12 +278,13 @@ fn text(
     if answer.newest.is_some() {
         out.line(format!("Copy it out with: silt rescue {volume} --to DIR"))?;
         if answer.newest != answer.newest_whole
-            && let Some(cno) = answer.newest_whole
+            && let Some(cno) = whole.map(|r| r.moment.cno)
         {
             out.line(format!("or the whole one: silt rescue {volume} --to DIR --moment {cno}"))?;
         }
     }
-    if let Some((log, at)) = report::mountable(rescue, answer) {
+    let wanted = whole.map(|r| r.moment.cno).or(answer.newest);
+    if let Some((log, at)) = wanted.and_then(|cno| report::mountable(rescue, cno)) {
         let at = at.map(|n| format!(",at={n}")).unwrap_or_default();
         out.line(format!("Look at it with: silt mount -o ro,rescue={log}{at} {volume} DIR"))?;
     }

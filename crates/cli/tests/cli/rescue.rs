@@ -1,6 +1,6 @@
 //! `silt rescue`.
 
-use crate::common::{Bench, Mounted};
+use crate::common::{Bench, Mounted, can_mount};
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -110,6 +110,26 @@ fn what_is_lost_is_listed_and_what_is_not_comes_back() {
     assert!(run.out.contains("after: checkpoint "), "{}", run.out);
     let said = b.ok(&["rescue", &g, "--to", "whole", "--moment", &whole]);
     assert!(said.contains(&format!("whole: checkpoint {whole} of ")), "{said}");
+}
+
+/// What mkfs made is whole, and no advice.
+#[test]
+fn an_empty_moment_is_not_offered() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    b.ok(&["mkfs", "-q", "-B", "256", "--size", "64M", "v.img"]);
+    let (m, _) = Mounted::new(&b, &["v.img"], "m");
+    std::fs::write(m.path("f"), vec![7; 400_000]).unwrap();
+    m.unmount();
+    let json = b.json(&["rescue", "--json", "v.img"]);
+    let log = json["moments"][0]["log"].as_u64().unwrap();
+    break_block(&b.name("v.img"), (log + 2) * 4096);
+    let run = b.run(&["rescue", "v.img"]);
+    assert_eq!(run.code, 1, "{}{}", run.out, run.err);
+    assert!(run.out.contains("No moment but an empty one is whole."), "{}", run.out);
+    assert!(!run.out.contains("--moment 1") && !run.out.contains("at=1"), "{}", run.out);
 }
 
 #[test]

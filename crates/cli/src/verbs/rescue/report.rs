@@ -265,8 +265,7 @@ pub fn lost_lines(newest: &Rated, whole: Option<&Rated>, lines: usize) -> Vec<St
 }
 
 /// What can be mounted: the log, and the number of an older moment that is read through it.
-pub fn mountable(rescue: &Rescue<'_>, answer: &Answer) -> Option<(u64, Option<u64>)> {
-    let wanted = answer.newest_whole.or(answer.newest)?;
+pub fn mountable(rescue: &Rescue<'_>, wanted: u64) -> Option<(u64, Option<u64>)> {
     let root = rescue.root_for(wanted).filter(|r| r.whole)?;
     Some((root.log?, (root.cno != wanted).then_some(wanted)))
 }
