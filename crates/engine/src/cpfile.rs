@@ -27,7 +27,11 @@ pub struct CpFile {
 impl CpFile {
     /// From its inode; reads the header.
     pub fn open(store: &Store, dat: &Dat, raw: RawInode) -> Result<Self> {
-        let file = MetaFile::new(Ino::CPFILE, raw);
+        Self::of(store, dat, MetaFile::new(Ino::CPFILE, raw))
+    }
+
+    /// The same, of a file with changes.
+    pub(crate) fn of(store: &Store, dat: &Dat, file: MetaFile) -> Result<Self> {
         let block = file
             .block(store, dat, 0)?
             .ok_or_else(|| Error::corrupt("cpfile block 0", "cpfile", "missing"))?;

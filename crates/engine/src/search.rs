@@ -229,18 +229,25 @@ pub(crate) fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clea
     search_behind(device, g, from, None, clean)
 }
 
-/// As [`search_from`]; with the header of the first log, that one counts although not all of it can be read.
+/// A log that counts although not all of it can be read.
+pub(crate) struct Trusted {
+    pub header: Header,
+    /// What stands for its super root, where that is lost.
+    pub root: Option<SuperRoot>,
+}
+
+/// As [`search_from`], beginning with a `trusted` log.
 pub(crate) fn search_behind(
     device: &dyn Device,
     g: &Geometry,
     from: LastLog,
-    trusted: Option<Header>,
+    trusted: Option<&Trusted>,
     clean: bool,
 ) -> Result<Found> {
     let no_log = || Error::corrupt(format!("block {}", from.pseg), "super block", "points to no checkpoint");
     let mut walk = Walk::from(device, g, BlockNr(from.pseg), from.seq, from.cno);
     let first = match trusted {
-        Some(header) => Some(header),
+        Some(trusted) => Some(trusted.header),
         None => read_log(device, g, walk.pos, walk.seq)?,
     };
     let first = first.filter(|h| h.leads_on(g) && h.has(summary::SR)).ok_or_else(no_log)?;
@@ -266,7 +273,10 @@ pub(crate) fn search_behind(
         }
     }
     let (last_seq, segment, next) = (log.seq, walk.segment, walk.next);
-    let root = read_super_root(device, g, BlockNr(last.pseg), &header)?;
+    let root = match trusted.and_then(|t| t.root.as_ref()).filter(|_| last == from) {
+        Some(root) => root.clone(),
+        None => read_super_root(device, g, BlockNr(last.pseg), &header)?,
+    };
     let tail = match (start, end) {
         (Some((start, start_seq)), Some(end)) => Some(Tail { start, start_seq, end, cno: walk.cno, torn }),
         _ => None,

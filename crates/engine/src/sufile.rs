@@ -57,7 +57,11 @@ pub struct SuFile {
 impl SuFile {
     /// From its inode; reads the header, whose counters cannot exceed the volume.
     pub fn open(geometry: &Geometry, store: &Store, dat: &Dat, raw: RawInode) -> Result<Self> {
-        let file = MetaFile::new(Ino::SUFILE, raw);
+        Self::of(geometry, store, dat, MetaFile::new(Ino::SUFILE, raw))
+    }
+
+    /// The same, of a file with changes.
+    pub(crate) fn of(geometry: &Geometry, store: &Store, dat: &Dat, file: MetaFile) -> Result<Self> {
         let block = file
             .block(store, dat, 0)?
             .ok_or_else(|| Error::corrupt("sufile block 0", "sufile", "missing"))?;

@@ -28,14 +28,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
-use silt_verify::{Report, Unreached, Unwatched, Watch};
+use silt_verify::{Moment, Report, Tree, Unreached, Unwatched, Watch};
 
 pub use classes::{CLASSES, Class};
 pub use error::{Error, Result};
 use rounds::{Kind, State};
 
-/// Most rounds of checking and mending.
+/// Most rounds of checking and mending, and how many more there are for each past checkpoint that is mended: those that
+/// share what is damaged show one after another.
 const ROUNDS: usize = 40;
+const ROUNDS_OF_PAST: usize = 2;
 /// Bytes of a plan in memory from which on no further round is begun.
 const MEMORY: u64 = 1 << 30;
 
@@ -145,10 +147,20 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
     };
     let older = attempt(&device, options, watch, false);
     match (newest, older) {
-        (Ok(newest), Ok(older)) if newest.left <= Some(errors_but_of_data(&older.plan)) => Ok(newest.plan),
+        (Ok(newest), Ok(older)) if !is_less(&newest.plan, &older.plan) => Ok(newest.plan),
         (Ok(newest), Err(Error::Engine(_) | Error::Hopeless(_))) => Ok(newest.plan),
         (_, older) => Ok(older?.plan),
     }
+}
+
+/// Whether a plan that leaves errors is worse than the other: its tree has not even half as many names as the other's, which
+/// so many may have lost since by being removed.
+fn is_less(plan: &Plan, other: &Plan) -> bool {
+    let names = |plan: &Plan| {
+        let tree = Tree::open(&*plan.overlay, Moment::Latest).ok()?;
+        Some(tree.walk().ok()?.len())
+    };
+    names(plan).is_none_or(|n| n < names(other).unwrap_or(0) / 2)
 }
 
 /// A plan that may pass over a damaged log to whole ones behind it.
@@ -192,7 +204,9 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
     let has = |c: u64| silt_engine::mend::checkpoints(overlay.clone()).is_ok_and(|all| all.contains_key(&c));
     let mut rounds = Vec::new();
     let mut stopped = None;
-    for _ in 0..ROUNDS {
+    let mut round = 0;
+    while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() {
+        round += 1;
         let step = match state.next(&now) {
             Ok(Some(step)) => step,
             Ok(None) => break,

@@ -35,6 +35,13 @@ pub(crate) struct Tries {
     roots: BTreeMap<u64, u32>,
 }
 
+impl Tries {
+    /// How many checkpoints were mended, at most [`MOST`].
+    pub fn mended(&self) -> usize {
+        self.rounds.len()
+    }
+}
+
 /// Whether a finding may be about the root of a tree, in the checkpoint's entry: all that is found below it says nothing
 /// then.
 pub(crate) fn is_root(f: &Finding) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{LastLog, Mender, Wounds};
+use silt_engine::mend::{self, LastLog, Mender, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -110,6 +110,11 @@ impl State<'_> {
         self.check_of(&*self.overlay)
     }
 
+    /// Past checkpoints that were mended so far, each once.
+    pub fn past_mended(&self) -> usize {
+        self.past.mended()
+    }
+
     fn check_of(&self, device: &dyn Device) -> Result<Report> {
         let options = CheckOptions {
             all_checkpoints: true,
@@ -133,7 +138,7 @@ impl State<'_> {
     /// The newest checkpoint but the latest in which nothing is wrong.
     fn newest_whole(&self, report: &Report) -> Option<u64> {
         let wrong: BTreeSet<u64> = report.errors().filter_map(|f| f.place.cno).collect();
-        let all = silt_engine::mend::checkpoints(self.overlay.clone()).unwrap_or_default();
+        let all = mend::checkpoints(self.overlay.clone()).unwrap_or_default();
         // A check looks at one of those that share a tree.
         let last = report.stats.last_cno;
         let bad: BTreeSet<_> =
@@ -275,18 +280,28 @@ impl State<'_> {
     /// Where a log in the midst is damaged and whole ones follow: the volume goes on behind the newest of these, and what
     /// is damaged is mended as in any other log.
     fn go_ahead(&mut self) -> Result<Option<Vec<String>>> {
-        let root = silt_verify::lost(&*self.overlay).and_then(|lost| lost.root).filter(|_| self.ahead);
-        let Some(root) = root else { return Ok(None) };
-        let root = LastLog { pseg: root.block, seq: root.sequence, cno: root.checkpoint };
-        let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let Some(base) = supers::go_on_at(&*trial, &root)? else { return Ok(None) };
-        trial.apply(&*self.overlay)?;
-        self.passed = Some(base);
-        Ok(Some(vec![format!(
-            "behind checkpoint {base} a log is damaged, and no mount comes to what was written after it: the super blocks \
-             are pointed at checkpoint {}, the newest, and what is wrong in that log is mended one by one",
-            root.cno
-        )]))
+        let lost = silt_verify::lost(&*self.overlay).filter(|_| self.ahead);
+        let known = (supers::geometry(&*self.overlay), supers::reached(&*self.overlay));
+        let (Some(g), Some(base)) = known else { return Ok(None) };
+        for root in lost.map(|lost| lost.roots).unwrap_or_default() {
+            let root = LastLog { pseg: root.block, seq: root.sequence, cno: root.checkpoint };
+            let trial = Arc::new(Overlay::new(self.overlay.clone()));
+            // The damaged log may be that of the newest checkpoint itself.
+            if !mend::accept(&*trial, &g, &root)? {
+                continue;
+            }
+            if root.cno <= base || !supers::go_on_at(&*trial, &root)? {
+                continue;
+            }
+            trial.apply(&*self.overlay)?;
+            self.passed = Some(base);
+            return Ok(Some(vec![format!(
+                "behind checkpoint {base} a log is damaged, and no mount comes to what was written after it: the super \
+                 blocks are pointed at checkpoint {}, the newest, and what is wrong is mended one by one",
+                root.cno
+            )]));
+        }
+        Ok(None)
     }
 
     /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
@@ -298,11 +313,15 @@ impl State<'_> {
         let clean = supers::is_clean(&*self.overlay);
         let open = self.open_options();
         let bad = sectors::bad(&*self.overlay);
-        if let Some((trial, said)) = sectors::keep_newest(&self.overlay, self.options, &open) {
-            let (after, g) = (self.check_of(&*trial)?, supers::geometry(&*trial));
-            best = Some((sectors::errors_but_of_data(&after, g.as_ref(), &bad), trial, said));
+        let mut sure = clean;
+        if let Some(kept) = sectors::keep_newest(&self.overlay, self.options, &open) {
+            let (after, g) = (self.check_of(&*kept.trial)?, supers::geometry(&*kept.trial));
+            let given_up = bad.iter().copied().chain([kept.segment]).collect();
+            // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
+            sure &= !kept.doubtful || mend::checkpoints(kept.trial.clone())?.contains_key(&kept.checkpoint);
+            best = Some((sectors::errors_but_of_data(&after, g.as_ref(), &given_up), kept.trial, kept.said));
         }
-        let whole = best.as_ref().is_some_and(|(errors, ..)| clean || *errors == 0);
+        let whole = best.as_ref().is_some_and(|(errors, ..)| sure || *errors == 0);
         let ways: &[bool] = match (whole, clean) {
             (true, _) => &[],
             (false, true) => &[true],

@@ -1,43 +1,65 @@
 //! The newest log where the device cannot read all of it (format 3.1: one checksum over all, so nothing mounts it).
 //!
-//! Where its summary and super root can be read, it is kept: a new checkpoint is written of it elsewhere, and what was
-//! lost of it is mended as in any other log. Else an older log takes its place. Either way the segment is marked as
-//! bad, so that nothing is written over the sectors, now or later.
+//! Where its super root can be read, it is kept: a new checkpoint is written of it elsewhere, and what was lost of it is
+//! mended as in any other log; so it is where its summary was overwritten. Else an older log takes its place: what that
+//! needs a cleaner may have given away since. Where sectors cannot be read the segment is marked as bad, so that nothing
+//! is written over them, now or later.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, Wounds};
+use silt_engine::mend::{self, LastLog, Mender, Missing, Wounds};
 use silt_format::{BlockNr, Geometry};
 use silt_verify::{Finding, Report};
 
 use crate::{Options, Result, errors, supers};
 
-/// The newest log with a super root, if blocks of it cannot be read, and how many. `None` also where the super blocks
-/// name a newer one, whose summary or super root is lost.
-fn newest(device: &dyn Device) -> Option<(LastLog, usize)> {
-    let g = supers::geometry(device)?;
-    let last = mend::newest(device, &g)?;
-    let named = supers::cursors(device).iter().map(|c| c.cno).max()?;
-    let bad = mend::unreadable(device, &g, &last).len();
-    (bad > 0 && last.cno >= named).then_some((last, bad))
+/// A newest log of which something is lost, and its super root is not.
+struct Newest {
+    log: LastLog,
+    /// Blocks that cannot be read.
+    bad: usize,
+    /// What shows where its blocks are.
+    missing: Option<Missing>,
 }
 
-/// Writes a checkpoint that begins where the newest log cannot be read to the end; `None`: there is no such log, or too
-/// much of it is lost.
-pub(crate) fn keep_newest(
-    device: &Arc<Overlay>,
-    options: &Options,
-    open: &OpenOptions,
-) -> Option<(Arc<Overlay>, Vec<String>)> {
-    let (last, count) = newest(&**device)?;
+/// The newest log, if blocks of it cannot be read, or its summary or its super root is lost.
+fn newest(device: &dyn Device) -> Option<Newest> {
+    let g = supers::geometry(device)?;
+    let cursors = supers::cursors(device);
+    let named = cursors.iter().max_by_key(|c| c.cno)?;
+    if let Some(last) = mend::newest(device, &g).filter(|last| last.cno >= named.cno) {
+        let bad = mend::unreadable(device, &g, &last).len();
+        return (bad > 0).then_some(Newest { log: last, bad, missing: None });
+    }
+    let (missing, end) = mend::missing(device, &g, named)?;
+    let bad = mend::bad_blocks(device, &g, named.pseg..end).len();
+    Some(Newest { log: *named, bad, missing: Some(missing) })
+}
+
+/// What becomes of the newest log.
+pub(crate) struct Kept {
+    pub trial: Arc<Overlay>,
+    pub said: Vec<String>,
+    /// Its summary or its super root is lost: that it is what the super blocks say shows in what a check finds.
+    pub doubtful: bool,
+    pub checkpoint: u64,
+    /// Where it was: what is dead there is taken out of the table later.
+    pub segment: u64,
+}
+
+/// Writes a checkpoint that begins where the newest log cannot be read to the end, or has lost its summary; `None`: there
+/// is no such log, or too much of it is lost.
+pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenOptions) -> Option<Kept> {
+    let Newest { log: last, bad: count, missing } = newest(&**device)?;
     let g = supers::geometry(&**device)?;
     let segment = g.segment_of(BlockNr(last.pseg)).0;
+    let unreadable = (count > 0).then_some(segment);
     let plain = Wounds {
         start: Some(last),
-        bad: bad(&**device).into_iter().chain([segment]).collect(),
+        bad: bad(&**device).into_iter().chain(unreadable).collect(),
         ..Wounds::default()
     };
     // Without the table nothing else is found.
@@ -48,11 +70,23 @@ pub(crate) fn keep_newest(
         zero_unreadable: options.zero_unreadable,
         ..Wounds::default()
     };
+    let part = match missing {
+        Some(Missing::Summary) => "the summary",
+        Some(Missing::Root) => "the super root",
+        None => "",
+    };
+    let (lost, marked) = match (count, part) {
+        (0, part) => (format!("{part} of the log"), ""),
+        (n, "") => (format!("{n} blocks of the log"), ", and its segment is marked as bad"),
+        (n, part) => {
+            (format!("{n} blocks, {part} among them, of the log"), ", and its segment is marked as bad")
+        }
+    };
+    let is = if count > 0 { "cannot be read" } else { "is lost" };
     [plain, table, map].iter().find_map(|wounds| {
         let trial = Arc::new(Overlay::new(device.clone()));
         let mut said = vec![format!(
-            "{count} blocks of the log of checkpoint {} cannot be read: what is left of it is written anew elsewhere, \
-             and its segment is marked as bad",
+            "{lost} of checkpoint {} {is}: what is left of it is written anew elsewhere{marked}",
             last.cno
         )];
         // What was synced behind it is taken in before anything is moved.
@@ -61,7 +95,7 @@ pub(crate) fn keep_newest(
             said.append(&mut mender.said);
             said.extend(mender.finish(options.now).ok()?);
         }
-        Some((trial, said))
+        Some(Kept { trial, said, doubtful: missing.is_some(), checkpoint: last.cno, segment })
     })
 }
 

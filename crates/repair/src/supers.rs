@@ -223,22 +223,30 @@ pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Op
     if said.is_empty() { Ok(None) } else { Ok(Some(said)) }
 }
 
-/// Points both copies at a whole super root that no mount comes to, since a log before it is damaged; the checkpoint that
-/// one came to. `None`, and nothing is written, where no copy leads anywhere or the root does not serve.
-pub(crate) fn go_on_at(device: &dyn Device, root: &mend::LastLog) -> Result<Option<u64>> {
+/// The newest copy that leads to a super root.
+fn leading(device: &dyn Device) -> Option<(Copy, SuperBlock)> {
     let copies = [Copy::Primary, Copy::Secondary]
         .into_iter()
         .filter_map(|c| Some((c, read(device, place(device, c))?)));
-    let sound = copies.filter(|(_, b)| leads(device, b));
-    let Some((from, mut block)) = sound.max_by_key(|(_, b)| b.last_cno.get()) else { return Ok(None) };
-    let base = mend::reaches(device, &block).unwrap_or(0);
+    copies.filter(|(_, b)| leads(device, b)).max_by_key(|(_, b)| b.last_cno.get())
+}
+
+/// The checkpoint that a mount comes to.
+pub(crate) fn reached(device: &dyn Device) -> Option<u64> {
+    mend::reaches(device, &leading(device)?.1)
+}
+
+/// Points both copies at a super root that no mount comes to, since a log before it is damaged. Nothing is written, and
+/// the answer is no, where no copy leads anywhere or the root does not serve.
+pub(crate) fn go_on_at(device: &dyn Device, root: &mend::LastLog) -> Result<bool> {
+    let Some((from, mut block)) = leading(device) else { return Ok(false) };
     block.last_pseg = root.pseg.into();
     block.last_seq = root.seq.into();
     block.last_cno = root.cno.into();
     // As after a crash, so that what was synced behind it is taken in.
     block.state = (block.state.get() & !STATE_VALID).into();
-    if mend::reaches(device, &block).is_none_or(|cno| cno <= base) {
-        return Ok(None);
+    if mend::reaches(device, &block).is_none_or(|cno| cno < root.cno) {
+        return Ok(false);
     }
     let usable = !block.secondary_is_bogus(device.len());
     let to = if from == Copy::Primary { Copy::Secondary } else { Copy::Primary };
@@ -247,7 +255,7 @@ pub(crate) fn go_on_at(device: &dyn Device, root: &mend::LastLog) -> Result<Opti
     for copy in [to, from].into_iter().filter(|c| *c == Copy::Primary || usable) {
         device.write_durably(place(device, copy), &bytes)?;
     }
-    Ok(Some(base))
+    Ok(true)
 }
 
 /// Number of the newest checkpoint whose super root is whole, wherever it lies.

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use silt_format::summary::{Header, LOGEND, SR, SYNDT};
 use silt_format::{BlockNr, SegNr};
 
+use crate::check::LogPosition;
 use crate::promised::{self, Promised};
 use crate::reader::Reader;
 use crate::search::{self, Found, Log};
@@ -83,6 +84,24 @@ impl Chain {
     pub fn cut(&self) -> Option<(u64, Vec<Log>)> {
         let first = self.broken.iter().find(|b| b.certain)?;
         Some((first.pos, self.unreached(first)))
+    }
+
+    /// Logs that made a checkpoint and that no mount comes to, since one was damaged that was whole once: the newest first,
+    /// those among them that are damaged, too.
+    pub fn roots(&self, r: &Reader<'_>) -> Vec<LogPosition> {
+        let Some((_, whole)) = self.cut() else { return Vec::new() };
+        let broken = self.broken.iter().filter(|b| b.certain).filter_map(|b| {
+            let header = Header::parse(&r.g, &r.block(BlockNr(b.pos)).ok()?).ok()?;
+            (header.seq.get() == b.seq).then_some(Log { pos: BlockNr(b.pos), header })
+        });
+        let mut all: Vec<Log> = whole.into_iter().chain(broken).filter(|log| log.header.has(SR)).collect();
+        all.sort_by_key(|log| std::cmp::Reverse(log.header.cno.get()));
+        let place = |log: &Log| LogPosition {
+            block: log.pos.0,
+            sequence: log.header.seq.get(),
+            checkpoint: log.header.cno.get(),
+        };
+        all.iter().map(place).collect()
     }
 
     /// Checkpoints that a mount does not come to, in a sentence.

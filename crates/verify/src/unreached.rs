@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 
 use silt_device::Device;
-use silt_format::summary::{self, BlockInfo, SR, SYNDT};
+use silt_format::summary::{self, BlockInfo, SYNDT};
 use silt_format::{BlockNr, Geometry};
 
 use crate::chain::{self, Chain};
@@ -46,8 +46,9 @@ pub struct Lost {
     pub synced: Option<Unreached>,
     /// Checkpoints, in a sentence.
     pub logs: Option<String>,
-    /// Where the log that does not verify was whole once: the newest whole super root behind it, which no mount comes to.
-    pub root: Option<LogPosition>,
+    /// Where what does not verify was whole once: logs that made a checkpoint and that no mount comes to, the newest first.
+    /// Those among them that do not verify have a head that says so.
+    pub roots: Vec<LogPosition>,
 }
 
 /// What synced data behind the newest checkpoint of a volume that was not cleanly unmounted no mount comes to; `None`
@@ -67,13 +68,8 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
     let chain = chain::follow(&r, &start.found);
     let synced = in_chain(&r, &chain, start.found.cno);
     let logs = chain.lost_checkpoints();
-    let root = chain.cut().and_then(|(_, logs)| logs.into_iter().rev().find(|log| log.header.has(SR)));
-    let root = root.map(|Log { pos, header }| LogPosition {
-        block: pos.0,
-        sequence: header.seq.get(),
-        checkpoint: header.cno.get(),
-    });
-    (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs, root })
+    let roots = chain.roots(&r);
+    (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs, roots })
 }
 
 /// The same of a chain behind this checkpoint.

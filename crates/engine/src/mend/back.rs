@@ -15,7 +15,7 @@ use super::bits::Bits;
 use super::mapped::Whole;
 use crate::ifile::IFile;
 use crate::inode::{self, Inode};
-use crate::meta::Physical;
+use crate::meta::{MetaFile, Physical};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
 
@@ -242,16 +242,34 @@ impl Volume {
     /// The current ifile from what logs have of it, where no checkpoint entry names it: its blocks are those that
     /// the DAT has as current.
     pub(crate) fn ifile_from_logs(&mut self, end_of_log: (SegNr, u64)) -> Result<IFile> {
-        let (blocks, nodes) = self.current_blocks(Ino::IFILE, end_of_log);
         let mut ifile = IFile::none(&self.store.geometry);
+        self.map_from_logs(Ino::IFILE, &mut ifile.file, end_of_log)?;
+        Ok(ifile)
+    }
+
+    /// The checkpoint file or the segment usage file, where no super root says where it is.
+    pub(crate) fn table_from_logs(
+        &mut self,
+        ino: Ino,
+        raw: RawInode,
+        end_of_log: (SegNr, u64),
+    ) -> Result<MetaFile> {
+        let mut file = MetaFile::new(ino, raw);
+        self.map_from_logs(ino, &mut file, end_of_log)?;
+        Ok(file)
+    }
+
+    /// Maps what logs have of a file and the DAT as current.
+    fn map_from_logs(&mut self, ino: Ino, file: &mut MetaFile, end_of_log: (SegNr, u64)) -> Result<()> {
+        let (blocks, nodes) = self.current_blocks(ino, end_of_log);
         let mut change = self.change();
         for (offset, v) in blocks {
-            change.adopt(&mut ifile.file.map, offset, v)?;
+            change.adopt(&mut file.map, offset, v)?;
         }
         for v in nodes.iter() {
             self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
         }
-        Ok(ifile)
+        Ok(())
     }
 
     /// Of these inodes, whether logs have blocks of data that live in the tree at hand.

@@ -44,8 +44,8 @@ use crate::{Error, Result};
 pub use assemble::Attributes;
 pub use inodes::Mistyped;
 pub use start::{
-    accept, bad_ahead, checkpoint_at, checkpoints, cursor_of, leads, newer_logs, newest, reaches, roots,
-    snapshots, unreadable,
+    Missing, accept, bad_ahead, bad_blocks, checkpoint_at, checkpoints, cursor_of, leads, missing,
+    newer_logs, newest, reaches, roots, snapshots, unreadable,
 };
 
 use bits::Bits;
@@ -59,6 +59,8 @@ pub struct Wounds {
     pub start: Option<LastLog>,
     /// Segments that must not be written again: they are marked as bad.
     pub bad: BTreeSet<u64>,
+    /// The super root is lost: where the tables are is told by the logs.
+    pub root: bool,
     /// Build the DAT's own map anew.
     pub table_map: bool,
     /// Blocks of the DAT, by offset, that hold nothing to be trusted.
@@ -132,7 +134,14 @@ impl Mender {
             return Err(Error::ReadOnlyFeatures(ro_features));
         }
         let mut said = Vec::new();
-        let found = start::find(&*device, &geometry, &mut supers, wounds.start.as_ref())?;
+        let (found, rootless) = start::find(&*device, &geometry, &mut supers, wounds.start.as_ref())?;
+        let without_root;
+        let wounds = if rootless {
+            without_root = Wounds { root: true, table_map: true, table: true, ..wounds.clone() };
+            &without_root
+        } else {
+            wounds
+        };
         let clean = supers.state_at_open & STATE_VALID != 0;
         if wounds.clear_error {
             supers.state_at_open &= !STATE_ERROR;
@@ -463,14 +472,27 @@ impl Volume {
         wounds: &Wounds,
         said: &mut Vec<String>,
     ) -> Result<()> {
-        match CpFile::open(&self.store, &self.dat, root.cpfile) {
+        let cpfile = if wounds.root {
+            let file = self.table_from_logs(Ino::CPFILE, root.cpfile, end_of_log)?;
+            CpFile::of(&self.store, &self.dat, file)
+        } else {
+            CpFile::open(&self.store, &self.dat, root.cpfile)
+        };
+        match cpfile {
             Ok(cpfile) => self.cpfile = cpfile,
             Err(e) => said.push(format!("the head of the checkpoint file is lost ({e})")),
         }
         if wounds.checkpoints {
             said.extend(self.older_checkpoint_blocks(end_of_log));
         }
-        match SuFile::open(&self.store.geometry, &self.store, &self.dat, root.sufile) {
+        let g = self.store.geometry;
+        let sufile = if wounds.root {
+            let file = self.table_from_logs(Ino::SUFILE, root.sufile, end_of_log)?;
+            SuFile::of(&g, &self.store, &self.dat, file)
+        } else {
+            SuFile::open(&g, &self.store, &self.dat, root.sufile)
+        };
+        match sufile {
             Ok(sufile) => self.sufile = sufile,
             Err(e) => said.push(format!("the head of the segment usage file is lost ({e})")),
         }

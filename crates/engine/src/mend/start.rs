@@ -4,32 +4,74 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::Device;
+use silt_format::inode::RawInode;
 use silt_format::summary::{self, Header};
 use silt_format::super_block::{STATE_VALID, SuperBlock};
+use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Crc, Geometry, SegNr};
 
-use crate::search::{self, Found};
+use crate::search::{self, Found, Trusted};
 use crate::supers::{LastLog, Supers};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
 
-/// Searches as a mount does; or begins at a log whose summary and super root verify, whatever else is in it.
+/// What is lost of a log that a super block names, besides blocks that it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Its summary: what its blocks are is not known.
+    Summary,
+    /// Its super root: where the tables are is told by the summaries of all logs.
+    Root,
+}
+
+/// Searches as a mount does; or begins at a log with a summary or a super root that verifies, whatever else is in it: the
+/// other follows from what a super block says of it. Also whether the super root is lost, and none is returned in its
+/// place but an empty one.
 pub(crate) fn find(
     device: &dyn Device,
     g: &Geometry,
     supers: &mut Supers,
     start: Option<&LastLog>,
-) -> Result<Found> {
-    let Some(start) = start else { return search::search(device, g, supers) };
-    let at = BlockNr(start.pseg);
-    let end = if g.holds(at) { g.segment_end(g.segment_of(at)).0 } else { 0 };
-    let h = sound(device, g, at, end).filter(|h| h.has(summary::SR)).ok_or_else(|| {
-        Error::corrupt(format!("block {at}"), "log", "has no summary or super root that can be read")
+) -> Result<(Found, bool)> {
+    let Some(start) = start else { return Ok((search::search(device, g, supers)?, false)) };
+    let trusted = trusted(device, g, start).ok_or_else(|| {
+        let what = "has no summary and no super root that can be read";
+        Error::corrupt(format!("block {}", start.pseg), "log", what)
     })?;
     let clean = supers.state_at_open & STATE_VALID != 0;
-    search::search_behind(device, g, *start, Some(h), clean)
+    let found = search::search_behind(device, g, *start, Some(&trusted), clean)
         // What lies behind it cannot be read either.
-        .or_else(|_| search::search_behind(device, g, *start, Some(h), true))
+        .or_else(|_| search::search_behind(device, g, *start, Some(&trusted), true))?;
+    let lost = trusted.root.is_some() && found.last == *start;
+    Ok((found, lost))
+}
+
+/// The log that a super block names, with what stands for a super root that is lost, or for a summary.
+fn trusted(device: &dyn Device, g: &Geometry, named: &LastLog) -> Option<Trusted> {
+    let at = BlockNr(named.pseg);
+    if !g.holds(at) {
+        return None;
+    }
+    let Some(header) = sound(device, g, at, g.segment_end(g.segment_of(at)).0) else {
+        return Some(Trusted { header: made_up(device, g, named)?, root: None });
+    };
+    let whole = search::read_super_root(device, g, at, &header).is_ok();
+    let root = (!whole).then(|| {
+        let file = RawInode { mode: 0o100_000.into(), links_count: 1.into(), ..RawInode::zeroed() };
+        SuperRoot { nongc_ctime: header.create.get(), dat: file, cpfile: file, sufile: file }
+    });
+    header.has(summary::SR).then_some(Trusted { header, root })
+}
+
+/// What is missing of the log that a super block names, where it is one of the two, and the block behind the log.
+pub fn missing(device: &dyn Device, g: &Geometry, named: &LastLog) -> Option<(Missing, u64)> {
+    let Trusted { header, root } = trusted(device, g, named)?;
+    let end = named.pseg.saturating_add(header.nblocks.get().into());
+    if root.is_some() {
+        return Some((Missing::Root, end));
+    }
+    let own = sound(device, g, BlockNr(named.pseg), g.segment_end(g.segment_of(BlockNr(named.pseg))).0);
+    own.is_none().then_some((Missing::Summary, end))
 }
 
 /// The newest log of the volume whose summary and super root verify; what else is in it may be damaged.
@@ -80,6 +122,30 @@ pub fn unreadable(device: &dyn Device, g: &Geometry, log: &LastLog) -> Vec<u64> 
     found.map_or_else(Vec::new, |h| bad_blocks(device, g, at.0..at.0 + u64::from(h.nblocks.get())))
 }
 
+/// A header for the log that a super block names, which was whole when that was written: as long as its super root
+/// tells, which is the next one.
+fn made_up(device: &dyn Device, g: &Geometry, named: &LastLog) -> Option<Header> {
+    let at = BlockNr(named.pseg);
+    let segment = g.segment_of(at);
+    let end = g.segment_end(segment).0;
+    let mut block = vec![0; g.bs()];
+    let mut root_at = |b: u64| {
+        device.read_at(g.byte_of(BlockNr(b)), &mut block).ok()?;
+        SuperRoot::parse(g, &block).ok()
+    };
+    let (last, root) = (at.0 + 1..end).find_map(|b| Some((b, root_at(b)?)))?;
+    let mut h = Header::zeroed();
+    h.flags = (summary::LOGBGN | summary::LOGEND | summary::SR).into();
+    h.seq = named.seq.into();
+    h.cno = named.cno.into();
+    h.create = root.nongc_ctime.into();
+    h.nblocks = u32::try_from(last + 1 - at.0).ok()?.into();
+    // All logs of a segment lead to the same one. Where there is no other, nothing may follow.
+    h.next = g.segment_start(segment).0.into();
+    each_sound(device, g, segment, Some(named.seq), |_, other, _| h.next = other.next);
+    Some(h)
+}
+
 /// Segments with blocks that the device cannot read where the log of a super block lies, where it goes on, and behind
 /// the newest whole super root: what is written next may fall on them.
 pub fn bad_ahead(device: &dyn Device, g: &Geometry, cursors: &[LastLog]) -> BTreeSet<u64> {
@@ -99,7 +165,7 @@ pub fn bad_ahead(device: &dyn Device, g: &Geometry, cursors: &[LastLog]) -> BTre
 }
 
 /// The blocks of a range that cannot be read.
-fn bad_blocks(device: &dyn Device, g: &Geometry, blocks: std::ops::Range<u64>) -> Vec<u64> {
+pub fn bad_blocks(device: &dyn Device, g: &Geometry, blocks: std::ops::Range<u64>) -> Vec<u64> {
     const PIECE: u64 = 256;
     let mut bytes = vec![0; g.bs() * 256];
     let mut bad = Vec::new();
