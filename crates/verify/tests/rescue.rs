@@ -467,6 +467,53 @@ fn an_unreadable_sector_costs_its_bytes() {
     );
 }
 
+/// Segments that lie where others should verify all the same. What was exchanged comes back; what was overwritten is told.
+#[test]
+fn segments_that_lie_where_others_should_are_told() {
+    if !is_root() {
+        return;
+    }
+    let mut told = 0;
+    for (name, pairs) in
+        [("basic-4k", [(1, 2), (2, 3), (3, 5), (4, 1)]), ("gc-4k", [(1, 2), (2, 4), (3, 1), (5, 3)])]
+    {
+        let s = Surgeon::golden(name);
+        let g = s.g();
+        let sound = golden::manifest(name);
+        let files = &sound["cur"];
+        let segment = |n: u64| {
+            let at = g.byte_of(g.segment_start(silt_format::SegNr(n)));
+            let mut bytes = vec![0; g.bs() * g.blocks_per_segment as usize];
+            s.device.read_at(at, &mut bytes).unwrap();
+            (at, bytes)
+        };
+        for ((a, b), both) in pairs.into_iter().flat_map(|pair| [(pair, true), (pair, false)]) {
+            let ((to, old), (from, new)) = (segment(a), segment(b));
+            let device = s.device.fork();
+            device.write_at(to, &[&new]).unwrap();
+            if both {
+                device.write_at(from, &[&old]).unwrap();
+            }
+            let copy = Copy::of(&device, None);
+            assert_eq!(copy.cno, s.cno(), "{name} {a} {b}");
+            let got = listing(copy.dir.path());
+            let problems: BTreeSet<u64> = copy.tally.problems.iter().map(|p| p.ino).collect();
+            told += problems.len();
+            let tree = Tree::open(&s.device, Moment::Latest).unwrap();
+            for (path, line) in files {
+                let same = got.get(path).is_some_and(|got| same_content(got, line));
+                let inner = path.strip_prefix("./").unwrap_or("");
+                let known = same || tree.lookup(inner.as_bytes()).is_ok_and(|ino| problems.contains(&ino));
+                assert!(
+                    known,
+                    "{name}, {b} in the place of {a}, exchanged: {both}: {path} is wrong in silence"
+                );
+            }
+        }
+    }
+    assert!(told > 0);
+}
+
 #[test]
 fn a_file_whose_newest_bytes_are_lost_has_an_older_version_beside_it() {
     let s = Surgeon::golden("basic-4k");

@@ -251,6 +251,9 @@ pub(super) fn unreached(plan: &Plan) -> Option<String> {
     ))
 }
 
+/// Lines about older checkpoints that are shown of a round.
+const SHOWN: usize = 100;
+
 fn show(args: &Args, plan: &Plan) -> Result<()> {
     let mut out = Output::new();
     let volume = args.volume.display();
@@ -274,8 +277,12 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
     for round in plan.rounds.iter().filter(|round| !round.done.is_empty()) {
         let classes: Vec<&str> = round.classes.keys().copied().collect();
         out.line(format!("[{}]", classes.join(", ")))?;
-        for line in &round.done {
-            out.line(format!("  {line}"))?;
+        // What the current tree loses is not buried under what older ones do.
+        let (past, now): (Vec<_>, Vec<_>) =
+            round.done.iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
+        now.iter().chain(past.iter().take(SHOWN)).try_for_each(|line| out.line(format!("  {line}")))?;
+        if past.len() > SHOWN {
+            out.line(format!("  and {} more of older checkpoints (--json shows them)", past.len() - SHOWN))?;
         }
     }
     if plan.puts_back() {

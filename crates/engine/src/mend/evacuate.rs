@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hashbrown::HashMap;
 use silt_format::btree::Node;
 use silt_format::segment_usage::{self as su, SuEntry};
+use silt_format::summary::BlockInfo;
 use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
 
 use super::bits::Bits;
@@ -25,6 +27,8 @@ pub(crate) struct Evacuated {
     pub free: BTreeSet<u64>,
     /// Files of which blocks lie in a log that does not verify, and how many.
     pub suspects: BTreeMap<u64, u64>,
+    /// Files in the place of whose blocks a log lies that has other ones, and how many.
+    pub strangers: BTreeMap<u64, u64>,
     /// Blocks of file data, as inode and offset, that cannot be read and are zeroes from now on.
     pub zeroed: BTreeSet<(u64, u64)>,
     /// Those that cannot be read and stay.
@@ -32,7 +36,7 @@ pub(crate) struct Evacuated {
 }
 
 /// Files whose blocks are listed in words; of more they are counted.
-const LISTED: usize = 100;
+const LISTED: usize = 10_000;
 
 impl Evacuated {
     /// What cannot be read, and what may be wrong, in words.
@@ -62,6 +66,13 @@ impl Evacuated {
                  from now on"
             ));
         }
+        for (ino, blocks) in self.strangers.iter().take(LISTED) {
+            let (were, they) =
+                if *blocks == 1 { ("block was", "it is") } else { ("blocks were", "they are") };
+            said.push(format!(
+                "inode {ino}: {blocks} {were} overwritten with another log: {they} lost, and nothing tells of that from now on"
+            ));
+        }
         if self.suspects.len() > LISTED {
             said.push(format!("and {} more files with such blocks", self.suspects.len() - LISTED));
         }
@@ -77,6 +88,7 @@ impl Volume {
         segments: &BTreeSet<u64>,
         already: &Bits,
         zero: bool,
+        end_of_log: (SegNr, u64),
     ) -> Result<Evacuated> {
         let g = self.store.geometry;
         let segment = |block: u64| g.segment_of(BlockNr(block)).0;
@@ -93,9 +105,23 @@ impl Volume {
         })?;
         let mappers = self.mappers(wanted);
         let verifier = Verifier::new(self.store.device.clone(), g);
+        let mut described: HashMap<u64, u64> = HashMap::new();
+        self.each_record(end_of_log, |_, p, at| {
+            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = p.info
+                && inside(at)
+            {
+                described.insert(at, vblock.0);
+            }
+        });
         for (v, block) in places {
             if already.contains(v) {
                 continue;
+            }
+            if described.get(&block).is_some_and(|other| *other != v)
+                && let Some((_, ino, _)) = mappers.newest.get(&v)
+                && !(Ino::DAT.0..=Ino::IFILE.0).contains(&ino.0)
+            {
+                *out.strangers.entry(ino.0).or_insert(0) += 1;
             }
             if !self.evacuate_one(v, block, &mappers, &verifier, zero, &mut out)? {
                 out.free.remove(&segment(block));

@@ -236,7 +236,7 @@ impl Mender {
         self.moved.iter().for_each(|m| {
             already.insert(m.v);
         });
-        let out = self.volume.evacuate(segments, &already, zero)?;
+        let out = self.volume.evacuate(segments, &already, zero, self.end_of_log)?;
         self.said.extend(out.words(&self.volume.store.geometry));
         let moved = out.moved.len() - out.zeroed.len();
         self.moved.extend(out.moved);

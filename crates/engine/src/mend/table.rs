@@ -204,6 +204,7 @@ impl Volume {
         records: &hashbrown::HashMap<u64, Record>,
         mappers: &Mappers,
     ) -> Result<Vec<String>> {
+        let mut strangers: BTreeMap<u64, u64> = BTreeMap::new();
         let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
         if suspects.contains(0) {
             self.set_entry(0, DatEntry { blocknr: 0.into(), start: 0.into(), end: 0.into(), rsv: 0.into() })?;
@@ -243,6 +244,7 @@ impl Volume {
             let offset = if let Role::Data(key) = role { Some(key) } else { None };
             if records.get(&v).is_none_or(|r| (r.ino, r.offset) != (ino, offset)) {
                 foreign += 1;
+                *strangers.entry(ino.0).or_insert(0) += 1;
                 continue;
             }
             // While part of the current tree cannot be read, nothing current is taken for past.
@@ -285,6 +287,12 @@ impl Volume {
         say(ended, "that nothing maps are dead from now on, for a cleaner to take");
         say(foreign, "are left: no log has the blocks for the files that map them");
         say(hopeless, "are lost: no log says where their blocks are");
+        for (ino, blocks) in strangers {
+            let (is, they) = if blocks == 1 { ("block is", "it holds") } else { ("blocks are", "they hold") };
+            said.push(format!(
+                "inode {ino}: {blocks} {is} not where the table says, and no log has them: what {they} may be another file's"
+            ));
+        }
         Ok(said)
     }
 }

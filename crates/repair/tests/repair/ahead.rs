@@ -1,4 +1,4 @@
-//! A volume that was not cleanly unmounted, with a damaged log in its midst: it goes on at the newest checkpoint.
+//! The newest checkpoint of a volume is kept, whatever is damaged of its log or of one before it.
 
 use std::sync::Arc;
 

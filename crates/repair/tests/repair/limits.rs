@@ -210,3 +210,36 @@ fn planning_ends_when_it_is_asked_to() {
     }
     assert!(ended > 5, "{ended}");
 }
+
+/// A segment was written where another should be: all logs verify, and what is wrong has a name.
+#[test]
+fn files_overwritten_by_another_segment_are_named() {
+    let mut s = Surgeon::golden("basic-4k");
+    crate::common::unmounted(&mut s);
+    let g = s.g();
+    let before = tree(&s.device, Moment::Latest).unwrap();
+    let at = |n: u64| g.byte_of(g.segment_start(silt_format::SegNr(n)));
+    let mut named = 0;
+    for (to, from) in [(1, 2), (2, 3), (3, 2), (4, 1)] {
+        let device = s.device.fork();
+        let mut bytes = vec![0; g.bs() * g.blocks_per_segment as usize];
+        device.read_at(at(from), &mut bytes).unwrap();
+        device.write_at(at(to), &[&bytes]).unwrap();
+        let made = plan(Arc::new(device.fork()), &options()).unwrap();
+        made.apply(&device).unwrap();
+        let after = tree(&device, Moment::Latest).unwrap();
+        for (path, digest) in &before {
+            let path = String::from_utf8_lossy(path);
+            let ino = if path.is_empty() { 2 } else { s.ino(&path) };
+            let of = |l: &String| {
+                let words: Vec<&str> = l.split([':', ' ']).collect();
+                words.windows(2).any(|p| matches!(p[0], "inode" | "directory") && p[1] == ino.to_string())
+            };
+            let told = made.rounds.iter().flat_map(|r| &r.done).any(of);
+            named += u32::from(told);
+            let same = after.get(path.as_bytes()) == Some(digest);
+            assert!(same || told, "{from} to {to}: /{path} is wrong in silence\n{}", say(&made));
+        }
+    }
+    assert!(named > 0);
+}

@@ -96,26 +96,19 @@ impl<'r, 'd> State<'r, 'd> {
             claimed: Mutex::default(),
         };
         let bmap = state.root.dat.bmap;
-        let mut walk = DatWalk {
-            rescue,
-            blocks: BTreeMap::new(),
-            seen: SparseBits::default(),
-            gaps: Gaps::default(),
-            doubtful: false,
-        };
+        let mut walk =
+            DatWalk { rescue, blocks: BTreeMap::new(), seen: SparseBits::default(), gaps: Gaps::default() };
         map::walk(&bmap, &mut walk);
-        let DatWalk { mut blocks, gaps, doubtful, .. } = walk;
+        let DatWalk { mut blocks, gaps, .. } = walk;
         let newest = |offset: u64| {
             let mut all = rescue.records().dat_block(offset);
             all.find(|c| c.order <= order).map(|c| c.block)
         };
-        if doubtful {
-            for (offset, block) in &mut blocks {
-                let named = rescue.records().at(*block);
-                // Where no summary speaks, that of its log is lost.
-                if named.is_some_and(|c| c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
-                    *block = newest(*offset).unwrap_or(*block);
-                }
+        for (offset, block) in &mut blocks {
+            let named = rescue.records().at(*block);
+            // Where no summary speaks, that of its log is lost. A whole log may lie where another should.
+            if named.is_some_and(|c| c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
+                *block = newest(*offset).unwrap_or(*block);
             }
         }
         for gap in gaps.finish() {
@@ -185,7 +178,11 @@ impl<'r, 'd> State<'r, 'd> {
         match &said {
             Said::Sound(e) if holds(e.blocknr.get()) => {
                 let block = e.blocknr.get();
-                if trusted || rescue.records().at(block).is_none_or(|c| fits(&c)) {
+                let there = rescue.records().at(block);
+                // A whole log may lie where another should: what it says is in it tells.
+                let own = |c: &Candidate| c.vblock == v && c.ino == ino && c.offset() == offset;
+                let framed = rescue.survey.is_frame(block);
+                if !framed && there.is_none_or(|c| if trusted { own(&c) } else { fits(&c) }) {
                     return Some(Spot { block, rebuilt: false });
                 }
             }
@@ -298,7 +295,6 @@ struct DatWalk<'r, 'd> {
     blocks: BTreeMap<u64, u64>,
     seen: SparseBits,
     gaps: Gaps,
-    doubtful: bool,
 }
 
 /// A node where its parent says, if it is one.
@@ -313,7 +309,6 @@ impl Visitor for DatWalk<'_, '_> {
         self.gaps.reach(node.key);
         let usable = self.rescue.geometry().holds(BlockNr(node.ptr)) && self.seen.insert(node.ptr);
         let bytes = usable.then(|| node_at(self.rescue, node.ptr, node)).flatten();
-        self.doubtful |= !self.rescue.survey.is_sound(node.ptr);
         if bytes.is_none() {
             self.gaps.begin(node.key);
         }
@@ -391,6 +386,8 @@ impl Visitor for MapWalk<'_, '_, '_> {
         }
         match self.state.resolve(ptr, self.ino, Some(key), self.cno, self.trusted[1]) {
             Some(spot) => self.mapped.push(self.state.extent(key, spot)),
+            // Whatever else logs have for this offset is another version.
+            None if self.trusted[1] => self.mapped.push_lost(key..key + 1),
             None => match self.missing.last_mut() {
                 // One at a time, so that each that is not found is known to be lost.
                 _ if self.missing.len() > 1 << 20 => self.mapped.push_lost(key..key + 1),

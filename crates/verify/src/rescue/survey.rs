@@ -232,6 +232,12 @@ impl Survey {
         self.log_at(block).is_some_and(|l| l.whole && !l.stale)
     }
 
+    /// Whether a block is part of a whole log's summary, or its super root: nothing that a file has.
+    pub fn is_frame(&self, block: u64) -> bool {
+        let log = self.log_at(block).filter(|l| l.whole && !l.stale);
+        log.is_some_and(|l| block < l.payload() || (l.root && block.saturating_add(1) == l.end()))
+    }
+
     /// Whether a block cannot be read.
     pub fn is_unreadable(&self, block: u64) -> bool {
         let i = self.unreadable.partition_point(|r| r.start <= block);
