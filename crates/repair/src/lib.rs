@@ -204,6 +204,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
     let has = |c: u64| silt_engine::mend::checkpoints(overlay.clone()).is_ok_and(|all| all.contains_key(&c));
     let mut rounds = Vec::new();
     let mut stopped = None;
+    let mut more = false;
     let mut round = 0;
     while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() {
         round += 1;
@@ -251,6 +252,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             }
         }
         if overlay.memory() > MEMORY {
+            more = true;
             stopped = Some("this is as much as is done at once: repair it again for the rest".into());
             now = state.check()?;
             break;
@@ -277,6 +279,15 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
     let base = base.unwrap_or(now.stats.last_cno);
     let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
     let given_up = passed.is_some_and(|passed| !has(passed));
+    let (mut overlay, mut rounds) = (overlay, rounds);
+    if errors(&now) > 0 && !more && silt_engine::mend::checkpoints(overlay.clone()).is_err() {
+        // It is no better than before, and what is there now may be what rescue reads.
+        (overlay, rounds, now) = (Arc::new(Overlay::new(device.clone())), Vec::new(), before.clone());
+        stopped = Some(
+            "what can be mended cannot be mounted afterwards, so nothing is written; silt rescue copies out what can be read"
+                .into(),
+        );
+    }
     let plan = Plan {
         overlay,
         rounds,
