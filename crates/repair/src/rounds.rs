@@ -314,11 +314,13 @@ impl State<'_> {
         let open = self.open_options();
         let bad = sectors::bad(&*self.overlay);
         let mut sure = clean;
-        if let Some(kept) = sectors::keep_newest(&self.overlay, self.options, &open) {
+        if let Some(kept) = sectors::keep_newest(&self.overlay, self.options, &open)
+            && let Ok(all) = mend::checkpoints(kept.trial.clone())
+        {
             let (after, g) = (self.check_of(&*kept.trial)?, supers::geometry(&*kept.trial));
             let given_up = bad.iter().copied().chain([kept.segment]).collect();
             // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
-            sure &= !kept.doubtful || mend::checkpoints(kept.trial.clone())?.contains_key(&kept.checkpoint);
+            sure &= !kept.doubtful || all.contains_key(&kept.checkpoint);
             best = Some((sectors::errors_but_of_data(&after, g.as_ref(), &given_up), kept.trial, kept.said));
         }
         let whole = best.as_ref().is_some_and(|(errors, ..)| sure || *errors == 0);

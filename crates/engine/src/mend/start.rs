@@ -55,6 +55,9 @@ fn trusted(device: &dyn Device, g: &Geometry, named: &LastLog) -> Option<Trusted
     let Some(header) = sound(device, g, at, g.segment_end(g.segment_of(at)).0) else {
         return Some(Trusted { header: made_up(device, g, named)?, root: None });
     };
+    if (header.seq.get(), header.cno.get()) != (named.seq, named.cno) {
+        return None;
+    }
     let whole = search::read_super_root(device, g, at, &header).is_ok();
     let root = (!whole).then(|| {
         let file = RawInode { mode: 0o100_000.into(), links_count: 1.into(), ..RawInode::zeroed() };
