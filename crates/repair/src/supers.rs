@@ -131,9 +131,17 @@ fn from_nothing(device: &dyn Device, seed: u64) -> Result<Vec<String>> {
                 device.write_durably(place(device, copy), &bytes)?;
             }
         }
+        let newest = rescue.roots().first().map_or(0, |root| root.cno);
+        let later = if newest > cno.get() {
+            format!(
+                ", and with it what came after it up to checkpoint {newest}, which silt rescue reads: do that first"
+            )
+        } else {
+            String::new()
+        };
         return Ok(vec![format!(
-            "both super blocks are lost: new ones lead to checkpoint {cno}, the newest that the logs hold; the \
-             volume's name and UUID are lost"
+            "both super blocks are lost: new ones lead to checkpoint {cno}, the newest of which the log is whole; the \
+             volume's name and UUID are lost{later}"
         )]);
     }
     Err(lost(&"no log leads to a whole tree"))

@@ -96,15 +96,20 @@ impl<'r, 'd> State<'r, 'd> {
             claimed: Mutex::default(),
         };
         let bmap = state.root.dat.bmap;
-        let mut walk =
-            DatWalk { rescue, blocks: BTreeMap::new(), seen: SparseBits::default(), gaps: Gaps::default() };
+        let mut walk = DatWalk {
+            rescue,
+            blocks: BTreeMap::new(),
+            seen: SparseBits::default(),
+            gaps: Gaps::default(),
+            doubtful: false,
+        };
         map::walk(&bmap, &mut walk);
-        let DatWalk { mut blocks, gaps, .. } = walk;
+        let DatWalk { mut blocks, gaps, doubtful, .. } = walk;
         let newest = |offset: u64| {
             let mut all = rescue.records().dat_block(offset);
             all.find(|c| c.order <= order).map(|c| c.block)
         };
-        for (offset, block) in &mut blocks {
+        for (offset, block) in blocks.iter_mut().filter(|_| doubtful || rescue.survey.misplaced) {
             let named = rescue.records().at(*block);
             // Where no summary speaks, that of its log is lost. A whole log may lie where another should.
             if named.is_some_and(|c| c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
@@ -178,11 +183,15 @@ impl<'r, 'd> State<'r, 'd> {
         match &said {
             Said::Sound(e) if holds(e.blocknr.get()) => {
                 let block = e.blocknr.get();
-                let there = rescue.records().at(block);
                 // A whole log may lie where another should: what it says is in it tells.
-                let own = |c: &Candidate| c.vblock == v && c.ino == ino && c.offset() == offset;
-                let framed = rescue.survey.is_frame(block);
-                if !framed && there.is_none_or(|c| if trusted { own(&c) } else { fits(&c) }) {
+                let own = |c: Candidate| c.vblock == v && c.ino == ino && c.offset() == offset;
+                let fit = if trusted {
+                    !rescue.survey.misplaced
+                        || (!rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(own))
+                } else {
+                    !rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(|c| fits(&c))
+                };
+                if fit {
                     return Some(Spot { block, rebuilt: false });
                 }
             }
@@ -295,6 +304,7 @@ struct DatWalk<'r, 'd> {
     blocks: BTreeMap<u64, u64>,
     seen: SparseBits,
     gaps: Gaps,
+    doubtful: bool,
 }
 
 /// A node where its parent says, if it is one.
@@ -309,6 +319,7 @@ impl Visitor for DatWalk<'_, '_> {
         self.gaps.reach(node.key);
         let usable = self.rescue.geometry().holds(BlockNr(node.ptr)) && self.seen.insert(node.ptr);
         let bytes = usable.then(|| node_at(self.rescue, node.ptr, node)).flatten();
+        self.doubtful |= !self.rescue.survey.is_sound(node.ptr);
         if bytes.is_none() {
             self.gaps.begin(node.key);
         }

@@ -6,6 +6,8 @@
 //!
 //! Memory: 64 bytes a log and 16 a range that cannot be read.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use silt_device::Device;
@@ -75,6 +77,9 @@ pub struct Survey {
     pub unreadable: Vec<Range<u64>>,
     /// Super roots that verify and that no log holds: the head of theirs is lost.
     pub lone_roots: Vec<u64>,
+    /// Whether segments may lie where others should: two with one number, or one that the log does not lead to. After a
+    /// crash that is so, too.
+    pub misplaced: bool,
     /// Whether it was ended early.
     pub stopped: bool,
 }
@@ -180,7 +185,28 @@ impl Survey {
             out.stopped = watch.stop();
         }
         out.unreadable = stream.unreadable;
+        out.misplaced = out.is_misplaced(g);
         out
+    }
+
+    fn is_misplaced(&self, g: &Geometry) -> bool {
+        let (mut by_place, mut by_seq) = (HashMap::new(), HashMap::new());
+        for log in self.logs.iter().filter(|l| !l.stale) {
+            let segment = g.segment_of(BlockNr(log.pos)).0;
+            if let Entry::Vacant(first) = by_place.entry(segment) {
+                first.insert(log);
+                if by_seq.insert(log.seq, segment).is_some() {
+                    return true;
+                }
+            }
+        }
+        let newest = by_seq.keys().copied().max();
+        by_place.values().filter(|l| Some(l.seq) != newest).any(|log| {
+            let next = g.segment_of(BlockNr(log.next)).0;
+            // What it leads to was written since, maybe more than once.
+            let older = by_place.get(&next).is_some_and(|there| there.seq <= log.seq);
+            older || by_seq.get(&log.seq.wrapping_add(1)).is_some_and(|segment| *segment != next)
+        })
     }
 
     fn segment(&mut self, s: &mut Stream<'_>, segment: SegNr) {
