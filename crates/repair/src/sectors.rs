@@ -1,4 +1,5 @@
-//! The newest log where the device cannot read all of it (format 3.1: one checksum over all, so nothing mounts it).
+//! The newest log where the device cannot read all of it, or its head or super root is lost (format 3.1: one checksum over
+//! all, so nothing mounts it).
 //!
 //! Where its super root can be read, it is kept: a new checkpoint is written of it elsewhere, and what was lost of it is
 //! mended as in any other log; so it is where its summary was overwritten. Else an older log takes its place: what that

@@ -45,7 +45,7 @@ fn material(dir: &Path) -> Result<u64> {
         let below = tree.join(format!("d{}", n / 50));
         std::fs::create_dir_all(&below)?;
         let len = LARGEST >> rng.below(10);
-        let content: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
+        let content: Vec<u8> = (0..len).map(|_| u8::try_from(rng.below(256)).unwrap_or(0)).collect();
         std::fs::write(below.join(format!("f{n}")), content)?;
         bytes += len;
     }
