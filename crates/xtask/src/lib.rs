@@ -5,6 +5,7 @@ pub mod agent;
 pub mod bench;
 pub mod cuts;
 pub mod cycles;
+pub mod damage;
 pub mod datasync;
 pub mod exchange;
 pub mod faults;

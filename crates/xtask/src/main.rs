@@ -16,7 +16,7 @@ use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
 use xtask::{
-    bench, cuts, cycles, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes,
+    bench, cuts, cycles, damage, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes,
     tree, whole,
 };
 
@@ -214,6 +214,28 @@ enum Verb {
         #[arg(long)]
         keep: Option<PathBuf>,
     },
+    /// Volumes with a past are damaged at random: what check, rescue and repair make of each is held against what was
+    /// on it.
+    Damage {
+        /// First volume: the same numbers are the same cases.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Volumes.
+        #[arg(long, default_value_t = 4)]
+        volumes: u64,
+        /// Cases of each kind of damage on each.
+        #[arg(long, default_value_t = 2)]
+        cases: u64,
+        /// One case of this kind alone.
+        #[arg(long)]
+        kind: Option<String>,
+        /// Which.
+        #[arg(long, default_value_t = 0)]
+        case: u64,
+        /// Volumes at once.
+        #[arg(long, default_value_t = 2)]
+        jobs: u64,
+    },
     /// Unpacks the corpus of the fuzz targets below fuzz/corpus.
     FuzzSeeds {
         /// The other way round: what lies there becomes the corpus that is committed.
@@ -361,6 +383,10 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Grub => grub::grub(&Rig::find()?)?,
         Verb::Hostile { images, from, keep } => {
             hostile::hostile(&built()?.with_file_name("hostile"), images, from, keep.as_deref())?;
+        }
+        Verb::Damage { seed, volumes, cases, kind, case, jobs } => {
+            let only = kind.map(|kind| (kind, case));
+            damage::damage(&damage::Campaign { seed, volumes, cases: cases.max(case + 1), only, jobs })?;
         }
         Verb::FuzzSeeds { pack } => hostile::fuzz_seeds(&root(), &built()?.with_file_name("hostile"), pack)?,
         Verb::Faults { cuts: true, from, .. } => cuts::faults(&root(), from)?,

@@ -1,0 +1,210 @@
+//! What is promised of a damaged volume, held against what rescue and repair make of it.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use silt_device::MemoryDevice;
+use silt_repair::{Options, Plan, errors, plan};
+use silt_verify::rescue::Rescue;
+use silt_verify::{Options as CheckOptions, Unwatched, check};
+
+use super::volume::{Aged, Names, digest_of, names};
+
+/// What came of one damaged volume.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// Promises that were not kept, the worst first; empty: all were.
+    pub findings: Vec<String>,
+    /// Names that are lost or another's after a repair, all told by its plan.
+    pub lost: usize,
+    /// The checkpoint that is the newest one afterwards is an older one.
+    pub older: bool,
+    /// The longest of check, rescue and repair.
+    pub slowest: Duration,
+}
+
+/// Names in a sentence.
+fn some(all: &[&Vec<u8>]) -> String {
+    let few: Vec<_> = all.iter().take(4).map(|p| format!("/{}", String::from_utf8_lossy(p))).collect();
+    format!("{} ({})", all.len(), few.join(" "))
+}
+
+/// Whether a plan's words tell of a name: of itself, of its inode, or of a directory on the way.
+fn told(said: &str, volume: &Aged, path: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(path);
+    let ends = text.match_indices('/').map(|(n, _)| n).chain([text.len()]);
+    let named = ends.into_iter().any(|n| said.contains(&format!("(/{})", text.get(..n).unwrap_or(""))));
+    let way = volume.ways.get(path);
+    let name = text.rsplit('/').next().unwrap_or("");
+    let numbered = || {
+        way.into_iter().flatten().any(|ino| {
+            said.contains(&format!("inode {ino} ")) || said.contains(&format!("inode {ino}\n"))
+        })
+    };
+    named || numbered() || said.contains(&format!("the name \"{name}\""))
+}
+
+/// Digests of what was copied out.
+fn copied(dir: &Path) -> Names {
+    let mut found = Names::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(at) = todo.pop() {
+        let relative = at.strip_prefix(dir).unwrap_or(&at);
+        let path = relative.as_os_str().as_encoded_bytes().to_vec();
+        let Ok(meta) = std::fs::symlink_metadata(&at) else { continue };
+        let mut h = DefaultHasher::new();
+        if meta.is_dir() {
+            let entries = std::fs::read_dir(&at).into_iter().flatten().flatten();
+            todo.extend(entries.map(|e| e.path()));
+        } else if meta.is_file() {
+            let content = std::fs::read(&at).unwrap_or_default();
+            digest_of(content.len() as u64, &content).hash(&mut h);
+        }
+        found.insert(path, h.finish());
+    }
+    found
+}
+
+/// Checks, rescues and repairs; `changed` are the blocks that were damaged.
+pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) -> Verdict {
+    let mut verdict = Verdict::default();
+    let changed: BTreeSet<u64> = changed.iter().copied().collect();
+    let hurt: BTreeSet<u64> = volume
+        .needs
+        .iter()
+        .filter(|(_, needs)| needs.iter().any(|b| changed.contains(b)))
+        .map(|(ino, _)| *ino)
+        .collect();
+    let untouched = |path: &Vec<u8>| volume.ways.get(path).is_some_and(|w| !w.iter().any(|i| hurt.contains(i)));
+    let started = Instant::now();
+    let report = check(broken, &CheckOptions { all_checkpoints: true, ..CheckOptions::default() });
+    verdict.slowest = started.elapsed();
+    let before = names(broken);
+    rescued(volume, broken, dir, &untouched, &mut verdict);
+    let options = Options {
+        now: 1_900_000_000,
+        seed: 7,
+        cache_bytes: 64 << 20,
+        drop_snapshots: true,
+        ..Options::default()
+    };
+    let started = Instant::now();
+    let made = plan(Arc::new(broken.fork()), &options);
+    verdict.slowest = verdict.slowest.max(started.elapsed());
+    match made {
+        Ok(made) => {
+            let device = broken.fork();
+            if let Err(e) = made.apply(&device) {
+                verdict.findings.push(format!("REPAIR: not applied: {e}"));
+            }
+            repaired(volume, &made, &device, before.as_ref(), &untouched, &mut verdict);
+        }
+        Err(e) => verdict.findings.push(format!("REPAIR: no plan: {e} ({} errors before)", errors(&report))),
+    }
+    verdict
+}
+
+fn rescued(
+    volume: &Aged,
+    broken: &MemoryDevice,
+    dir: &Path,
+    untouched: &dyn Fn(&Vec<u8>) -> bool,
+    verdict: &mut Verdict,
+) {
+    let started = Instant::now();
+    let rescue = match Rescue::open(broken, &Unwatched) {
+        Ok(rescue) => rescue,
+        Err(e) => return verdict.findings.push(format!("RESCUE: {e}")),
+    };
+    let Some(cno) = rescue.newest_readable(&Unwatched) else {
+        return verdict.findings.push("RESCUE: nothing can be read".into());
+    };
+    let tally = match rescue.copy_out(cno, dir, &Unwatched) {
+        Ok(tally) => tally,
+        Err(e) => return verdict.findings.push(format!("RESCUE: {e}")),
+    };
+    verdict.slowest = verdict.slowest.max(started.elapsed());
+    let got = copied(dir);
+    let _ = std::fs::remove_dir_all(dir);
+    if cno != volume.cno {
+        verdict.findings.push(format!("RESCUE: moment {cno} of {}", volume.cno));
+        return;
+    }
+    let blamed: BTreeSet<&Vec<u8>> = tally.problems.iter().map(|p| &p.path).collect();
+    let wrong: Vec<_> = volume.contents.iter().filter(|(p, d)| got.get(*p) != Some(d)).map(|(p, _)| p).collect();
+    let silent: Vec<_> = wrong.iter().copied().filter(|p| got.contains_key(*p) && !blamed.contains(p)).collect();
+    if !silent.is_empty() {
+        verdict.findings.push(format!("RESCUE: wrong and not told: {}", some(&silent)));
+    }
+    let lost: Vec<_> = wrong.iter().copied().filter(|p| untouched(p)).collect();
+    if !lost.is_empty() {
+        verdict.findings.push(format!("RESCUE: not damaged and not there: {}", some(&lost)));
+    }
+    let made_up: Vec<_> =
+        got.keys().filter(|p| !volume.contents.contains_key(*p) && !blamed.contains(p)).collect();
+    let made_up: Vec<_> = made_up.into_iter().filter(|p| !p.starts_with(b"lost+found")).collect();
+    if !made_up.is_empty() {
+        verdict.findings.push(format!("RESCUE: names that were not there: {}", some(&made_up)));
+    }
+}
+
+fn repaired(
+    volume: &Aged,
+    made: &Plan,
+    device: &MemoryDevice,
+    before: Option<&(Names, Names)>,
+    untouched: &dyn Fn(&Vec<u8>) -> bool,
+    verdict: &mut Verdict,
+) {
+    let left = errors(&made.after);
+    if left > 0 {
+        let first = made.after.errors().next().map(ToString::to_string).unwrap_or_default();
+        let stopped = made.stopped.clone().unwrap_or_default();
+        verdict.findings.push(format!(
+            "REPAIR: {left} errors left of {}: {first} {stopped}",
+            errors(&made.before)
+        ));
+    }
+    let Some((whole, contents)) = names(device) else {
+        return verdict.findings.push("REPAIR: nothing can be read afterwards".into());
+    };
+    let mut said: String = made.rounds.iter().flat_map(|r| &r.done).fold(String::new(), |a, l| a + l + "\n");
+    said.extend(made.checkpoints_lost.iter().map(String::as_str));
+    verdict.older = made.unreached.is_some() || made.checkpoints_lost.is_some() || made.synced_lost.is_some();
+    if verdict.older {
+        verdict.findings.push(format!(
+            "REPAIR: older: {:?} {:?}",
+            made.unreached,
+            made.checkpoints_lost.as_ref().or(made.synced_lost.as_ref().map(|_| &said)).map(|s| s.len())
+        ));
+    }
+    let wrong: Vec<_> = volume.names.iter().filter(|(p, d)| whole.get(*p) != Some(d)).map(|(p, _)| p).collect();
+    let silent: Vec<_> = wrong
+        .iter()
+        .copied()
+        .filter(|p| contents.get(*p).is_some_and(|d| volume.contents.get(*p) != Some(d)))
+        .filter(|p| !told(&said, volume, p))
+        .collect();
+    if !silent.is_empty() && !verdict.older {
+        verdict.findings.push(format!("REPAIR: wrong and not told: {}", some(&silent)));
+    }
+    let gone: Vec<_> = wrong.iter().copied().filter(|p| !told(&said, volume, p)).collect();
+    if !gone.is_empty() && !verdict.older {
+        verdict.findings.push(format!("REPAIR: another and not told: {}", some(&gone)));
+    }
+    let lost: Vec<_> = wrong.iter().copied().filter(|p| untouched(p)).collect();
+    if !lost.is_empty() {
+        verdict.findings.push(format!("REPAIR: not damaged and not there: {}", some(&lost)));
+    }
+    if let Some((read, _)) = before {
+        let right = |p: &Vec<u8>| read.contains_key(p) && read.get(p) == volume.names.get(p);
+        let spoiled: Vec<_> = wrong.iter().copied().filter(|p| right(p)).collect();
+        if !spoiled.is_empty() {
+            verdict.findings.push(format!("REPAIR: right before and not after: {}", some(&spoiled)));
+        }
+    }
+    verdict.lost = wrong.len();
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask damage`: volumes with a past, damaged at random; what check, rescue and repair make of each is held
+//! against what was on it. The same numbers are the same cases.
+
+mod hurt;
+mod judge;
+mod volume;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use self::hurt::{KINDS, Knife};
+use self::judge::{Verdict, judge};
+use self::volume::Aged;
+use crate::scratch::Scratch;
+
+/// How a campaign goes.
+#[derive(Debug, Clone)]
+pub struct Campaign {
+    /// First volume.
+    pub seed: u64,
+    /// How many volumes.
+    pub volumes: u64,
+    /// Cases of each kind on each volume.
+    pub cases: u64,
+    /// This case of this kind alone.
+    pub only: Option<(String, u64)>,
+    /// At once.
+    pub jobs: u64,
+}
+
+#[derive(Default)]
+struct Sum {
+    cases: u64,
+    bad: u64,
+    /// Cases by the beginning of their findings.
+    by: BTreeMap<String, u64>,
+    slowest: Duration,
+}
+
+fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path) -> Verdict {
+    let (_, hurt) = KINDS[kind];
+    let mut knife = Knife::new(volume, number << 32 | (kind as u64) << 16 | seed);
+    hurt(&mut knife);
+    let changed = knife.changed();
+    judge(volume, &knife.device, &changed, dir)
+}
+
+fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Result<()> {
+    let volume = Aged::new(number)?;
+    for (kind, (name, _)) in KINDS.iter().enumerate() {
+        for seed in 0..campaign.cases {
+            if campaign.only.as_ref().is_some_and(|(k, s)| (k.as_str(), *s) != (*name, seed)) {
+                continue;
+            }
+            let dir = dir.join(format!("{number}-{kind}-{seed}"));
+            let verdict = catch_unwind(AssertUnwindSafe(|| case(&volume, number, kind, seed, &dir)));
+            let verdict = verdict.unwrap_or_else(|_| Verdict {
+                findings: vec!["PANIC".into()],
+                ..Verdict::default()
+            });
+            let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            sum.cases += 1;
+            sum.slowest = sum.slowest.max(verdict.slowest);
+            sum.bad += u64::from(!verdict.findings.is_empty());
+            for finding in &verdict.findings {
+                println!("{number} \"{name}\" {seed}: {finding}");
+                let class: String = finding.chars().filter(|c| !c.is_ascii_digit()).take(34).collect();
+                *sum.by.entry(class).or_default() += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs it; fails where a promise was not kept.
+pub fn damage(campaign: &Campaign) -> Result<()> {
+    let scratch = Scratch::new("damage")?;
+    let (next, sum) = (AtomicU64::new(campaign.seed), Mutex::new(Sum::default()));
+    let end = campaign.seed + campaign.volumes;
+    std::thread::scope(|scope| {
+        let work = || -> Result<()> {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= end {
+                    return Ok(());
+                }
+                volume(campaign, number, scratch.path(), &sum)?;
+            }
+        };
+        let all: Vec<_> = (0..campaign.jobs).map(|_| scope.spawn(work)).collect();
+        all.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a volume could not be made")))
+    })?;
+    let sum = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for (class, n) in &sum.by {
+        println!("{n:6} {class}");
+    }
+    println!("{} cases, {} with a finding, the slowest step {:.1?}", sum.cases, sum.bad, sum.slowest);
+    if sum.bad > 0 { bail!("{} cases with a finding", sum.bad) } else { Ok(()) }
+}
