@@ -79,6 +79,8 @@ pub(crate) struct State<'a> {
     dropped: BTreeSet<u64>,
     /// Whether the newest whole checkpoint was kept.
     guarded: bool,
+    /// Whether the newest log is that of the round before.
+    own: bool,
     /// Whether whole super roots that no mount comes to are taken.
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
@@ -98,6 +100,7 @@ impl<'a> State<'a> {
             kept: BTreeSet::new(),
             dropped: BTreeSet::new(),
             guarded: false,
+            own: false,
             ahead,
             passed: None,
         }
@@ -287,19 +290,18 @@ impl State<'_> {
             let root = LastLog { pseg: root.block, seq: root.sequence, cno: root.checkpoint };
             let trial = Arc::new(Overlay::new(self.overlay.clone()));
             // The damaged log may be that of the newest checkpoint itself.
-            if !mend::accept(&*trial, &g, &root)? {
-                continue;
-            }
+            let Some(doubtful) = mend::accept(&*trial, &g, &root)? else { continue };
             if root.cno <= base || !supers::go_on_at(&*trial, &root)? {
                 continue;
             }
             trial.apply(&*self.overlay)?;
             self.passed = Some(base);
-            return Ok(Some(vec![format!(
+            let said = format!(
                 "behind checkpoint {base} a log is damaged, and no mount comes to what was written after it: the super \
                  blocks are pointed at checkpoint {}, the newest, and what is wrong is mended one by one",
                 root.cno
-            )]));
+            );
+            return Ok(Some([said].into_iter().chain(doubtful).collect()));
         }
         Ok(None)
     }
@@ -310,7 +312,8 @@ impl State<'_> {
     /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
     fn mend_supers(&self) -> Result<Option<Vec<String>>> {
         let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
-        let clean = supers::is_clean(&*self.overlay);
+        // Where nothing says how it was left, a power cut is the less likely to have come with the loss of both.
+        let clean = supers::is_clean(&*self.overlay) || supers::are_lost(&*self.overlay);
         let open = self.open_options();
         let bad = sectors::bad(&*self.overlay);
         let mut sure = clean;
@@ -356,11 +359,13 @@ impl State<'_> {
                 if step.classes.contains_key("recovery")
                     && let Some(said) = self.go_ahead()?
                 {
+                    self.own = false;
                     return Ok(said);
                 }
                 if step.classes.contains_key("super-block")
                     && let Some(said) = self.mend_supers()?
                 {
+                    self.own = false;
                     return Ok(said);
                 }
             }
@@ -374,7 +379,8 @@ impl State<'_> {
         }
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let mut mender = Mender::open(trial.clone(), &self.open_options(), &step.wounds)?;
+        let wounds = Wounds { own: self.own, ..step.wounds.clone() };
+        let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
         if step.kind == Kind::Tree {
             for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
@@ -384,6 +390,7 @@ impl State<'_> {
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
+        self.own = true;
         Ok(said)
     }
 }

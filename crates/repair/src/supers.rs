@@ -78,12 +78,12 @@ fn from_the_log(
         let Ok(g) = block.geometry(device.len()) else { continue };
         let mut found = None;
         for root in mend::roots(device, &g) {
-            if mend::accept(device, &g, &root)? {
-                found = Some(root);
+            if let Some(doubtful) = mend::accept(device, &g, &root)? {
+                found = Some((root, doubtful));
                 break;
             }
         }
-        let Some(last) = found else { continue };
+        let Some((last, doubtful)) = found else { continue };
         block.last_pseg = last.pseg.into();
         block.last_seq = last.seq.into();
         block.last_cno = last.cno.into();
@@ -95,17 +95,20 @@ fn from_the_log(
             "the super blocks lead to no log that can be used: the newest one is that of checkpoint {}; what came after it is lost, but for what silt rescue brings back: do that first",
             last.cno
         ));
+        said.extend(doubtful);
         return Ok(Some((*copy, block)));
     }
     Ok(None)
 }
 
-/// Both copies are lost: the volume's numbers come from its logs, and its newest super root that can be mounted.
-fn from_nothing(device: &dyn Device, seed: u64) -> Result<Vec<String>> {
+/// Both copies are lost: the volume's numbers come from its logs, and its newest super root that can be mounted; with `torn`
+/// also where only the checksum of its log is wrong.
+fn from_nothing(device: &dyn Device, torn: bool, seed: u64) -> Result<Vec<String>> {
     let lost = |e: &dyn std::fmt::Display| Error::Hopeless(format!("both super blocks are lost, and {e}"));
     let rescue = Rescue::open(device, &Unwatched).map_err(|e| lost(&e))?;
     for root in rescue.roots() {
-        let Some(mut block) = root.log.and_then(|log| rescue.super_block_for(log).ok()) else { continue };
+        let Some(log) = root.log.filter(|_| torn || root.whole) else { continue };
+        let mut block = rescue.super_block_of(log, root);
         if block.uuid == [0; 16] {
             // The old one is nowhere else: another, of the random kind (RFC 9562, version 4).
             let mut uuid = [0; 16];
@@ -116,12 +119,17 @@ fn from_nothing(device: &dyn Device, seed: u64) -> Result<Vec<String>> {
             uuid[8] = uuid[8] & 0x3f | 0x80;
             block.uuid = uuid;
         }
+        let Ok(g) = block.geometry(device.len()) else { continue };
+        let mut doubtful = Vec::new();
+        if torn && !root.whole {
+            doubtful = mend::accept(device, &g, &mend::cursor_of(&block))?.unwrap_or_default();
+        }
         // As after a crash, so that what was synced behind it is taken in.
         block.state = (block.state.get() & !STATE_VALID).into();
         if !leads(device, &block) {
             block.state = (block.state.get() | STATE_VALID).into();
         }
-        if block.geometry(device.len()).is_err() || !leads(device, &block) {
+        if !leads(device, &block) {
             continue;
         }
         let cno = block.last_cno;
@@ -139,10 +147,16 @@ fn from_nothing(device: &dyn Device, seed: u64) -> Result<Vec<String>> {
         } else {
             String::new()
         };
-        return Ok(vec![format!(
-            "both super blocks are lost: new ones lead to checkpoint {cno}, the newest of which the log is whole; the \
-             volume's name and UUID are lost{later}"
-        )]);
+        let which = if doubtful.is_empty() {
+            "the newest of which the log is whole"
+        } else {
+            "of which the log is damaged and its super root is not: what is wrong in it is mended one by one"
+        };
+        let said = format!(
+            "both super blocks are lost: new ones lead to checkpoint {cno}, {which}; the volume's name and UUID are \
+             lost{later}"
+        );
+        return Ok([said].into_iter().chain(doubtful).collect());
     }
     Err(lost(&"no log leads to a whole tree"))
 }
@@ -153,7 +167,7 @@ fn from_nothing(device: &dyn Device, seed: u64) -> Result<Vec<String>> {
 pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Option<Vec<String>>> {
     let copies = [Copy::Primary, Copy::Secondary].map(|c| (c, read(device, place(device, c))));
     if copies.iter().all(|(_, b)| b.is_none()) {
-        return from_nothing(device, seed).map(Some);
+        return from_nothing(device, torn, seed).map(Some);
     }
     let good = |b: &Option<SuperBlock>| {
         b.as_ref().is_some_and(|b| b.geometry(device.len()).is_ok() && leads(device, b))
@@ -183,11 +197,17 @@ pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Op
         let Ok(g) = block.geometry(device.len()) else { continue };
         let newer = best.as_ref().is_none_or(|(_, b)| block.last_cno.get() > b.last_cno.get());
         let cursor = mend::cursor_of(block);
-        if newer && !leads(device, block) && mend::accept(device, &g, &cursor)? && leads(device, block) {
+        if !newer || leads(device, block) {
+            continue;
+        }
+        if let Some(doubtful) = mend::accept(device, &g, &cursor)?
+            && leads(device, block)
+        {
             said.push(format!(
                 "the log of checkpoint {} is damaged and its super root is not: it is used, and what is wrong in it is mended one by one",
                 cursor.cno
             ));
+            said.extend(doubtful);
             best = Some((*copy, block.clone()));
         }
     }
@@ -312,6 +332,11 @@ pub(crate) fn is_clean(device: &dyn Device) -> bool {
         .iter()
         .filter_map(|c| read(device, place(device, *c)))
         .any(|b| b.state.get() & STATE_VALID != 0)
+}
+
+/// Whether neither copy can be read.
+pub(crate) fn are_lost(device: &dyn Device) -> bool {
+    [Copy::Primary, Copy::Secondary].iter().all(|c| read(device, place(device, *c)).is_none())
 }
 
 /// Takes the mark of an error away from both copies.

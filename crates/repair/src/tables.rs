@@ -6,7 +6,7 @@ use std::sync::Arc;
 use silt_device::Overlay;
 use silt_engine::mend::Wounds;
 use silt_format::palloc::{Kind as Part, Layout};
-use silt_format::{BlockNr, Geometry};
+use silt_format::{BlockNr, Geometry, Ino};
 use silt_verify::{Finding, Moment, Report, Tree};
 
 use crate::rounds::Stage;
@@ -66,7 +66,16 @@ pub(crate) fn stage(f: &Finding) -> Stage {
     }
 }
 
+/// Whether a file's map is likelier to be wrong than the table: it was read from a log that does not verify.
+pub(crate) fn is_of_map(f: &Finding) -> bool {
+    let file = |ino: u64| ino == Ino::ROOT.0 || ino >= Ino::FIRST_USER.0;
+    f.place.held.is_some() && f.place.ino.is_some_and(file)
+}
+
 fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {
+    if is_of_map(f) {
+        return false;
+    }
     let p = &f.place;
     let of = |ino: u64| p.ino == Some(ino);
     match f.id {

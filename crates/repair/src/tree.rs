@@ -6,7 +6,7 @@ use silt_engine::mend::{Attributes, Mender, Mistyped, Wounds};
 use silt_engine::{Tree, Volume};
 use silt_format::dir::file_type;
 use silt_format::{Cno, Geometry, Ino};
-use silt_verify::{Finding, Report};
+use silt_verify::{Finding, Held, Report};
 
 use crate::words::CHANGES_LOST;
 use crate::{Result, dirs};
@@ -139,6 +139,20 @@ pub(crate) fn work_of<'a>(
 fn one(f: &Finding, w: &mut Work) -> bool {
     let Some(ino) = f.place.ino else { return false };
     let file = ino == Ino::ROOT.0 || ino >= Ino::FIRST_USER.0;
+    match f.place.held.filter(|_| file) {
+        Some(Held::Inode(_)) => {
+            w.add(ino, Fix::Restore);
+            w.doubted.insert(ino);
+            w.names = true;
+            return true;
+        }
+        Some(Held::Node(_)) => {
+            w.add(ino, Fix::Rebuild);
+            w.names = true;
+            return true;
+        }
+        None => {}
+    }
     match f.id {
         "inode-blocks" => w.add(ino, Fix::Blocks),
         "inode-reserved" => w.add(ino, Fix::Cut),

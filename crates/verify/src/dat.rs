@@ -133,11 +133,22 @@ pub(crate) struct DatState {
     pub own_attributed: SparseBits,
     /// Blocks of which no summary tells what they are, since it is lost: first ones, and those behind the last.
     pub silent: BTreeMap<u64, u64>,
+    /// Logs that do not verify: first blocks, and those behind the last.
+    pub unverified: BTreeMap<u64, u64>,
+}
+
+fn is_in(ranges: &BTreeMap<u64, u64>, block: u64) -> bool {
+    ranges.range(..=block).next_back().is_some_and(|(_, end)| block < *end)
 }
 
 impl DatState {
     fn is_silent(&self, block: u64) -> bool {
-        self.silent.range(..=block).next_back().is_some_and(|(_, end)| block < *end)
+        is_in(&self.silent, block)
+    }
+
+    /// Whether a block is in a log that does not verify.
+    pub fn is_unverified(&self, block: u64) -> bool {
+        is_in(&self.unverified, block)
     }
 }
 

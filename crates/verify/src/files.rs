@@ -11,7 +11,7 @@ use crate::dat::{Dat, NODE, owner_digest};
 use crate::invariants::{self as inv, Invariant};
 use crate::map::{self, NodeRef, Visitor};
 use crate::reader::{Block, Reader};
-use crate::report::{Place, Severity};
+use crate::report::{Held, Place, Severity};
 use crate::shared::Part;
 use crate::sparse::SparseBits;
 
@@ -53,6 +53,8 @@ struct Walk<'c, 'a> {
     scope: &'c mut Scope,
     ino: u64,
     collect: bool,
+    /// Disk block of the inode, where it is one of a tree.
+    inode: Option<u64>,
     /// What was met of the root, of the node below it that is being walked, and so on down; with their disk blocks.
     open: Vec<(u64, Part)>,
     blocks: Vec<(u64, u64)>,
@@ -63,6 +65,22 @@ impl Walk<'_, '_> {
         let place = Place::ino(self.ino);
         // The metadata files have one version only.
         if (3..=5).contains(&self.ino) { place } else { place.at_cno(self.scope.cno) }
+    }
+
+    /// What a pointer was read from, where that is likelier to be wrong than the table.
+    fn held(&self, v: u64) -> Option<Held> {
+        let state = &self.c.dat_state;
+        if state.unverified.is_empty() {
+            return None;
+        }
+        let table = self.c.dat.layout.check("DAT", v).ok().map(|v| self.c.dat.layout.entry(v).block);
+        if table.and_then(|t| self.c.dat.blocks.get(&t)).is_some_and(|b| state.is_unverified(*b)) {
+            return None;
+        }
+        match self.open.last() {
+            Some((node, _)) if *node != 0 => state.is_unverified(*node).then_some(Held::Node(*node)),
+            _ => self.inode.filter(|b| state.is_unverified(*b)).map(Held::Inode),
+        }
     }
 
     fn top(&mut self) -> &mut Part {
@@ -81,7 +99,7 @@ impl Walk<'_, '_> {
     /// Disk block of a mapped virtual block; `None` where it has none that can be used.
     fn translate(&mut self, v: u64, offset: u64, place: Place) -> Option<u64> {
         let c = self.c;
-        let place = place.at_vblock(v);
+        let place = Place { held: self.held(v), ..place.at_vblock(v) };
         if c.dat_state.troubled.contains(v) {
             c.out.owner(v, place);
         }
@@ -192,12 +210,19 @@ impl Visitor for Walk<'_, '_> {
     }
 }
 
-/// Walks and judges the map of `ino`; keeps the places of data blocks if `collect`. Of a past tree, what was found
+/// An inode, and the disk block that it was read from where it is one of a tree.
+pub(crate) struct Owner<'i> {
+    pub ino: u64,
+    pub raw: &'i RawInode,
+    pub block: Option<u64>,
+}
+
+/// Walks and judges the map of an inode; keeps the places of data blocks if `collect`. Of a past tree, what was found
 /// sound in another one is not walked again.
-pub(crate) fn walk(c: &Context<'_>, scope: &mut Scope, ino: u64, inode: &RawInode, collect: bool) -> Tally {
+pub(crate) fn walk(c: &Context<'_>, scope: &mut Scope, of: &Owner<'_>, collect: bool) -> Tally {
     let open = vec![(0, Part::EMPTY)];
-    let mut walk = Walk { c, scope, ino, collect, open, blocks: Vec::new() };
-    map::walk(&inode.bmap, &mut walk);
+    let mut walk = Walk { c, scope, ino: of.ino, collect, inode: of.block, open, blocks: Vec::new() };
+    map::walk(&of.raw.bmap, &mut walk);
     let part = *walk.top();
     let lives = if part.to == 0 { (0, 0) } else { (part.from, part.to) };
     Tally { data: part.data, nodes: part.nodes, greatest: part.greatest, blocks: walk.blocks, lives }

@@ -54,7 +54,7 @@ mod watch;
 pub use check::{Depth, LogPosition, Mark, Options, check, check_watched, is_no_volume, mark};
 pub use error::Error;
 pub use impact::{Impact, explain};
-pub use report::{Finding, Place, Report, Severity, Stats};
+pub use report::{Finding, Held, Place, Report, Severity, Stats};
 pub use search::differs_for_linux;
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};
 pub use unreached::{Lost, Unreached, lost, unreached};

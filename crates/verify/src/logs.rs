@@ -242,6 +242,7 @@ fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, ma
         Ok(true) => {}
         Ok(false) => {
             c.out.unverified(log.pos.0, log.end());
+            c.dat_state.unverified.insert(log.pos.0, log.end());
             c.out.add(&inv::LOG_DATASUM, place, "the log's checksum does not match");
         }
         Err(e) => c.out.add(&inv::DEVICE_READ, place, e),

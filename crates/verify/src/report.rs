@@ -20,6 +20,16 @@ pub enum Severity {
     Error,
 }
 
+/// A block in a log that does not verify, from which a pointer was read, while what the pointer is held against is in
+/// one that does: the block may not be what was written there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// Disk block of the inode.
+    Inode(u64),
+    /// Disk block of a node of its map.
+    Node(u64),
+}
+
 /// Where a finding lies. Block numbers count file system blocks of the volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
@@ -36,6 +46,8 @@ pub struct Place {
     pub end: Option<u64>,
     /// Checkpoint.
     pub cno: Option<u64>,
+    /// What a wrong pointer was read from, where that is likelier to be wrong than what it points at.
+    pub held: Option<Held>,
 }
 
 impl Place {
@@ -319,7 +331,7 @@ impl Sink {
         let mut report = self.inner.into_inner();
         for place in report.findings.iter_mut().map(|f| &mut f.place).filter(|p| p.ino.is_none()) {
             if let Some(of) = place.vblock.and_then(|v| owners.get(&v)) {
-                *place = Place { ino: of.ino, offset: of.offset, end: of.end, cno: of.cno, ..*place };
+                *place = Place { ino: of.ino, offset: of.offset, end: of.end, cno: of.cno, held: of.held, ..*place };
             }
         }
         report

@@ -13,7 +13,7 @@ use silt_format::{BlockNr, Ino};
 
 use crate::context::Context;
 use crate::dirs;
-use crate::files::{self, Scope};
+use crate::files::{self, Owner, Scope};
 use crate::inode::{self, DIRECTORY, REGULAR, SYMLINK};
 use crate::invariants as inv;
 use crate::palloc;
@@ -74,7 +74,7 @@ fn inode_file(
     let cno = scope.cno;
     let layout = Layout::ifile(&g);
     let ifile = Place::ino(Ino::IFILE.0).at_cno(cno);
-    let walked = files::walk(c, scope, Ino::IFILE.0, &cp.ifile_inode, true);
+    let walked = files::walk(c, scope, &Owner { ino: Ino::IFILE.0, raw: &cp.ifile_inode, block: None }, true);
     // mkfs.nilfs2: two blocks and those of 11 or 12 inodes.
     let first = 2 + 11u64.div_ceil(layout.entries_per_block());
     let most = 2 + 12u64.div_ceil(layout.entries_per_block());
@@ -282,7 +282,7 @@ pub(crate) fn inodes(
             tree.met(ino, &raw);
             continue;
         }
-        let tally = check_inode(c, scope, tree, ino, &raw, place);
+        let tally = check_inode(c, scope, tree, &Owner { ino, raw: &raw, block: Some(block) }, place);
         let part = if raw.file_type() == REGULAR { &mut files } else { &mut others };
         part.data = part.data.saturating_add(tally.total());
         part.lives(tally.lives.0, tally.lives.1);
@@ -318,10 +318,10 @@ fn check_inode(
     c: &Context<'_>,
     scope: &mut Scope,
     tree: &mut Tree,
-    ino: u64,
-    raw: &RawInode,
+    of: &Owner<'_>,
     place: Place,
 ) -> files::Tally {
+    let (ino, raw) = (of.ino, of.raw);
     let links = raw.links_count.get();
     tree.met(ino, raw);
     if silt_format::dir::file_type::from_mode(raw.file_type()) == silt_format::dir::file_type::UNKNOWN {
@@ -331,7 +331,7 @@ fn check_inode(
     let kind = raw.file_type();
     let collect = matches!(kind, DIRECTORY | SYMLINK);
     let mut tally = match raw.has_map() {
-        true => files::walk(c, scope, ino, raw, collect),
+        true => files::walk(c, scope, of, collect),
         // Nothing that could end.
         false => files::Tally { lives: (0, u64::MAX), ..files::Tally::default() },
     };

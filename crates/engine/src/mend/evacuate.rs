@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashMap;
 use silt_format::btree::Node;
+use silt_format::inode::RawInode;
+use silt_format::palloc::{Kind, Layout};
 use silt_format::segment_usage::{self as su, SuEntry};
 use silt_format::summary::BlockInfo;
 use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
@@ -27,6 +29,8 @@ pub(crate) struct Evacuated {
     pub free: BTreeSet<u64>,
     /// Files of which blocks lie in a log that does not verify, and how many.
     pub suspects: BTreeMap<u64, u64>,
+    /// Files of which the inode lies in such a log.
+    pub attributes: BTreeSet<u64>,
     /// Files in the place of whose blocks a log lies that has other ones, and how many.
     pub strangers: BTreeMap<u64, u64>,
     /// Blocks of file data, as inode and offset, that cannot be read and are zeroes from now on.
@@ -59,13 +63,7 @@ impl Evacuated {
                 said.push(format!("and {} more ranges of bytes {what}", runs.len() - LISTED));
             }
         }
-        for (ino, blocks) in self.suspects.iter().take(LISTED) {
-            let (lie, they) = if *blocks == 1 { ("block lies", "it") } else { ("blocks lie", "they") };
-            said.push(format!(
-                "inode {ino}: {blocks} {lie} in a log that does not verify: {they} may be wrong, and nothing tells of that \
-                 from now on"
-            ));
-        }
+        said.extend(suspects(&self.suspects, &self.attributes));
         for (ino, blocks) in self.strangers.iter().take(LISTED) {
             let (were, they) =
                 if *blocks == 1 { ("block was", "it is") } else { ("blocks were", "they are") };
@@ -73,11 +71,44 @@ impl Evacuated {
                 "inode {ino}: {blocks} {were} overwritten with another log: {they} lost, and nothing tells of that from now on"
             ));
         }
-        if self.suspects.len() > LISTED {
-            said.push(format!("and {} more files with such blocks", self.suspects.len() - LISTED));
-        }
         said
     }
+}
+
+/// Files of which so many blocks may be wrong, and those of which the attributes may be, in words.
+pub(crate) fn suspects(files: &BTreeMap<u64, u64>, attributes: &BTreeSet<u64>) -> Vec<String> {
+    let mut said = Vec::new();
+    for (ino, blocks) in files.iter().take(LISTED) {
+        let (lie, they) = if *blocks == 1 { ("block lies", "it") } else { ("blocks lie", "they") };
+        said.push(format!(
+            "inode {ino}: {blocks} {lie} in a log that does not verify: {they} may be wrong, and nothing tells of that \
+             from now on"
+        ));
+    }
+    if files.len() > LISTED {
+        said.push(format!("and {} more files with such blocks", files.len() - LISTED));
+    }
+    for ino in attributes.iter().take(LISTED) {
+        said.push(format!(
+            "inode {ino}: its attributes lie in a log that does not verify: they may be wrong, and nothing tells of that \
+             from now on"
+        ));
+    }
+    if attributes.len() > LISTED {
+        said.push(format!("and {} more files with such attributes", attributes.len() - LISTED));
+    }
+    said
+}
+
+/// Files whose inodes are in a block of an inode file.
+pub(crate) fn inodes_in(g: &Geometry, offset: u64, block: &[u8]) -> Vec<u64> {
+    let layout = Layout::ifile(g);
+    let Kind::Entries { first } = layout.kind(offset) else { return Vec::new() };
+    let size = g.inode_size as usize;
+    let raw = |n: u64| RawInode::read(block.get(usize::try_from(n).ok()?.checked_mul(size)?..)?).ok();
+    let used = |n: &u64| raw(*n).is_some_and(|r| r.links_count.get() != 0 && r.mode.get() != 0);
+    let all = (0..layout.entries_per_block()).filter(used).filter_map(|n| first.checked_add(n));
+    all.filter(|ino| *ino == Ino::ROOT.0 || *ino >= Ino::FIRST_USER.0).collect()
 }
 
 impl Volume {
@@ -163,8 +194,14 @@ impl Volume {
                 let offset = if let Role::Data(key) = role { Some(key) } else { None };
                 let bytes = match (self.store.read(silt_device::Kind::Data, BlockNr(at)), offset) {
                     (Ok(bytes), _) => {
-                        if ino != Ino::IFILE && verifier.verify(BlockNr(at)).1 == LogState::Bad {
-                            *out.suspects.entry(ino.0).or_insert(0) += 1;
+                        if verifier.verify(BlockNr(at)).1 == LogState::Bad {
+                            match offset {
+                                Some(offset) if ino == Ino::IFILE && newest == u64::MAX => {
+                                    out.attributes.extend(inodes_in(&self.store.geometry, offset, &bytes));
+                                }
+                                _ if ino == Ino::IFILE => {}
+                                _ => *out.suspects.entry(ino.0).or_insert(0) += 1,
+                            }
                         }
                         bytes
                     }

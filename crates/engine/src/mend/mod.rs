@@ -59,6 +59,9 @@ pub struct Wounds {
     pub start: Option<LastLog>,
     /// Segments that must not be written again: they are marked as bad.
     pub bad: BTreeSet<u64>,
+    /// The newest log is the mender's own, and nothing was written since: the log goes on behind it, and not in a fresh
+    /// segment.
+    pub own: bool,
     /// The super root is lost: where the tables are is told by the logs.
     pub root: bool,
     /// Build the DAT's own map anew.
@@ -164,7 +167,10 @@ impl Mender {
         said.extend(volume.mend_usage()?);
         let current = volume.cursor.segment;
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
-        volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+        let own = wounds.own && clean && found.tail.is_none() && wounds.bad.is_empty();
+        if !own || wounds.start.is_some() {
+            volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+        }
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
         if !clean && let Some(tail) = &found.tail {
             if wounds.back.is_none() && moved.is_empty() {

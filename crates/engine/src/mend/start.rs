@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use silt_device::Device;
 use silt_format::inode::RawInode;
-use silt_format::summary::{self, Header};
+use silt_format::summary::{self, BlockInfo, Header};
 use silt_format::super_block::{STATE_VALID, SuperBlock};
 use silt_format::super_root::SuperRoot;
-use silt_format::{BlockNr, Crc, Geometry, SegNr};
+use silt_format::{BlockNr, Crc, Geometry, Ino, SegNr};
 
+use super::evacuate::{inodes_in, suspects};
 use crate::search::{self, Found, Trusted};
 use crate::supers::{LastLog, Supers};
 use crate::volume::{OpenOptions, Volume};
@@ -186,13 +187,14 @@ pub fn bad_blocks(device: &dyn Device, g: &Geometry, blocks: std::ops::Range<u64
 }
 
 /// Makes a log valid whose summary and super root verify and whose content does not: what is wrong in it shows
-/// when it is looked at. Tells whether there is such a log at `cursor`, and the device can read all of it.
-pub fn accept(device: &dyn Device, g: &Geometry, cursor: &LastLog) -> Result<bool> {
+/// when it is looked at. What does not show, since it is content, is told in words. `None`: there is no such log at
+/// `cursor`, or the device cannot read all of it.
+pub fn accept(device: &dyn Device, g: &Geometry, cursor: &LastLog) -> Result<Option<Vec<String>>> {
     let at = BlockNr(cursor.pseg);
-    let Some(h) = sound(device, g, at, g.segment_end(g.segment_of(at)).0) else { return Ok(false) };
+    let Some(h) = sound(device, g, at, g.segment_end(g.segment_of(at)).0) else { return Ok(None) };
     let root = h.has(summary::SR) && search::read_super_root(device, g, at, &h).is_ok();
     if !g.holds(at) || h.seq.get() != cursor.seq || !root {
-        return Ok(false);
+        return Ok(None);
     }
     let mut block = vec![0; g.bs()];
     device.read_at(g.byte_of(at), &mut block)?;
@@ -202,18 +204,40 @@ pub fn accept(device: &dyn Device, g: &Geometry, cursor: &LastLog) -> Result<boo
     for n in 1..u64::from(h.nblocks.get()) {
         // A block that cannot be read cannot be made valid either.
         if device.read_at(g.byte_of(BlockNr(at.0 + n)), &mut rest).is_err() {
-            return Ok(false);
+            return Ok(None);
         }
         crc.update(&rest);
     }
     let sum = crc.finish();
-    if sum != h.datasum.get() {
-        block[..4].copy_from_slice(&sum.to_le_bytes());
-        device.write_at(g.byte_of(at), &[&block])?;
-        device.flush()?;
+    if sum == h.datasum.get() {
+        return Ok(Some(Vec::new()));
     }
-    Ok(true)
+    block[..4].copy_from_slice(&sum.to_le_bytes());
+    device.write_at(g.byte_of(at), &[&block])?;
+    device.flush()?;
+    Ok(Some(content_of(device, g, at, &h)?))
 }
+
+/// Whose content and attributes a log has, as what may be wrong.
+fn content_of(device: &dyn Device, g: &Geometry, at: BlockNr, h: &Header) -> Result<Vec<String>> {
+    let blocks = u64::from(h.summary_blocks(g));
+    let mut summary = vec![0; usize::try_from(blocks << g.block_bits).unwrap_or(0)];
+    device.read_at(g.byte_of(at), &mut summary)?;
+    let (mut files, mut attributes) = (BTreeMap::new(), BTreeSet::new());
+    let mut block = vec![0; g.bs()];
+    // What a summary that verifies lists is within its log.
+    let _ = summary::for_each_payload(g, h, &summary, |p| match p.info {
+        BlockInfo::Data { offset, .. } if p.ino == Ino::IFILE => {
+            if device.read_at(g.byte_of(BlockNr(at.0 + blocks + u64::from(p.index))), &mut block).is_ok() {
+                attributes.extend(inodes_in(g, offset, &block));
+            }
+        }
+        _ if p.ino == Ino::ROOT || p.ino.0 >= Ino::FIRST_USER.0 => *files.entry(p.ino.0).or_insert(0) += 1,
+        _ => {}
+    });
+    Ok(suspects(&files, &attributes))
+}
+
 
 /// The header of a log whose summary verifies and that ends before `end`.
 fn sound(device: &dyn Device, g: &Geometry, at: BlockNr, end: u64) -> Option<Header> {

@@ -3,7 +3,7 @@
 
 use silt_format::super_block::{self, MAGIC, STATE_VALID, SuperBlock};
 
-use super::volume::Rescue;
+use super::volume::{Rescue, Root};
 use crate::Error;
 
 impl Rescue<'_> {
@@ -20,6 +20,11 @@ impl Rescue<'_> {
             let what = format!("the log at block {log} does not verify: it can be copied out, not mounted");
             return Err(Error::Damaged(what));
         }
+        Ok(self.super_block_of(log, root))
+    }
+
+    /// The same for a log at block `log` that need not verify, as the way to a copy of which the damage is mended.
+    pub fn super_block_of(&self, log: u64, root: &Root) -> SuperBlock {
         let g = self.geometry();
         let mut sb = self.shape.super_block.clone().unwrap_or_else(SuperBlock::zeroed);
         // Numbers that fit are not always numbers that are there: from a broken copy only those are taken.
@@ -46,7 +51,7 @@ impl Rescue<'_> {
         sb.last_seq = root.order.0.into();
         sb.last_cno = root.cno.into();
         sb.sum = sb.checksum().into();
-        Ok(sb)
+        sb
     }
 }
 

@@ -22,6 +22,8 @@ pub struct Verdict {
     pub lost: usize,
     /// The checkpoint that is the newest one afterwards is an older one.
     pub older: bool,
+    /// What the plan said.
+    pub said: Vec<String>,
     /// The longest of check, rescue and repair.
     pub slowest: Duration,
 }
@@ -83,7 +85,8 @@ pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) 
     let report = check(broken, &CheckOptions { all_checkpoints: true, ..CheckOptions::default() });
     verdict.slowest = started.elapsed();
     let before = names(broken);
-    rescued(volume, broken, dir, &untouched, &mut verdict);
+    let rootless = changed.iter().any(|b| volume.root.contains(b));
+    rescued(volume, broken, dir, &untouched, rootless, &mut verdict);
     let options = Options {
         now: 1_900_000_000,
         seed: 7,
@@ -100,7 +103,7 @@ pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) 
             if let Err(e) = made.apply(&device) {
                 verdict.findings.push(format!("REPAIR: not applied: {e}"));
             }
-            repaired(volume, &made, &device, before.as_ref(), &untouched, &mut verdict);
+            repaired(volume, &made, &device, before.as_ref(), &untouched, &changed, &mut verdict);
         }
         Err(e) => verdict.findings.push(format!("REPAIR: no plan: {e} ({} errors before)", errors(&report))),
     }
@@ -112,6 +115,7 @@ fn rescued(
     broken: &MemoryDevice,
     dir: &Path,
     untouched: &dyn Fn(&Vec<u8>) -> bool,
+    rootless: bool,
     verdict: &mut Verdict,
 ) {
     let started = Instant::now();
@@ -130,6 +134,10 @@ fn rescued(
     let got = copied(dir);
     let _ = std::fs::remove_dir_all(dir);
     if cno != volume.cno {
+        // A lost super root costs what changed since the one before.
+        if rootless && (cno + 1 == volume.cno || volume.crashed) {
+            return;
+        }
         verdict.findings.push(format!("RESCUE: moment {cno} of {}", volume.cno));
         return;
     }
@@ -157,6 +165,7 @@ fn repaired(
     device: &MemoryDevice,
     before: Option<&(Names, Names)>,
     untouched: &dyn Fn(&Vec<u8>) -> bool,
+    changed: &BTreeSet<u64>,
     verdict: &mut Verdict,
 ) {
     let left = errors(&made.after);
@@ -173,15 +182,24 @@ fn repaired(
     };
     let mut said: String = made.rounds.iter().flat_map(|r| &r.done).fold(String::new(), |a, l| a + l + "\n");
     said.extend(made.checkpoints_lost.iter().map(String::as_str));
-    verdict.older = made.unreached.is_some() || made.checkpoints_lost.is_some() || made.synced_lost.is_some();
-    if verdict.older {
+    let ways = ["new ones lead to checkpoint ", "the newest one is that of checkpoint "];
+    let first = said.lines().find_map(|l| ways.iter().find_map(|w| l.split(w).nth(1)));
+    let first = first.and_then(|l| l.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok());
+    verdict.older = first.is_some_and(|c| c < volume.cno);
+    // Nothing tells that anything followed.
+    verdict.older |= volume.crashed && made.before.is_clean() && made.after.stats.last_cno < volume.cno;
+    verdict.older |= made.unreached.is_some() || made.checkpoints_lost.is_some() || made.synced_lost.is_some();
+    let rootless = changed.iter().any(|b| volume.root.contains(b)) && first.is_some();
+    if verdict.older && !volume.crashed && !rootless {
         verdict.findings.push(format!(
             "REPAIR: older: {:?} {:?}",
             made.unreached,
             made.checkpoints_lost.as_ref().or(made.synced_lost.as_ref().map(|_| &said)).map(|s| s.len())
         ));
     }
-    let wrong: Vec<_> = volume.names.iter().filter(|(p, d)| whole.get(*p) != Some(d)).map(|(p, _)| p).collect();
+    // The root's time and links change where lost+found is made.
+    let wrong = volume.names.iter().filter(|(p, d)| whole.get(*p) != Some(d)).map(|(p, _)| p);
+    let wrong: Vec<_> = wrong.filter(|p| !p.is_empty() || !whole.contains_key(b"lost+found".as_slice())).collect();
     let silent: Vec<_> = wrong
         .iter()
         .copied()
@@ -196,7 +214,7 @@ fn repaired(
         verdict.findings.push(format!("REPAIR: another and not told: {}", some(&gone)));
     }
     let lost: Vec<_> = wrong.iter().copied().filter(|p| untouched(p)).collect();
-    if !lost.is_empty() {
+    if !lost.is_empty() && !verdict.older {
         verdict.findings.push(format!("REPAIR: not damaged and not there: {}", some(&lost)));
     }
     if let Some((read, _)) = before {
@@ -207,4 +225,9 @@ fn repaired(
         }
     }
     verdict.lost = wrong.len();
+    verdict.said = made.rounds.iter().flat_map(|r| [format!("{:?}", r.classes)].into_iter().chain(r.done.clone())).collect();
+    verdict.said.extend(made.checkpoints_lost.clone());
+    verdict.said.extend(made.stopped.clone());
+    verdict.said.extend(made.before.errors().take(30).map(|f| format!("before: {f}")));
+    verdict.said.extend(made.after.errors().take(30).map(|f| format!("left: {f}")));
 }

@@ -43,23 +43,31 @@ struct Sum {
     slowest: Duration,
 }
 
-fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path) -> Verdict {
+fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explained: bool) -> Verdict {
     let (_, hurt) = KINDS[kind];
     let mut knife = Knife::new(volume, number << 32 | (kind as u64) << 16 | seed);
     hurt(&mut knife);
     let changed = knife.changed();
-    judge(volume, &knife.device, &changed, dir)
+    let verdict = judge(volume, &knife.device, &changed, dir);
+    if explained {
+        println!("blocks of {}, {} a segment, checkpoint {}, crashed: {}, logs end at {}", volume.geometry.block_size, volume.geometry.blocks_per_segment, volume.cno, volume.crashed, volume.end);
+        println!("segments: {}", volume.free);
+        println!("changed: {}", volume.whose(&changed));
+        verdict.said.iter().for_each(|line| println!("  {line}"));
+    }
+    verdict
 }
 
 fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Result<()> {
     let volume = Aged::new(number)?;
+    let explained = campaign.only.is_some();
     for (kind, (name, _)) in KINDS.iter().enumerate() {
         for seed in 0..campaign.cases {
             if campaign.only.as_ref().is_some_and(|(k, s)| (k.as_str(), *s) != (*name, seed)) {
                 continue;
             }
             let dir = dir.join(format!("{number}-{kind}-{seed}"));
-            let verdict = catch_unwind(AssertUnwindSafe(|| case(&volume, number, kind, seed, &dir)));
+            let verdict = catch_unwind(AssertUnwindSafe(|| case(&volume, number, kind, seed, &dir, explained)));
             let verdict = verdict.unwrap_or_else(|_| Verdict {
                 findings: vec!["PANIC".into()],
                 ..Verdict::default()

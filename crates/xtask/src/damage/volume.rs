@@ -35,6 +35,8 @@ pub struct Aged {
     pub older: Vec<MemoryDevice>,
     /// Its numbers.
     pub geometry: Geometry,
+    /// Whether it was not unmounted: a damaged log at its end is as one that a power cut tore.
+    pub crashed: bool,
     /// Its newest checkpoint.
     pub cno: u64,
     /// The newest tree.
@@ -47,8 +49,13 @@ pub struct Aged {
     pub needs: BTreeMap<u64, BTreeSet<u64>>,
     /// Blocks in use by the newest log and its tree's tables.
     pub newest: Vec<u64>,
+    /// Segments in use, of all.
+    pub free: String,
     /// First block behind the last log.
     pub end: u64,
+    /// Head and super root of the newest log, of which one is all that leads to the newest checkpoint where both super
+    /// blocks are lost.
+    pub root: BTreeSet<u64>,
 }
 
 /// Paths of a tree with digests of all that is to be compared, and of content alone; files that cannot be read are
@@ -243,10 +250,10 @@ impl Aged {
         }
         let sound = device.fork();
         drop(s);
-        Self::known(sound, older)
+        Self::known(sound, older, crashed)
     }
 
-    fn known(device: MemoryDevice, older: Vec<MemoryDevice>) -> Result<Aged> {
+    fn known(device: MemoryDevice, older: Vec<MemoryDevice>, crashed: bool) -> Result<Aged> {
         let (names, contents) = names(&device).ok_or_else(|| anyhow!("a sound volume cannot be read"))?;
         let tree = Tree::open(&device, Moment::Latest)?;
         let walked = tree.walk()?;
@@ -289,10 +296,35 @@ impl Aged {
             all.extend(told);
             needs.insert(ino, all);
         }
+        let head = u64::from(latest.header.summary_blocks(&geometry));
+        let root = (latest.pos.0..latest.pos.0 + head).chain([latest.end() - 1]).collect();
+        let report = silt_verify::check(&device, &silt_verify::Options::default());
+        anyhow::ensure!(report.is_clean(), "a sound volume is not");
+        let free = format!("{} of {} in use", report.stats.segments, geometry.nsegments);
         let end = rescue.survey.logs.iter().map(|l| l.end()).max().unwrap_or(0);
         drop(rescue);
         drop(tree);
         let newest = newest.into_iter().collect();
-        Ok(Aged { device, older, geometry, cno, names, contents, ways, needs, newest, end })
+        Ok(Aged { device, older, geometry, crashed, cno, names, contents, ways, needs, newest, free, end, root })
+    }
+
+    /// What lay in blocks.
+    pub fn whose(&self, blocks: &[u64]) -> String {
+        let Ok(rescue) = Rescue::open(&self.device, &Unwatched) else { return String::new() };
+        let mut out = String::new();
+        for block in blocks.iter().take(12) {
+            let what = match (rescue.records().at(*block), rescue.survey.logs.iter().rev().find(|l| l.pos <= *block)) {
+                (Some(c), _) => format!("inode {} {:?} checkpoint {}", c.ino, c.role, c.cno),
+                (None, Some(l)) if *block < l.payload() => format!("summary of {} to {}", l.pos, l.end()),
+                (None, Some(l)) if *block + 1 == l.end() => format!("super root of {} to {}", l.pos, l.end()),
+                _ => "nothing".into(),
+            };
+            let names = self.ways.iter().filter(|(_, w)| {
+                w.last().and_then(|i| self.needs.get(i)).is_some_and(|n| n.contains(block))
+            });
+            let names: Vec<_> = names.take(3).map(|(p, _)| String::from_utf8_lossy(p)).collect();
+            out += &format!("\n    {block}: {what} ({})", names.join(" "));
+        }
+        out
     }
 }
