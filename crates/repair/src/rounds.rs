@@ -26,6 +26,8 @@ impl Watch for Quiet<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Supers,
+    /// Of what does not verify and has a whole copy.
+    Copies,
     /// Of the newest checkpoint's tree.
     Root,
     Tables(Stage),
@@ -79,6 +81,8 @@ pub(crate) struct State<'a> {
     dropped: BTreeSet<u64>,
     /// Whether the newest whole checkpoint was kept.
     guarded: bool,
+    /// Segments of which whole copies were looked for.
+    copied: BTreeSet<u64>,
     /// Whether the newest log is that of the round before.
     own: bool,
     /// Whether whole super roots that no mount comes to are taken.
@@ -100,6 +104,7 @@ impl<'a> State<'a> {
             kept: BTreeSet::new(),
             dropped: BTreeSet::new(),
             guarded: false,
+            copied: BTreeSet::new(),
             own: false,
             ahead,
             passed: None,
@@ -165,6 +170,13 @@ impl State<'_> {
         if !supers.is_empty() && !self.given_up.contains(&Kind::Supers) {
             return Ok(Some(step(Kind::Supers, &supers, Wounds::default(), none())));
         }
+        let geometry = supers::geometry(&*self.overlay);
+        let (segments, logs) = tables::segments(&found, geometry.as_ref());
+        let copies: BTreeSet<u64> = segments.difference(&self.copied).copied().collect();
+        if !copies.is_empty() {
+            self.copied.extend(&copies);
+            return Ok(Some(step(Kind::Copies, &logs, Wounds { copies, ..Wounds::default() }, none())));
+        }
         let root: Vec<_> = found
             .iter()
             .copied()
@@ -183,8 +195,6 @@ impl State<'_> {
         if sound && let Some(step) = roots(1, &mut self.past) {
             return Ok(Some(step));
         }
-        let geometry = supers::geometry(&*self.overlay);
-        let (segments, logs) = tables::segments(&found, geometry.as_ref());
         let (_, mut tables) = tables::wounds(&found, report, geometry.as_ref());
         if tree::is_open(&found, report) {
             // The blocks of an inode that cannot be understood are not lost yet.
@@ -352,6 +362,21 @@ impl State<'_> {
         Ok(Some(said))
     }
 
+    /// Puts whole copies in the place of blocks that do not verify; nothing is said where there are none.
+    fn take_copies(&mut self, step: &Step) -> Result<Vec<String>> {
+        let trial = Arc::new(Overlay::new(self.overlay.clone()));
+        let wounds = Wounds { own: self.own, ..step.wounds.clone() };
+        let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
+        if !mender.moves() {
+            return Ok(Vec::new());
+        }
+        let mut said = std::mem::take(&mut mender.said);
+        said.extend(mender.finish(self.options.now)?);
+        trial.apply(&*self.overlay)?;
+        self.own = true;
+        Ok(said)
+    }
+
     /// Does a round, or leaves all as it is.
     pub fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
         match step.kind {
@@ -375,6 +400,7 @@ impl State<'_> {
                 trial.apply(&*self.overlay)?;
                 return Ok(said);
             }
+            Kind::Copies => return Ok(self.take_copies(step).unwrap_or_default()),
             _ => {}
         }
         // What fails half-way must not stay: it is tried on a copy.

@@ -12,6 +12,7 @@ mod assemble;
 mod back;
 mod bits;
 mod checkpoints;
+mod copies;
 mod evacuate;
 mod inodes;
 mod mapped;
@@ -82,6 +83,8 @@ pub struct Wounds {
     pub nodes: bool,
     /// Virtual blocks of nodes that can be read and are wrong.
     pub bad_nodes: BTreeSet<u64>,
+    /// Segments with logs that do not verify, of which what has a whole copy elsewhere is taken from there.
+    pub copies: BTreeSet<u64>,
     /// Segments with logs that do not verify.
     pub segments: BTreeSet<u64>,
     /// Of those segments, put zeroes in the place of file data that cannot be read.
@@ -202,6 +205,16 @@ impl Mender {
             self.said.extend(v.mend_checkpoints(&wounds.drop)?);
         }
         self.said.extend(v.mend_tree_counts(&wounds.counts)?);
+        if !wounds.copies.is_empty() {
+            let copies = self.volume.whole_copies(&wounds.copies, self.end_of_log)?;
+            if !copies.is_empty() {
+                self.said.push(format!(
+                    "{} in logs that do not verify have whole copies where a cleaner moved them from: these are used",
+                    count(copies.len(), "block")
+                ));
+            }
+            self.moved.extend(copies);
+        }
         let mut stale = self.stale_segments();
         stale.retain(|s| !wounds.segments.contains(s));
         if !wounds.segments.is_empty() {
@@ -389,6 +402,11 @@ impl Mender {
     /// The volume, for changes of files.
     pub fn volume(&mut self) -> &mut Volume {
         &mut self.volume
+    }
+
+    /// Whether blocks wait to be moved.
+    pub fn moves(&self) -> bool {
+        !self.moved.is_empty()
     }
 
     /// Writes all of it and marks the volume cleanly unmounted. Durable when it returns.
