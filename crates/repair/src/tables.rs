@@ -69,7 +69,7 @@ pub(crate) fn stage(f: &Finding) -> Stage {
 /// Whether a file's map is likelier to be wrong than the table: it was read from a log that does not verify.
 pub(crate) fn is_of_map(f: &Finding) -> bool {
     let file = |ino: u64| ino == Ino::ROOT.0 || ino >= Ino::FIRST_USER.0;
-    f.place.held.is_some() && f.place.ino.is_some_and(file)
+    f.id.starts_with("map-") && f.place.held.is_some() && f.place.ino.is_some_and(file)
 }
 
 fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {

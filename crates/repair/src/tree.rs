@@ -9,7 +9,7 @@ use silt_format::{Cno, Geometry, Ino};
 use silt_verify::{Finding, Held, Report};
 
 use crate::words::CHANGES_LOST;
-use crate::{Result, dirs};
+use crate::{Result, dirs, tables};
 
 /// What to do with an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub(crate) fn work_of<'a>(
 fn one(f: &Finding, w: &mut Work) -> bool {
     let Some(ino) = f.place.ino else { return false };
     let file = ino == Ino::ROOT.0 || ino >= Ino::FIRST_USER.0;
-    match f.place.held.filter(|_| file) {
+    match f.place.held.filter(|_| tables::is_of_map(f)) {
         Some(Held::Inode(_)) => {
             w.add(ino, Fix::Restore);
             w.doubted.insert(ino);

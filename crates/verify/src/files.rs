@@ -77,10 +77,10 @@ impl Walk<'_, '_> {
         if table.and_then(|t| self.c.dat.blocks.get(&t)).is_some_and(|b| state.is_unverified(*b)) {
             return None;
         }
-        match self.open.last() {
-            Some((node, _)) if *node != 0 => state.is_unverified(*node).then_some(Held::Node(*node)),
-            _ => self.inode.filter(|b| state.is_unverified(*b)).map(Held::Inode),
-        }
+        // From the root down: what a wrong one leads to may verify, as part of something else.
+        let inode = self.inode.filter(|b| state.is_unverified(*b)).map(Held::Inode);
+        let node = |(b, _): &&(u64, Part)| *b != 0 && state.is_unverified(*b);
+        inode.or_else(|| self.open.iter().find(node).map(|(b, _)| Held::Node(*b)))
     }
 
     fn top(&mut self) -> &mut Part {

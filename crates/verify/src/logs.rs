@@ -262,6 +262,9 @@ fn check_log(c: &mut Context<'_>, log: &Log, place: Place, chain: &mut Chain, ma
     };
     if !silt_format::summary::summary_sum_matches(g.crc_seed, h, &summary) {
         c.out.add(&inv::LOG_SUMSUM, place, "the summary's checksum does not match");
+        // What it says of its blocks is as good as nothing.
+        c.dat_state.silent.insert(log.pos.0, log.end());
+        return;
     }
     let first = log.pos.0 + u64::from(h.summary_blocks(&g));
     let out = c.out;

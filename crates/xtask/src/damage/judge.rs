@@ -228,6 +228,6 @@ fn repaired(
     verdict.said = made.rounds.iter().flat_map(|r| [format!("{:?}", r.classes)].into_iter().chain(r.done.clone())).collect();
     verdict.said.extend(made.checkpoints_lost.clone());
     verdict.said.extend(made.stopped.clone());
-    verdict.said.extend(made.before.errors().take(30).map(|f| format!("before: {f}")));
-    verdict.said.extend(made.after.errors().take(30).map(|f| format!("left: {f}")));
+    verdict.said.extend(made.before.errors().take(300).map(|f| format!("before: {f}")));
+    verdict.said.extend(made.after.errors().take(300).map(|f| format!("left: {f}")));
 }
