@@ -156,6 +156,8 @@ pub struct Volume {
     pub(crate) super_seq: u64,
     /// The chain of logs was broken on purpose: a super block write must follow.
     pub(crate) discontinued: bool,
+    /// While it is mended, the newest checkpoint that is not the mend's own.
+    pub(crate) mended_from: Option<Cno>,
     pub(crate) cached_inodes: usize,
     pub(crate) trim_at: usize,
     /// Recovery left something to do for [`Volume::take_over`].
@@ -300,6 +302,7 @@ impl Volume {
             super_written: options.now,
             super_seq: supers.first.1.last_seq.get(),
             discontinued: false,
+            mended_from: None,
             cached_inodes: options.cached_inodes.max(16),
             trim_at: options.cached_inodes.max(16),
             recovery: None,

@@ -219,7 +219,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
         }
         stage("mending")?;
         let before_it = state.passed;
-        match state.mend(&step) {
+        match state.mend(&step, base) {
             Ok(done) if state.passed != before_it => {
                 (base, lost) = (None, silt_verify::lost(&*overlay).unwrap_or_default());
                 passed = passed.or(state.passed.filter(|c| has(*c)));

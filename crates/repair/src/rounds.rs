@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Tables(Stage),
     Tree,
     Logs,
+    /// Of blocks in the place of which other ones lie.
+    Overwritten,
     PastTrees,
     Past,
     Back,
@@ -255,6 +257,11 @@ impl State<'_> {
                 none(),
             )));
         }
+        let (segments, mine) = tables::overwritten(&found, geometry.as_ref());
+        if !segments.is_empty() && !self.given_up.contains(&Kind::Overwritten) {
+            let wounds = Wounds { segments, ..Wounds::default() };
+            return Ok(Some(step(Kind::Overwritten, &mine, wounds, none())));
+        }
         if !self.given_up.contains(&Kind::PastTrees) {
             let (past, mine) =
                 past::works(&found, report, geometry.as_ref(), &mut self.past, &self.kept, self.options.cut);
@@ -377,8 +384,8 @@ impl State<'_> {
         Ok(said)
     }
 
-    /// Does a round, or leaves all as it is.
-    pub fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
+    /// Does a round, or leaves all as it is; `newest` is the volume's newest checkpoint before anything was written.
+    pub fn mend(&mut self, step: &Step, newest: Option<u64>) -> Result<Vec<String>> {
         match step.kind {
             Kind::Supers => {
                 if step.classes.contains_key("recovery")
@@ -405,7 +412,7 @@ impl State<'_> {
         }
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, ..step.wounds.clone() };
+        let wounds = Wounds { own: self.own, newest, ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
         if step.kind == Kind::Tree {

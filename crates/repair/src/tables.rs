@@ -177,9 +177,28 @@ fn segment_of(f: &Finding, g: Option<&Geometry>) -> Option<u64> {
 
 /// Segments with logs that do not verify.
 pub(crate) fn segments<'a>(found: &[&'a Finding], g: Option<&Geometry>) -> (BTreeSet<u64>, Vec<&'a Finding>) {
-    let mine: Vec<_> = found.iter().copied().filter(|f| is_log(f) && segment_of(f, g).is_some()).collect();
-    // Some at a time: what they hold is in memory until it is written.
+    some(found.iter().copied().filter(|f| is_log(f)), g)
+}
+
+/// Segments with blocks of files in the place of which whole logs have other ones, as far as the table cannot be made to
+/// say where they are.
+pub(crate) fn overwritten<'a>(
+    found: &[&'a Finding],
+    g: Option<&Geometry>,
+) -> (BTreeSet<u64>, Vec<&'a Finding>) {
+    let stays = |f: &&Finding| {
+        f.id == "dat-attribution" && f.place.block.is_some() && f.place.ino.is_some()
+    };
+    some(found.iter().copied().filter(stays), g)
+}
+
+/// The segments of findings, some at a time: what they hold is in memory until it is written.
+fn some<'a>(
+    found: impl Iterator<Item = &'a Finding>,
+    g: Option<&Geometry>,
+) -> (BTreeSet<u64>, Vec<&'a Finding>) {
     const AT_ONCE: usize = 16;
+    let mine: Vec<_> = found.filter(|f| segment_of(f, g).is_some()).collect();
     let all: BTreeSet<u64> = mine.iter().filter_map(|f| segment_of(f, g)).collect();
     (all.into_iter().take(AT_ONCE).collect(), mine)
 }

@@ -63,6 +63,8 @@ pub struct Wounds {
     /// The newest log is the mender's own, and nothing was written since: the log goes on behind it, and not in a fresh
     /// segment.
     pub own: bool,
+    /// The newest checkpoint that is not the mend's own: files are not put back to what later ones have.
+    pub newest: Option<u64>,
     /// The super root is lost: where the tables are is told by the logs.
     pub root: bool,
     /// Build the DAT's own map anew.
@@ -163,11 +165,12 @@ impl Mender {
             Volume::assemble(Parts { store, dat, sufile, cpfile, ifile, supers }, &found, options);
         volume.meta_dirty = true;
         volume.read_only = false;
+        volume.mended_from = wounds.newest.map(Cno);
         let end_of_log = (found.cursor.segment, found.cursor.offset);
         let mut me = Volume::mend_tables(&mut volume, wounds, &found.root, end_of_log)?;
         said.append(&mut me.0);
         let mut moved = me.1;
-        said.extend(volume.mend_usage()?);
+        said.extend(volume.mend_usage(wounds.table)?);
         let current = volume.cursor.segment;
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
         let own = wounds.own && clean && found.tail.is_none() && wounds.bad.is_empty();
@@ -216,7 +219,8 @@ impl Mender {
             self.moved.extend(copies);
         }
         let mut stale = self.stale_segments();
-        stale.retain(|s| !wounds.segments.contains(s));
+        // Those are emptied when the table is right.
+        stale.retain(|s| !wounds.segments.contains(s) && !wounds.copies.contains(s));
         if !wounds.segments.is_empty() {
             let out = self.empty_segments(&wounds.segments, wounds.zero_unreadable)?;
             self.said.push(format!(

@@ -36,8 +36,12 @@ impl Volume {
             let mut items = Vec::new();
             moved.sort_by_key(|m| (m.ino, m.v));
             for m in moved {
-                let e = self.dat.entry(&self.store, VBlockNr(m.v))?;
+                let mut e = self.dat.entry(&self.store, VBlockNr(m.v))?;
                 let single = m.ino == Ino::CPFILE || m.ino == Ino::SUFILE;
+                if e.start.get() > self.last.cno && !single {
+                    // A beginning that cannot be would stay in the record.
+                    e.start = 1.into();
+                }
                 let vblock = VBlockNr(m.v);
                 let info = match m.offset {
                     Some(offset) => BlockInfo::Data { vblock, offset },

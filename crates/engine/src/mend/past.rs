@@ -364,7 +364,11 @@ impl Volume {
     /// is there: for the current tree the newest; for a past one those behind it, then those before it, the nearest
     /// first, at most [`VERSIONS`].
     pub(crate) fn other_ifiles(&self) -> Vec<(Cno, IFile)> {
-        let Some(aside) = &self.aside else { return self.ifiles() };
+        let Some(aside) = &self.aside else {
+            let mut all = self.ifiles();
+            all.retain(|(c, _)| self.mended_from.is_none_or(|newest| *c <= newest));
+            return all;
+        };
         let ifile =
             |e: &CpEntry| Some((Cno(e.cno.get()), IFile::new(&self.store.geometry, e.ifile_inode).ok()?));
         aside.versions.iter().filter_map(ifile).collect()

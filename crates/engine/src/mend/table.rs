@@ -145,7 +145,7 @@ impl Volume {
 
     /// The checkpoint a block begins at: its record says, but for cpfile and sufile.
     fn start_of(&self, r: &Record, e: Option<&DatEntry>) -> u64 {
-        if r.cno != 0 {
+        if r.cno != 0 && r.cno <= self.last.cno {
             return r.cno;
         }
         match e.map(|e| e.start.get()) {

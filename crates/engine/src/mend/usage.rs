@@ -4,10 +4,11 @@
 //! are the writer's two. This is looked at before anything is written, whatever was found wrong: a
 //! segment that passes for clean here holds nothing that is wanted.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use hashbrown::HashMap;
-use silt_format::dat::DatEntry;
+use silt_format::dat::{DatEntry, LIVE};
 use silt_format::palloc::Kind as Part;
 use silt_format::segment_usage::{self as su, SuEntry};
 use silt_format::{BlockNr, SegNr};
@@ -100,8 +101,9 @@ impl Volume {
         Ok((cleared, said))
     }
 
-    /// Makes every entry right, and the counters. Returns what was wrong, in words.
-    pub(crate) fn mend_usage(&mut self) -> Result<Vec<String>> {
+    /// Makes every entry right, and the counters. With `doubted` bits of the DAT, entries claim nothing that no checkpoint
+    /// has: what was freed keeps its last place. Returns what was wrong, in words.
+    pub(crate) fn mend_usage(&mut self, doubted: bool) -> Result<Vec<String>> {
         let g = self.store.geometry;
         let (cleared, mut said) = self.clear_unreadable_usage()?;
         let mut claimed: HashMap<u64, u64> = HashMap::new();
@@ -113,7 +115,17 @@ impl Volume {
             }
         };
         self.each_dat_block(|block, _| claim(block))?;
-        let unknown = self.each_entry(|_, e| claim(e.blocknr.get()))?;
+        let all = if doubted { self.cpfile.every(&self.store, &self.dat) } else { Vec::new() };
+        let all: BTreeSet<u64> = all.iter().map(|e| e.cno.get()).collect();
+        let wanted = |e: &DatEntry| {
+            let (start, end) = (e.start.get(), e.end.get());
+            !doubted || end == LIVE || (start < end && all.range(start..end).next().is_some())
+        };
+        let unknown = self.each_entry(|_, e| {
+            if wanted(e) {
+                claim(e.blocknr.get());
+            }
+        })?;
         if unknown > 0 {
             said.push(format!(
                 "{unknown} blocks of the translation table cannot be read: what they claim is not known"

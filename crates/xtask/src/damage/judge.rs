@@ -168,6 +168,11 @@ fn repaired(
     changed: &BTreeSet<u64>,
     verdict: &mut Verdict,
 ) {
+    verdict.said = made.rounds.iter().flat_map(|r| [format!("{:?}", r.classes)].into_iter().chain(r.done.clone())).collect();
+    verdict.said.extend(made.checkpoints_lost.clone());
+    verdict.said.extend(made.stopped.clone());
+    verdict.said.extend(made.before.errors().take(300).map(|f| format!("before: {f}")));
+    verdict.said.extend(made.after.errors().take(300).map(|f| format!("left: {f}")));
     let left = errors(&made.after);
     if left > 0 {
         let first = made.after.errors().next().map(ToString::to_string).unwrap_or_default();
@@ -225,9 +230,4 @@ fn repaired(
         }
     }
     verdict.lost = wrong.len();
-    verdict.said = made.rounds.iter().flat_map(|r| [format!("{:?}", r.classes)].into_iter().chain(r.done.clone())).collect();
-    verdict.said.extend(made.checkpoints_lost.clone());
-    verdict.said.extend(made.stopped.clone());
-    verdict.said.extend(made.before.errors().take(300).map(|f| format!("before: {f}")));
-    verdict.said.extend(made.after.errors().take(300).map(|f| format!("left: {f}")));
 }
