@@ -107,7 +107,10 @@ impl Walk<'_, '_> {
             self.wrong(&inv::MAP_VBLOCK, place, "is mapped but not allocated");
             return None;
         }
-        if !self.scope.mapped.insert(v) {
+        let owner = c.dat_state.owner.get(v);
+        let mine = owner_digest(self.ino, offset);
+        // Of two, the one that the log names is right; the other is told as such.
+        if !self.scope.mapped.insert(v) && owner != mine {
             self.wrong(&inv::MAP_TWICE, place, "is mapped twice");
             return None;
         }
@@ -134,8 +137,7 @@ impl Walk<'_, '_> {
         } else if !entry.contains(self.scope.cno) {
             self.wrong(&inv::MAP_LIFETIME, place, format!("lives from {start} to {end}"));
         }
-        let owner = c.dat_state.owner.get(v);
-        if owner != 0 && owner != owner_digest(self.ino, offset) {
+        if owner != 0 && owner != mine {
             self.wrong(&inv::MAP_OWNER, place, "the log record there names another file or offset");
         }
         if !c.r.g.holds(BlockNr(block)) {

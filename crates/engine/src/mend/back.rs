@@ -103,8 +103,9 @@ impl Volume {
     }
 
     /// Puts an inode back to what checkpoint `c` has. Nothing of it may wait. Errors: it is not there, it is
-    /// another file's, or part of its map cannot be read.
-    pub(crate) fn restore_inode(&mut self, ino: Ino, c: Cno) -> Result<()> {
+    /// another file's, or part of its map cannot be read. What a `doubted` one maps now may be another's: its lives do not
+    /// end, and what nothing maps then is a finding of its own.
+    pub(crate) fn restore_inode(&mut self, ino: Ino, c: Cno, doubted: bool) -> Result<()> {
         let entry = self.cpfile.get(&self.store, &self.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
         let ifile = IFile::new(&self.store.geometry, entry.ifile_inode)?;
         let raw = ifile.get(&self.store, &self.dat, ino)?;
@@ -133,7 +134,8 @@ impl Volume {
         {
             self.see_map(ino, &current.bmap, &mut now);
         }
-        self.exchange(&now.blocks, &then.blocks)?;
+        let ends = if doubted { &Bits::default() } else { &now.blocks };
+        self.exchange(ends, &then.blocks)?;
         let blocks = |b: &Bits| i64::try_from(b.len()).unwrap_or(0);
         self.count_tree(blocks(&then.blocks) - blocks(&now.blocks));
         let mut inode = Inode::load(ino, &raw);
@@ -154,9 +156,11 @@ impl Volume {
         ino: Ino,
         present: Option<RawInode>,
         kind: Option<u32>,
-        shared: bool,
+        (doubted, shared): (bool, bool),
     ) -> Option<Cno> {
         let newest_first = self.aside.is_none();
+        // What is there now is what is wrong, whichever checkpoints have it, too.
+        let now = self.ifile.get(&self.store, &self.dat, ino).ok();
         for (c, ifile) in self.other_ifiles() {
             let raw = match ifile.get(&self.store, &self.dat, ino) {
                 Ok(raw) => raw,
@@ -167,11 +171,10 @@ impl Volume {
             if kind.is_some_and(|kind| kind != raw.file_type()) || (shared && !self.shares(ino, &raw)) {
                 continue;
             }
-            let same =
-                present.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
+            let same = now.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
             // A number may have been another file's.
             let other = present.is_some_and(|p| p.check().is_ok() && p.generation != raw.generation);
-            if !same && !other && self.restore_inode(ino, c).is_ok() {
+            if !same && !other && self.restore_inode(ino, c, doubted).is_ok() {
                 return Some(c);
             }
         }

@@ -338,7 +338,7 @@ impl Mender {
         let v = &mut self.volume;
         let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
         let later = v.dat.past.map_or(v.cno, |(_, to)| to);
-        v.restore_newest(ino, present, kind, shared).map(|c| (c, c >= later))
+        v.restore_newest(ino, present, kind, (doubted, shared)).map(|c| (c, c >= later))
     }
 
     /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number
