@@ -92,8 +92,8 @@ pub const CASES: &[Case] = &[
         s.patch_dat(v, |e| e.end = e.start);
     }),
     ("map-twice", "basic-4k", |s| {
-        let v = word(&s.inode(s.ino("six")).bmap, 1);
-        root_map(s, "hello.txt", |m| set_word(m, 1, v));
+        let v = word(&s.inode(s.ino("hello.txt")).bmap, 1);
+        root_map(s, "six", |m| set_word(m, 1, v));
     }),
     ("map-twice", "basic-4k", |s| {
         // A node that is its own child.

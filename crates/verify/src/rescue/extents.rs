@@ -61,9 +61,18 @@ impl Mapped {
 
     /// The disk block of a file block, and whether it is sound.
     pub fn at(&self, offset: u64) -> Option<(u64, bool)> {
-        let i = self.extents.partition_point(|e| e.offset <= offset).checked_sub(1)?;
-        let e = self.extents.get(i).filter(|e| offset < e.end())?;
+        let e = self.extent(offset)?;
         Some((e.block + (offset - e.offset), e.sound))
+    }
+
+    /// Whether a file block was found by what summaries say.
+    pub(super) fn is_rebuilt(&self, offset: u64) -> bool {
+        self.extent(offset).is_some_and(|e| e.rebuilt)
+    }
+
+    fn extent(&self, offset: u64) -> Option<&Extent> {
+        let i = self.extents.partition_point(|e| e.offset <= offset).checked_sub(1)?;
+        self.extents.get(i).filter(|e| offset < e.end())
     }
 
     /// Whether a block is lost.

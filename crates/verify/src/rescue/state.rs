@@ -144,7 +144,7 @@ impl<'r, 'd> State<'r, 'd> {
     }
 
     /// Whether a record is a block of its owner at a checkpoint; `None` where that is not known.
-    fn lives(&self, c: &Candidate, cno: u64) -> Option<bool> {
+    pub(super) fn lives(&self, c: &Candidate, cno: u64) -> Option<bool> {
         let e = match self.said(c.vblock) {
             Said::Sound(e) => e,
             Said::Doubtful(e) if self.agrees(&e, c.vblock) => e,
@@ -183,6 +183,8 @@ impl<'r, 'd> State<'r, 'd> {
         match &said {
             Said::Sound(e) if holds(e.blocknr.get()) => {
                 let block = e.blocknr.get();
+                // What was written later than a log is not in it.
+                let older = rescue.survey.log_at(block).is_some_and(|l| l.cno < e.start.get());
                 // A whole log may lie where another should: what it says is in it tells.
                 let own = |c: Candidate| c.vblock == v && c.ino == ino && c.offset() == offset;
                 let fit = if trusted {
@@ -191,7 +193,7 @@ impl<'r, 'd> State<'r, 'd> {
                 } else {
                     !rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(|c| fits(&c))
                 };
-                if fit {
+                if fit && !older {
                     return Some(Spot { block, rebuilt: false });
                 }
             }

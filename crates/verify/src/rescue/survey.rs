@@ -11,7 +11,7 @@ use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use silt_device::Device;
-use silt_format::summary::{self, Header, SR};
+use silt_format::summary::{self, Header, LOGBGN, SR};
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Crc, Geometry, SegNr};
 
@@ -201,6 +201,15 @@ impl Survey {
             }
         }
         let newest = by_seq.keys().copied().max();
+        // What the newest log goes on from cannot have been given away yet.
+        let newest_at = newest.and_then(|seq| by_seq.get(&seq));
+        if let Some(log) = newest_at.and_then(|at| by_place.get(at)).filter(|l| !l.has(LOGBGN)) {
+            let before = log.seq.checked_sub(1).and_then(|seq| by_seq.get(&seq));
+            let before = before.and_then(|at| by_place.get(at));
+            if before.is_none_or(|b| Some(&g.segment_of(BlockNr(b.next)).0) != newest_at) {
+                return true;
+            }
+        }
         by_place.values().filter(|l| Some(l.seq) != newest).any(|log| {
             let next = g.segment_of(BlockNr(log.next)).0;
             // What it leads to was written since, maybe more than once.

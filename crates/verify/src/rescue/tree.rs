@@ -163,7 +163,8 @@ impl<'r, 'd> Tree<'r, 'd> {
                 return None;
             }
             if sound && raw.check().is_ok() {
-                return Some(Inode { ino, raw, origin: Origin::Sound });
+                let origin = self.older(place.block, block).map_or(Origin::Sound, |cno| Origin::Older { cno });
+                return Some(Inode { ino, raw, origin });
             }
             if plausible(&raw) {
                 return Some(Inode { ino, raw, origin: Origin::Doubtful });
@@ -195,6 +196,16 @@ impl<'r, 'd> Tree<'r, 'd> {
             }
         }
         self.made(ino, file_type)
+    }
+
+    /// The checkpoint that wrote a block of the ifile, where nothing tells whether it is the moment's version or an earlier
+    /// one.
+    fn older(&self, offset: u64, block: u64) -> Option<u64> {
+        if !self.ifile.is_rebuilt(offset) {
+            return None;
+        }
+        let found = self.state.rescue.records().at(block).filter(|c| c.cno < self.cno)?;
+        (self.state.lives(&found, self.cno) != Some(true)).then_some(found.cno)
     }
 
     /// An inode of which only the type is known.

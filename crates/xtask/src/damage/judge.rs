@@ -22,6 +22,8 @@ pub struct Verdict {
     pub lost: usize,
     /// The checkpoint that is the newest one afterwards is an older one.
     pub older: bool,
+    /// What a rescue said.
+    pub rescued: Vec<String>,
     /// What the plan said.
     pub said: Vec<String>,
     /// The longest of check, rescue and repair.
@@ -141,6 +143,7 @@ fn rescued(
         verdict.findings.push(format!("RESCUE: moment {cno} of {}", volume.cno));
         return;
     }
+    verdict.rescued = tally.problems.iter().take(300).map(|p| format!("rescue: {} {:?} {:?}", String::from_utf8_lossy(&p.path), p.notes, p.missing)).collect();
     let blamed: BTreeSet<&Vec<u8>> = tally.problems.iter().map(|p| &p.path).collect();
     let wrong: Vec<_> = volume.contents.iter().filter(|(p, d)| got.get(*p) != Some(d)).map(|(p, _)| p).collect();
     let silent: Vec<_> = wrong.iter().copied().filter(|p| got.contains_key(*p) && !blamed.contains(p)).collect();
@@ -153,7 +156,13 @@ fn rescued(
     }
     let made_up: Vec<_> =
         got.keys().filter(|p| !volume.contents.contains_key(*p) && !blamed.contains(p)).collect();
-    let made_up: Vec<_> = made_up.into_iter().filter(|p| !p.starts_with(b"lost+found")).collect();
+    // Beside damaged files lie whole versions, and of a directory that is told to have lost names older ones are there.
+    let beside = |p: &[u8]| {
+        let text = String::from_utf8_lossy(p);
+        let above = text.rsplit_once('/').map_or("", |(above, _)| above);
+        text.starts_with("lost+found") || text.contains(".checkpoint-") || blamed.contains(&above.as_bytes().to_vec())
+    };
+    let made_up: Vec<_> = made_up.into_iter().filter(|p| !beside(p)).collect();
     if !made_up.is_empty() {
         verdict.findings.push(format!("RESCUE: names that were not there: {}", some(&made_up)));
     }

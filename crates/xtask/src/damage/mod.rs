@@ -53,7 +53,7 @@ fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explaine
         println!("blocks of {}, {} a segment, checkpoint {}, crashed: {}, logs end at {}", volume.geometry.block_size, volume.geometry.blocks_per_segment, volume.cno, volume.crashed, volume.end);
         println!("segments: {}", volume.free);
         println!("changed: {}", volume.whose(&changed));
-        verdict.said.iter().for_each(|line| println!("  {line}"));
+        verdict.rescued.iter().chain(&verdict.said).for_each(|line| println!("  {line}"));
     }
     verdict
 }
