@@ -186,9 +186,7 @@ pub(crate) fn overwritten<'a>(
     found: &[&'a Finding],
     g: Option<&Geometry>,
 ) -> (BTreeSet<u64>, Vec<&'a Finding>) {
-    let stays = |f: &&Finding| {
-        f.id == "dat-attribution" && f.place.block.is_some() && f.place.ino.is_some()
-    };
+    let stays = |f: &&Finding| f.id == "dat-attribution" && f.place.block.is_some() && f.place.ino.is_some();
     some(found.iter().copied().filter(stays), g)
 }
 

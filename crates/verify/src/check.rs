@@ -186,9 +186,11 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
 
     let mut scope = Scope { cno: c.cno, current: true, mapped: SparseBits::default() };
     let one = 1..=1;
-    let tally = files::walk(c, &mut scope, &Owner { ino: Ino::SUFILE.0, raw: &c.root.sufile, block: None }, false);
+    let tally =
+        files::walk(c, &mut scope, &Owner { ino: Ino::SUFILE.0, raw: &c.root.sufile, block: None }, false);
     inode::check_metadata(c, &c.root.sufile, Place::ino(Ino::SUFILE.0), tally.total(), one.clone());
-    let tally = files::walk(c, &mut scope, &Owner { ino: Ino::CPFILE.0, raw: &c.root.cpfile, block: None }, true);
+    let tally =
+        files::walk(c, &mut scope, &Owner { ino: Ino::CPFILE.0, raw: &c.root.cpfile, block: None }, true);
     inode::check_metadata(c, &c.root.cpfile, Place::ino(Ino::CPFILE.0), tally.total(), one);
     let cps = checkpoints::check(c, &tally.blocks, &made);
     if let Some(latest) = cps.entry(c, c.cno) {

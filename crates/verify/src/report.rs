@@ -331,7 +331,14 @@ impl Sink {
         let mut report = self.inner.into_inner();
         for place in report.findings.iter_mut().map(|f| &mut f.place).filter(|p| p.ino.is_none()) {
             if let Some(of) = place.vblock.and_then(|v| owners.get(&v)) {
-                *place = Place { ino: of.ino, offset: of.offset, end: of.end, cno: of.cno, held: of.held, ..*place };
+                *place = Place {
+                    ino: of.ino,
+                    offset: of.offset,
+                    end: of.end,
+                    cno: of.cno,
+                    held: of.held,
+                    ..*place
+                };
             }
         }
         report

@@ -16,8 +16,8 @@ use xtask::suites::{On, Programs, fsx, pjdfstest};
 use xtask::tree::Files;
 use xtask::uring::Switch;
 use xtask::{
-    bench, cuts, cycles, damage, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes,
-    tree, whole,
+    bench, cuts, cycles, damage, datasync, faults, golden, grub, hostile, kill, repair, roundtrip, scratch,
+    shapes, tree, whole,
 };
 
 #[derive(Parser)]

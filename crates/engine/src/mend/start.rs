@@ -238,7 +238,6 @@ fn content_of(device: &dyn Device, g: &Geometry, at: BlockNr, h: &Header) -> Res
     Ok(suspects(&files, &attributes))
 }
 
-
 /// The header of a log whose summary verifies and that ends before `end`.
 fn sound(device: &dyn Device, g: &Geometry, at: BlockNr, end: u64) -> Option<Header> {
     let mut bytes = vec![0; g.bs()];

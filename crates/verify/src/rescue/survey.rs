@@ -191,8 +191,14 @@ impl Survey {
 
     fn is_misplaced(&self, g: &Geometry) -> bool {
         let (mut by_place, mut by_seq) = (HashMap::new(), HashMap::new());
+        let mut end = 0;
         for log in self.logs.iter().filter(|l| !l.stale) {
             let segment = g.segment_of(BlockNr(log.pos)).0;
+            // Behind one that is lost a log may lie some blocks from where it was written.
+            if log.pos != end && log.pos != g.segment_start(SegNr(segment)).0 {
+                return true;
+            }
+            end = log.end();
             if let Entry::Vacant(first) = by_place.entry(segment) {
                 first.insert(log);
                 if by_seq.insert(log.seq, segment).is_some() {

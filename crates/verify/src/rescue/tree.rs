@@ -58,6 +58,8 @@ pub struct Entry {
     pub ino: u64,
     /// As the directory stores it (`silt_format::dir::file_type`).
     pub file_type: u8,
+    /// From an older version of a block that is lost: it may have been removed or renamed since.
+    pub older: bool,
 }
 
 /// What is in a directory.
@@ -163,7 +165,8 @@ impl<'r, 'd> Tree<'r, 'd> {
                 return None;
             }
             if sound && raw.check().is_ok() {
-                let origin = self.older(place.block, block).map_or(Origin::Sound, |cno| Origin::Older { cno });
+                let origin =
+                    self.older(place.block, block).map_or(Origin::Sound, |cno| Origin::Older { cno });
                 return Some(Inode { ino, raw, origin });
             }
             if plausible(&raw) {
@@ -355,7 +358,8 @@ impl<'r, 'd> Tree<'r, 'd> {
                     };
                     if !check || there() {
                         names.insert(name.to_vec());
-                        out.entries.push(Entry { name: name.to_vec(), ino: e.ino.0, file_type: e.file_type });
+                        let (name, file_type) = (name.to_vec(), e.file_type);
+                        out.entries.push(Entry { name, ino: e.ino.0, file_type, older: check });
                     }
                 }
             }

@@ -1,7 +1,9 @@
 //! Meets every file of a tree once, by its names from the root, and what has no name any more as `lost+found/#NUMBER`.
 //!
-//! Bounds: a directory is entered once, whatever names it; paths end at [`PATH_LIMIT`]; memory is a bit an inode and
-//! the directories that are still to be read.
+//! Names from older versions of lost blocks come after all others: a file that has a name has been renamed since.
+//!
+//! Bounds: a directory is entered once, whatever names it; paths end at [`PATH_LIMIT`]; memory is a bit an inode, the
+//! directories that are still to be read, and older names.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,7 +11,7 @@ use std::rc::Rc;
 use silt_format::Ino;
 use silt_format::dir::file_type;
 
-use super::tree::{Directory, Inode, Tree};
+use super::tree::{Directory, Entry, Inode, Tree};
 use crate::Watch;
 use crate::inode::DIRECTORY;
 use crate::sparse::SparseBits;
@@ -44,6 +46,8 @@ struct Walk<'t, 'r, 'd, S> {
     watch: &'t dyn Watch,
     seen: SparseBits,
     todo: Vec<Todo>,
+    /// Older names, with the paths of their directories.
+    older: Vec<(Rc<Vec<u8>>, Entry)>,
     sink: &'t mut S,
 }
 
@@ -59,12 +63,14 @@ fn join(parent: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Walks a tree; `watch` is told in files.
 pub(super) fn walk<S: Sink>(tree: &Tree<'_, '_>, watch: &dyn Watch, sink: &mut S) -> Result<(), S::Error> {
-    let mut w = Walk { tree, watch, seen: SparseBits::default(), todo: Vec::new(), sink };
+    let mut w = Walk { tree, watch, seen: SparseBits::default(), todo: Vec::new(), older: Vec::new(), sink };
     match tree.inode(Ino::ROOT.0, file_type::DIR) {
         Some(root) if root.raw.file_type() == DIRECTORY => w.enter(Rc::default(), Vec::new(), root)?,
         _ => w.sink.lost(b"", Ino::ROOT.0, "the root directory is lost")?,
     }
-    w.nameless()
+    w.older()?;
+    w.nameless()?;
+    w.older()
 }
 
 impl<S: Sink> Walk<'_, '_, '_, S> {
@@ -72,6 +78,10 @@ impl<S: Sink> Walk<'_, '_, '_, S> {
     fn enter(&mut self, parent: Rc<Vec<u8>>, name: Vec<u8>, inode: Inode) -> Result<(), S::Error> {
         self.seen.insert(inode.ino);
         self.todo.push(Todo { parent, name, inode });
+        self.enter_all()
+    }
+
+    fn enter_all(&mut self) -> Result<(), S::Error> {
         while let Some(Todo { parent, name, inode }) = self.todo.pop() {
             if self.watch.stop() {
                 return Ok(());
@@ -81,7 +91,30 @@ impl<S: Sink> Walk<'_, '_, '_, S> {
             self.watch.done(1);
             self.sink.directory(&path, &inode, &found)?;
             for e in found.entries {
-                self.meet(&path, e.name, e.ino, e.file_type)?;
+                if e.older {
+                    self.older.push((path.clone(), e));
+                } else {
+                    self.meet(&path, e.name, e.ino, e.file_type)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Older names of what has no other, and of files that may have more than one.
+    fn older(&mut self) -> Result<(), S::Error> {
+        while !self.older.is_empty() {
+            let mut names = std::mem::take(&mut self.older);
+            // What is in directories that are found this way goes before.
+            names.sort_by_key(|(_, e)| e.file_type != file_type::DIR);
+            for (parent, e) in names {
+                let linked =
+                    || self.tree.inode(e.ino, e.file_type).is_some_and(|i| i.raw.links_count.get() > 1);
+                if self.seen.contains(e.ino) && (e.file_type == file_type::DIR || !linked()) {
+                    continue;
+                }
+                self.meet(&parent, e.name, e.ino, e.file_type)?;
+                self.enter_all()?;
             }
         }
         Ok(())

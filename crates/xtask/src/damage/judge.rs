@@ -44,9 +44,9 @@ fn told(said: &str, volume: &Aged, path: &[u8]) -> bool {
     let way = volume.ways.get(path);
     let name = text.rsplit('/').next().unwrap_or("");
     let numbered = || {
-        way.into_iter().flatten().any(|ino| {
-            said.contains(&format!("inode {ino} ")) || said.contains(&format!("inode {ino}\n"))
-        })
+        way.into_iter()
+            .flatten()
+            .any(|ino| said.contains(&format!("inode {ino} ")) || said.contains(&format!("inode {ino}\n")))
     };
     named || numbered() || said.contains(&format!("the name \"{name}\""))
 }
@@ -82,7 +82,8 @@ pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) 
         .filter(|(_, needs)| needs.iter().any(|b| changed.contains(b)))
         .map(|(ino, _)| *ino)
         .collect();
-    let untouched = |path: &Vec<u8>| volume.ways.get(path).is_some_and(|w| !w.iter().any(|i| hurt.contains(i)));
+    let untouched =
+        |path: &Vec<u8>| volume.ways.get(path).is_some_and(|w| !w.iter().any(|i| hurt.contains(i)));
     let started = Instant::now();
     let report = check(broken, &CheckOptions { all_checkpoints: true, ..CheckOptions::default() });
     verdict.slowest = started.elapsed();
@@ -143,10 +144,17 @@ fn rescued(
         verdict.findings.push(format!("RESCUE: moment {cno} of {}", volume.cno));
         return;
     }
-    verdict.rescued = tally.problems.iter().take(300).map(|p| format!("rescue: {} {:?} {:?}", String::from_utf8_lossy(&p.path), p.notes, p.missing)).collect();
+    verdict.rescued = tally
+        .problems
+        .iter()
+        .take(300)
+        .map(|p| format!("rescue: {} {:?} {:?}", String::from_utf8_lossy(&p.path), p.notes, p.missing))
+        .collect();
     let blamed: BTreeSet<&Vec<u8>> = tally.problems.iter().map(|p| &p.path).collect();
-    let wrong: Vec<_> = volume.contents.iter().filter(|(p, d)| got.get(*p) != Some(d)).map(|(p, _)| p).collect();
-    let silent: Vec<_> = wrong.iter().copied().filter(|p| got.contains_key(*p) && !blamed.contains(p)).collect();
+    let wrong: Vec<_> =
+        volume.contents.iter().filter(|(p, d)| got.get(*p) != Some(d)).map(|(p, _)| p).collect();
+    let silent: Vec<_> =
+        wrong.iter().copied().filter(|p| got.contains_key(*p) && !blamed.contains(p)).collect();
     if !silent.is_empty() {
         verdict.findings.push(format!("RESCUE: wrong and not told: {}", some(&silent)));
     }
@@ -160,7 +168,9 @@ fn rescued(
     let beside = |p: &[u8]| {
         let text = String::from_utf8_lossy(p);
         let above = text.rsplit_once('/').map_or("", |(above, _)| above);
-        text.starts_with("lost+found") || text.contains(".checkpoint-") || blamed.contains(&above.as_bytes().to_vec())
+        text.starts_with("lost+found")
+            || text.contains(".checkpoint-")
+            || blamed.contains(&above.as_bytes().to_vec())
     };
     let made_up: Vec<_> = made_up.into_iter().filter(|p| !beside(p)).collect();
     if !made_up.is_empty() {
@@ -177,7 +187,11 @@ fn repaired(
     changed: &BTreeSet<u64>,
     verdict: &mut Verdict,
 ) {
-    verdict.said = made.rounds.iter().flat_map(|r| [format!("{:?}", r.classes)].into_iter().chain(r.done.clone())).collect();
+    verdict.said = made
+        .rounds
+        .iter()
+        .flat_map(|r| [format!("{:?}", r.classes)].into_iter().chain(r.done.clone()))
+        .collect();
     verdict.said.extend(made.checkpoints_lost.clone());
     verdict.said.extend(made.stopped.clone());
     verdict.said.extend(made.before.errors().take(300).map(|f| format!("before: {f}")));
@@ -186,10 +200,9 @@ fn repaired(
     if left > 0 {
         let first = made.after.errors().next().map(ToString::to_string).unwrap_or_default();
         let stopped = made.stopped.clone().unwrap_or_default();
-        verdict.findings.push(format!(
-            "REPAIR: {left} errors left of {}: {first} {stopped}",
-            errors(&made.before)
-        ));
+        verdict
+            .findings
+            .push(format!("REPAIR: {left} errors left of {}: {first} {stopped}", errors(&made.before)));
     }
     let Some((whole, contents)) = names(device) else {
         return verdict.findings.push("REPAIR: nothing can be read afterwards".into());
@@ -202,7 +215,8 @@ fn repaired(
     verdict.older = first.is_some_and(|c| c < volume.cno);
     // Nothing tells that anything followed.
     verdict.older |= volume.crashed && made.before.is_clean() && made.after.stats.last_cno < volume.cno;
-    verdict.older |= made.unreached.is_some() || made.checkpoints_lost.is_some() || made.synced_lost.is_some();
+    verdict.older |=
+        made.unreached.is_some() || made.checkpoints_lost.is_some() || made.synced_lost.is_some();
     let rootless = changed.iter().any(|b| volume.root.contains(b)) && first.is_some();
     if verdict.older && !volume.crashed && !rootless {
         verdict.findings.push(format!(
@@ -213,7 +227,8 @@ fn repaired(
     }
     // The root's time and links change where lost+found is made.
     let wrong = volume.names.iter().filter(|(p, d)| whole.get(*p) != Some(d)).map(|(p, _)| p);
-    let wrong: Vec<_> = wrong.filter(|p| !p.is_empty() || !whole.contains_key(b"lost+found".as_slice())).collect();
+    let wrong: Vec<_> =
+        wrong.filter(|p| !p.is_empty() || !whole.contains_key(b"lost+found".as_slice())).collect();
     let silent: Vec<_> = wrong
         .iter()
         .copied()

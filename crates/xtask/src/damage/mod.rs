@@ -50,7 +50,14 @@ fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explaine
     let changed = knife.changed();
     let verdict = judge(volume, &knife.device, &changed, dir);
     if explained {
-        println!("blocks of {}, {} a segment, checkpoint {}, crashed: {}, logs end at {}", volume.geometry.block_size, volume.geometry.blocks_per_segment, volume.cno, volume.crashed, volume.end);
+        println!(
+            "blocks of {}, {} a segment, checkpoint {}, crashed: {}, logs end at {}",
+            volume.geometry.block_size,
+            volume.geometry.blocks_per_segment,
+            volume.cno,
+            volume.crashed,
+            volume.end
+        );
         println!("segments: {}", volume.free);
         println!("changed: {}", volume.whose(&changed));
         verdict.rescued.iter().chain(&verdict.said).for_each(|line| println!("  {line}"));
@@ -67,11 +74,10 @@ fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Res
                 continue;
             }
             let dir = dir.join(format!("{number}-{kind}-{seed}"));
-            let verdict = catch_unwind(AssertUnwindSafe(|| case(&volume, number, kind, seed, &dir, explained)));
-            let verdict = verdict.unwrap_or_else(|_| Verdict {
-                findings: vec!["PANIC".into()],
-                ..Verdict::default()
-            });
+            let verdict =
+                catch_unwind(AssertUnwindSafe(|| case(&volume, number, kind, seed, &dir, explained)));
+            let verdict =
+                verdict.unwrap_or_else(|_| Verdict { findings: vec!["PANIC".into()], ..Verdict::default() });
             let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             sum.cases += 1;
             sum.slowest = sum.slowest.max(verdict.slowest);

@@ -305,7 +305,21 @@ impl Aged {
         drop(rescue);
         drop(tree);
         let newest = newest.into_iter().collect();
-        Ok(Aged { device, older, geometry, crashed, cno, names, contents, ways, needs, newest, free, end, root })
+        Ok(Aged {
+            device,
+            older,
+            geometry,
+            crashed,
+            cno,
+            names,
+            contents,
+            ways,
+            needs,
+            newest,
+            free,
+            end,
+            root,
+        })
     }
 
     /// What lay in blocks.
@@ -313,15 +327,19 @@ impl Aged {
         let Ok(rescue) = Rescue::open(&self.device, &Unwatched) else { return String::new() };
         let mut out = String::new();
         for block in blocks.iter().take(12) {
-            let what = match (rescue.records().at(*block), rescue.survey.logs.iter().rev().find(|l| l.pos <= *block)) {
+            let what = match (
+                rescue.records().at(*block),
+                rescue.survey.logs.iter().rev().find(|l| l.pos <= *block),
+            ) {
                 (Some(c), _) => format!("inode {} {:?} checkpoint {}", c.ino, c.role, c.cno),
                 (None, Some(l)) if *block < l.payload() => format!("summary of {} to {}", l.pos, l.end()),
                 (None, Some(l)) if *block + 1 == l.end() => format!("super root of {} to {}", l.pos, l.end()),
                 _ => "nothing".into(),
             };
-            let names = self.ways.iter().filter(|(_, w)| {
-                w.last().and_then(|i| self.needs.get(i)).is_some_and(|n| n.contains(block))
-            });
+            let names = self
+                .ways
+                .iter()
+                .filter(|(_, w)| w.last().and_then(|i| self.needs.get(i)).is_some_and(|n| n.contains(block)));
             let names: Vec<_> = names.take(3).map(|(p, _)| String::from_utf8_lossy(p)).collect();
             out += &format!("\n    {block}: {what} ({})", names.join(" "));
         }
