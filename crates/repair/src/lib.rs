@@ -260,7 +260,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
         }
         stage("checking again")?;
         let after = state.check()?;
-        let changed = signature(&after) != signature(&now);
+        let changed = signature(&after) != signature(&now) || state.passed != before_it;
         now = after;
         if changed {
             // What could not be done before may be possible now.

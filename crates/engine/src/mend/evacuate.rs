@@ -136,12 +136,19 @@ impl Volume {
         })?;
         let mappers = self.mappers(wanted);
         let verifier = Verifier::new(self.store.device.clone(), g);
+        // What whole summaries say of blocks; 0: nothing that a file has.
         let mut described: HashMap<u64, u64> = HashMap::new();
-        self.each_record(end_of_log, |_, p, at| {
-            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = p.info
-                && inside(at)
-            {
-                described.insert(at, vblock.0);
+        self.each_record(end_of_log, |log, p, at| {
+            if !inside(at) {
+                return;
+            }
+            let v = match p.info {
+                BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } => vblock.0,
+                _ => 0,
+            };
+            described.insert(at, v);
+            if p.index == 0 {
+                described.extend((log.at..at).map(|frame| (frame, 0)));
             }
         });
         for (v, block) in places {

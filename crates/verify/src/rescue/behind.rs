@@ -137,7 +137,7 @@ impl Blocks {
     fn by_inode(self) -> BTreeMap<u64, Vec<Extent>> {
         let mut out: BTreeMap<u64, Vec<Extent>> = BTreeMap::new();
         for ((ino, offset), block) in self.all {
-            out.entry(ino).or_default().push(Extent { offset, block, len: 1, sound: true, rebuilt: false });
+            out.entry(ino).or_default().push(Extent { offset, block, len: 1, sound: true, by_offset: false });
         }
         out
     }

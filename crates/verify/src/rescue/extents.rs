@@ -13,8 +13,8 @@ pub struct Extent {
     pub len: u64,
     /// Whether the checksums of the logs that hold it match.
     pub sound: bool,
-    /// Found by what summaries say, as the map or the DAT does not tell.
-    pub rebuilt: bool,
+    /// Found by what summaries say of file and offset, as the map does not tell: it may be an earlier version.
+    pub by_offset: bool,
 }
 
 impl Extent {
@@ -42,7 +42,7 @@ impl Mapped {
             Some(last)
                 if last.end() == e.offset
                     && last.block.saturating_add(last.len) == e.block
-                    && (last.sound, last.rebuilt) == (e.sound, e.rebuilt) =>
+                    && (last.sound, last.by_offset) == (e.sound, e.by_offset) =>
             {
                 last.len += e.len;
             }
@@ -65,9 +65,9 @@ impl Mapped {
         Some((e.block + (offset - e.offset), e.sound))
     }
 
-    /// Whether a file block was found by what summaries say.
-    pub(super) fn is_rebuilt(&self, offset: u64) -> bool {
-        self.extent(offset).is_some_and(|e| e.rebuilt)
+    /// Whether a file block was found by its offset alone.
+    pub(super) fn is_by_offset(&self, offset: u64) -> bool {
+        self.extent(offset).is_some_and(|e| e.by_offset)
     }
 
     fn extent(&self, offset: u64) -> Option<&Extent> {
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn extent(offset: u64, block: u64, len: u64) -> Extent {
-        Extent { offset, block, len, sound: true, rebuilt: false }
+        Extent { offset, block, len, sound: true, by_offset: false }
     }
 
     #[test]

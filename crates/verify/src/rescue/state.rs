@@ -36,7 +36,7 @@ enum Said {
 #[derive(Clone, Copy)]
 pub(super) struct Spot {
     pub block: u64,
-    pub rebuilt: bool,
+    pub by_offset: bool,
 }
 
 /// One super root and its DAT.
@@ -194,25 +194,25 @@ impl<'r, 'd> State<'r, 'd> {
                     !rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(|c| fits(&c))
                 };
                 if fit && !older {
-                    return Some(Spot { block, rebuilt: false });
+                    return Some(Spot { block, by_offset: false });
                 }
             }
             Said::Doubtful(e) => {
                 let block = e.blocknr.get();
                 if rescue.records().at(block).is_some_and(|c| fits(&c)) {
-                    return Some(Spot { block, rebuilt: false });
+                    return Some(Spot { block, by_offset: false });
                 }
             }
             _ => {}
         }
         let newest = rescue.records().places_of(v).find(|c| fits(c) && c.order <= self.order);
         if let Some(c) = newest {
-            return Some(Spot { block: c.block, rebuilt: true });
+            return Some(Spot { block: c.block, by_offset: false });
         }
         match said {
             // Nothing speaks against it: the summary there is lost.
             Said::Doubtful(e) if rescue.records().at(e.blocknr.get()).is_none() => {
-                Some(Spot { block: e.blocknr.get(), rebuilt: false })
+                Some(Spot { block: e.blocknr.get(), by_offset: false })
             }
             _ => None,
         }
@@ -248,14 +248,14 @@ impl<'r, 'd> State<'r, 'd> {
 
     pub(super) fn extent(&self, offset: u64, spot: Spot) -> Extent {
         let sound = self.rescue.survey.is_sound(spot.block);
-        Extent { offset, block: spot.block, len: 1, sound, rebuilt: spot.rebuilt }
+        Extent { offset, block: spot.block, len: 1, sound, by_offset: spot.by_offset }
     }
 
     /// The map of a file by what summaries say alone.
     pub(super) fn map_from_records(&self, ino: u64, cno: u64) -> Mapped {
         let mut mapped = Mapped { doubtful: true, ..Mapped::default() };
         for (offset, c) in self.fill(ino, 0..u64::MAX, cno) {
-            mapped.push(self.extent(offset, Spot { block: c.block, rebuilt: true }));
+            mapped.push(self.extent(offset, Spot { block: c.block, by_offset: true }));
         }
         mapped
     }
@@ -287,7 +287,7 @@ impl<'r, 'd> State<'r, 'd> {
             if range.end - range.start == 1 && filled.is_empty() {
                 mapped.lost.push(range);
             }
-            let spot = |c: Candidate| Spot { block: c.block, rebuilt: true };
+            let spot = |c: Candidate| Spot { block: c.block, by_offset: true };
             found.extend(filled.into_iter().map(|(offset, c)| self.extent(offset, spot(c))));
         }
         mapped.lost.sort_unstable_by_key(|r| r.start);
@@ -371,7 +371,7 @@ impl Visitor for MapWalk<'_, '_, '_> {
             for c in others.into_iter().filter(|c| c.ino == self.ino && c.offset().is_none()) {
                 if c.order <= state.order && (is_single(self.ino) || c.cno <= self.cno) {
                     bytes = node_at(state.rescue, c.block, node);
-                    spot = Some(Spot { block: c.block, rebuilt: true });
+                    spot = Some(Spot { block: c.block, by_offset: false });
                     if bytes.is_some() {
                         break;
                     }

@@ -204,7 +204,7 @@ impl<'r, 'd> Tree<'r, 'd> {
     /// The checkpoint that wrote a block of the ifile, where nothing tells whether it is the moment's version or an earlier
     /// one.
     fn older(&self, offset: u64, block: u64) -> Option<u64> {
-        if !self.ifile.is_rebuilt(offset) {
+        if !self.ifile.is_by_offset(offset) {
             return None;
         }
         let found = self.state.rescue.records().at(block).filter(|c| c.cno < self.cno)?;
@@ -273,7 +273,7 @@ impl<'r, 'd> Tree<'r, 'd> {
         let mut mapped = Mapped { doubtful: true, ..Mapped::default() };
         let mut last = None;
         for (offset, c) in self.state.fill(inode.ino, 0..u64::MAX, self.cno) {
-            mapped.push(self.state.extent(offset, Spot { block: c.block, rebuilt: true }));
+            mapped.push(self.state.extent(offset, Spot { block: c.block, by_offset: true }));
             last = Some((offset, c));
         }
         let bs = self.block_size();

@@ -137,8 +137,8 @@ fn rescued(
     let got = copied(dir);
     let _ = std::fs::remove_dir_all(dir);
     if cno != volume.cno {
-        // A lost super root costs what changed since the one before.
-        if rootless && (cno + 1 == volume.cno || volume.crashed) {
+        // A lost super root costs what changed since the one before that is there.
+        if rootless {
             return;
         }
         verdict.findings.push(format!("RESCUE: moment {cno} of {}", volume.cno));
@@ -214,6 +214,7 @@ fn repaired(
     let first = first.and_then(|l| l.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok());
     verdict.older = first.is_some_and(|c| c < volume.cno);
     // Nothing tells that anything followed.
+    verdict.older |= volume.crashed && changed.iter().any(|b| volume.root.contains(b));
     verdict.older |= volume.crashed && made.before.is_clean() && made.after.stats.last_cno < volume.cno;
     verdict.older |=
         made.unreached.is_some() || made.checkpoints_lost.is_some() || made.synced_lost.is_some();
@@ -248,7 +249,9 @@ fn repaired(
     }
     if let Some((read, _)) = before {
         let right = |p: &Vec<u8>| read.contains_key(p) && read.get(p) == volume.names.get(p);
-        let spoiled: Vec<_> = wrong.iter().copied().filter(|p| right(p)).collect();
+        // Behind a damaged log, where a mount did not come to, a newer version may be the damaged one, and told.
+        let ahead = |p: &Vec<u8>| volume.crashed && !untouched(p) && told(&said, volume, p);
+        let spoiled: Vec<_> = wrong.iter().copied().filter(|p| right(p) && !ahead(p)).collect();
         if !spoiled.is_empty() {
             verdict.findings.push(format!("REPAIR: right before and not after: {}", some(&spoiled)));
         }
