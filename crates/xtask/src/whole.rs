@@ -12,7 +12,8 @@ use crate::rig::{self, Rig};
 use crate::suites::Programs;
 use crate::tree::Files;
 use crate::{
-    cuts, datasync, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes, suites, tree, uring,
+    cuts, damage, datasync, golden, grub, hostile, kill, repair, roundtrip, scratch, shapes, suites, tree,
+    uring,
 };
 
 /// Runs cargo in the project.
@@ -92,6 +93,7 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
     clock.step("hostile images", || {
         hostile::hostile(&silt.with_file_name("hostile"), hostile::IMAGES, 0, None)
     })?;
+    clock.step("damaged volumes", || damage::damage(&damage::Campaign::ci()))?;
     let rig = Rig::find()?;
     // Without it mounts with the option do without.
     let rings = uring::Switch::on();

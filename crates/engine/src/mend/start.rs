@@ -226,14 +226,15 @@ fn content_of(device: &dyn Device, g: &Geometry, at: BlockNr, h: &Header) -> Res
     let (mut files, mut attributes) = (BTreeMap::new(), BTreeSet::new());
     let mut block = vec![0; g.bs()];
     // What a summary that verifies lists is within its log.
-    let _ = summary::for_each_payload(g, h, &summary, |p| match p.info {
-        BlockInfo::Data { offset, .. } if p.ino == Ino::IFILE => {
-            if device.read_at(g.byte_of(BlockNr(at.0 + blocks + u64::from(p.index))), &mut block).is_ok() {
+    let _ = summary::for_each_payload(g, h, &summary, |p| {
+        let at = g.byte_of(BlockNr(at.0 + blocks + u64::from(p.index)));
+        if let (BlockInfo::Data { offset, .. }, Ino::IFILE) = (p.info, p.ino) {
+            if device.read_at(at, &mut block).is_ok() {
                 attributes.extend(inodes_in(g, offset, &block));
             }
+        } else if p.ino == Ino::ROOT || p.ino.0 >= Ino::FIRST_USER.0 {
+            *files.entry(p.ino.0).or_insert(0) += 1;
         }
-        _ if p.ino == Ino::ROOT || p.ino.0 >= Ino::FIRST_USER.0 => *files.entry(p.ino.0).or_insert(0) += 1,
-        _ => {}
     });
     Ok(suspects(&files, &attributes))
 }

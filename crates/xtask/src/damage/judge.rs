@@ -22,6 +22,8 @@ pub struct Verdict {
     pub lost: usize,
     /// The checkpoint that is the newest one afterwards is an older one.
     pub older: bool,
+    /// The plan writes nothing and says so: what there is, a rescue reads.
+    pub given_up: bool,
     /// What a rescue said.
     pub rescued: Vec<String>,
     /// What the plan said.
@@ -147,7 +149,7 @@ fn rescued(
     verdict.rescued = tally
         .problems
         .iter()
-        .take(300)
+        .take(3000)
         .map(|p| format!("rescue: {} {:?} {:?}", String::from_utf8_lossy(&p.path), p.notes, p.missing))
         .collect();
     let blamed: BTreeSet<&Vec<u8>> = tally.problems.iter().map(|p| &p.path).collect();
@@ -194,9 +196,13 @@ fn repaired(
         .collect();
     verdict.said.extend(made.checkpoints_lost.clone());
     verdict.said.extend(made.stopped.clone());
-    verdict.said.extend(made.before.errors().take(300).map(|f| format!("before: {f}")));
-    verdict.said.extend(made.after.errors().take(300).map(|f| format!("left: {f}")));
+    verdict.said.extend(made.before.errors().take(3000).map(|f| format!("before: {f}")));
+    verdict.said.extend(made.after.errors().take(3000).map(|f| format!("left: {f}")));
     let left = errors(&made.after);
+    verdict.given_up = left > 0 && made.is_empty() && made.stopped.is_some();
+    if verdict.given_up {
+        return;
+    }
     if left > 0 {
         let first = made.after.errors().next().map(ToString::to_string).unwrap_or_default();
         let stopped = made.stopped.clone().unwrap_or_default();

@@ -34,10 +34,19 @@ pub struct Campaign {
     pub jobs: u64,
 }
 
+impl Campaign {
+    /// What is run with all other tests.
+    pub fn ci() -> Self {
+        Campaign { seed: 0, volumes: 14, cases: 3, only: None, jobs: 2 }
+    }
+}
+
 #[derive(Default)]
 struct Sum {
     cases: u64,
     bad: u64,
+    given_up: u64,
+    older: u64,
     /// Cases by the beginning of their findings.
     by: BTreeMap<String, u64>,
     slowest: Duration,
@@ -81,6 +90,8 @@ fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Res
             let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             sum.cases += 1;
             sum.slowest = sum.slowest.max(verdict.slowest);
+            sum.given_up += u64::from(verdict.given_up);
+            sum.older += u64::from(verdict.older);
             sum.bad += u64::from(!verdict.findings.is_empty());
             for finding in &verdict.findings {
                 println!("{number} \"{name}\" {seed}: {finding}");
@@ -114,6 +125,9 @@ pub fn damage(campaign: &Campaign) -> Result<()> {
     for (class, n) in &sum.by {
         println!("{n:6} {class}");
     }
-    println!("{} cases, {} with a finding, the slowest step {:.1?}", sum.cases, sum.bad, sum.slowest);
+    println!(
+        "{} cases, {} with a finding, {} taken back to an older state, {} not mended, which is said, the slowest step {:.1?}",
+        sum.cases, sum.bad, sum.older, sum.given_up, sum.slowest
+    );
     if sum.bad > 0 { bail!("{} cases with a finding", sum.bad) } else { Ok(()) }
 }
