@@ -193,6 +193,13 @@ impl<'r, 'd> State<'r, 'd> {
                 } else {
                     !rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(|c| fits(&c))
                 };
+                if fit && !older && !rescue.survey.is_sound(block) && !is_single(ino) {
+                    // The same version may lie whole where a cleaner moved it from.
+                    let copy = |c: &Candidate| c.whole && fits(c) && c.cno == e.start.get();
+                    let copy = rescue.records().places_of(v).find(copy);
+                    let block = copy.map_or(block, |c| c.block);
+                    return Some(Spot { block, by_offset: false });
+                }
                 if fit && !older {
                     return Some(Spot { block, by_offset: false });
                 }
