@@ -215,7 +215,7 @@ impl State<'_> {
             })
             .collect();
         if !counts.is_empty()
-            && !found.iter().any(|f| f.place.ino == Some(3))
+            && !found.iter().any(|f| tables::hides_inodes(f))
             && !self.given_up.contains(&Kind::Tables(Stage::Bits))
         {
             let (wounds, _) = tables::wounds(&counts, report, None);

@@ -161,6 +161,13 @@ pub(crate) fn is_lost_bitmap(f: &Finding, g: Option<&Geometry>) -> bool {
         && !matches!(Layout::ifile(g).kind(offset), Part::Entries { .. })
 }
 
+/// Whether what a finding is about may show other inodes than there are: the table itself, or where it has the blocks of an
+/// inode file.
+pub(crate) fn hides_inodes(f: &Finding) -> bool {
+    let place = f.id.starts_with("dat-") || f.id.starts_with("map-");
+    f.place.ino == Some(DAT) || (place && f.place.ino == Some(IFILE))
+}
+
 /// Whether a finding is about a log.
 fn is_log(f: &Finding) -> bool {
     f.id.starts_with("log-")
