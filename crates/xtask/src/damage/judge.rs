@@ -38,19 +38,18 @@ fn some(all: &[&Vec<u8>]) -> String {
     format!("{} ({})", all.len(), few.join(" "))
 }
 
-/// Whether a plan's words tell of a name: of itself, of its inode, or of a directory on the way.
-fn told(said: &str, volume: &Aged, path: &[u8]) -> bool {
+/// Whether a plan's words tell of a name: of itself, of its inode, or, unless its `own` content is at stake, of a directory
+/// on the way.
+fn told(said: &str, volume: &Aged, path: &[u8], own: bool) -> bool {
     let text = String::from_utf8_lossy(path);
-    let ends = text.match_indices('/').map(|(n, _)| n).chain([text.len()]);
-    let named = ends.into_iter().any(|n| said.contains(&format!("(/{})", text.get(..n).unwrap_or(""))));
-    let way = volume.ways.get(path);
+    let above = text.match_indices('/').map(|(n, _)| n).filter(|_| !own);
+    let named =
+        above.chain([text.len()]).any(|n| said.contains(&format!("(/{})", text.get(..n).unwrap_or(""))));
+    let way = volume.ways.get(path).map_or(&[][..], Vec::as_slice);
+    let way = if own { way.get(way.len().saturating_sub(1)..).unwrap_or_default() } else { way };
     let name = text.rsplit('/').next().unwrap_or("");
-    let numbered = || {
-        way.into_iter()
-            .flatten()
-            .any(|ino| said.contains(&format!("inode {ino} ")) || said.contains(&format!("inode {ino}\n")))
-    };
-    named || numbered() || said.contains(&format!("the name \"{name}\""))
+    let numbered = |ino: &u64| [" ", ":", "\n"].iter().any(|end| said.contains(&format!("inode {ino}{end}")));
+    named || way.iter().any(numbered) || said.contains(&format!("the name \"{name}\""))
 }
 
 /// Digests of what was copied out.
@@ -240,12 +239,12 @@ fn repaired(
         .iter()
         .copied()
         .filter(|p| contents.get(*p).is_some_and(|d| volume.contents.get(*p) != Some(d)))
-        .filter(|p| !told(&said, volume, p))
+        .filter(|p| !told(&said, volume, p, true))
         .collect();
     if !silent.is_empty() && !verdict.older {
         verdict.findings.push(format!("REPAIR: wrong and not told: {}", some(&silent)));
     }
-    let gone: Vec<_> = wrong.iter().copied().filter(|p| !told(&said, volume, p)).collect();
+    let gone: Vec<_> = wrong.iter().copied().filter(|p| !told(&said, volume, p, false)).collect();
     if !gone.is_empty() && !verdict.older {
         verdict.findings.push(format!("REPAIR: another and not told: {}", some(&gone)));
     }
@@ -256,7 +255,7 @@ fn repaired(
     if let Some((read, _)) = before {
         let right = |p: &Vec<u8>| read.contains_key(p) && read.get(p) == volume.names.get(p);
         // Behind a damaged log, where a mount did not come to, a newer version may be the damaged one, and told.
-        let ahead = |p: &Vec<u8>| volume.crashed && !untouched(p) && told(&said, volume, p);
+        let ahead = |p: &Vec<u8>| volume.crashed && !untouched(p) && told(&said, volume, p, true);
         let spoiled: Vec<_> = wrong.iter().copied().filter(|p| right(p) && !ahead(p)).collect();
         if !spoiled.is_empty() {
             verdict.findings.push(format!("REPAIR: right before and not after: {}", some(&spoiled)));
