@@ -104,8 +104,9 @@ pub(crate) fn suspects(files: &BTreeMap<u64, u64>, attributes: &BTreeSet<u64>) -
 pub(crate) fn inodes_in(g: &Geometry, offset: u64, block: &[u8]) -> Vec<u64> {
     let layout = Layout::ifile(g);
     let Kind::Entries { first } = layout.kind(offset) else { return Vec::new() };
-    let size = g.inode_size as usize;
-    let raw = |n: u64| RawInode::read(block.get(usize::try_from(n).ok()?.checked_mul(size)?..)?).ok();
+    let size = u64::from(g.inode_size);
+    let at = |n: u64| usize::try_from(n.checked_mul(size)?).ok();
+    let raw = |n: u64| RawInode::read(block.get(at(n)?..)?).ok();
     let used = |n: &u64| raw(*n).is_some_and(|r| r.links_count.get() != 0 && r.mode.get() != 0);
     let all = (0..layout.entries_per_block()).filter(used).filter_map(|n| first.checked_add(n));
     all.filter(|ino| *ino == Ino::ROOT.0 || *ino >= Ino::FIRST_USER.0).collect()
