@@ -5,9 +5,9 @@
 //! of the tail is handed out before that. Checkpoints made on the way lie off the old chain: nobody
 //! finds them before the super blocks point at the last one.
 
-use silt_device::Kind;
+use silt_device::{Device, Kind};
 use silt_format::summary::{self, BlockInfo};
-use silt_format::{BlockNr, Ino, SegNr};
+use silt_format::{BlockNr, Geometry, Ino, SegNr};
 
 use crate::files::Tree;
 use crate::log::Cursor;
@@ -27,6 +27,53 @@ pub(crate) struct Recovery {
     scrapped: Vec<SegNr>,
 }
 
+/// Calls `f` with (inode, offset in blocks, disk block) of everything in complete data-sync logs behind a super root, in
+/// their order. Memory: what one data-sync says of its blocks.
+pub(crate) fn each_synced(
+    device: &dyn Device,
+    g: &Geometry,
+    tail: &Tail,
+    mut f: impl FnMut(Ino, u64, BlockNr) -> Result<()>,
+) -> Result<()> {
+    let mut collected: Option<Vec<(Ino, u64, BlockNr)>> = None;
+    let mut walk = Walk::again(device, g, tail);
+    while let Some(Reached { pos, header: h, .. }) = walk.next()? {
+        if h.has(summary::SR) {
+            return Err(Error::corrupt(
+                format!("block {pos}"),
+                "segment summary",
+                "a super root in the tail",
+            ));
+        }
+        if h.has(summary::LOGBGN) {
+            // What was begun before it has no end: nobody was told that it was done.
+            collected = h.has(summary::SYNDT).then(Vec::new);
+        }
+        if let Some(list) = &mut collected {
+            if !h.has(summary::SYNDT) {
+                return Err(Error::corrupt(
+                    format!("block {pos}"),
+                    "segment summary",
+                    "a data-sync log is continued by another kind",
+                ));
+            }
+            let first = pos.0 + u64::from(h.summary_blocks(g));
+            for p in search::payloads(device, g, pos, &h)? {
+                if let BlockInfo::Data { offset, .. } = p.info {
+                    list.push((p.ino, offset, BlockNr(first + u64::from(p.index))));
+                }
+            }
+            if h.has(summary::LOGEND) {
+                collected.take().unwrap_or_default().into_iter().try_for_each(|(i, key, at)| f(i, key, at))?;
+            }
+        }
+        if pos.0 == tail.end {
+            break;
+        }
+    }
+    Ok(())
+}
+
 impl Volume {
     /// Applies complete data-sync logs behind the super root, in their order, and returns the number
     /// of blocks. Inodes that cannot be opened are passed over. Memory: what one data-sync says of its
@@ -36,53 +83,19 @@ impl Volume {
         let device = self.store.device.clone();
         let most = options.cache_bytes / u64::from(g.block_size);
         let mut applied = 0;
-        let mut collected: Option<Vec<(Ino, u64, BlockNr)>> = None;
-        let mut walk = Walk::again(&*device, &g, tail);
-        while let Some(Reached { pos, header: h, .. }) = walk.next()? {
-            if h.has(summary::SR) {
-                return Err(Error::corrupt(
-                    format!("block {pos}"),
-                    "segment summary",
-                    "a super root in the tail",
-                ));
+        each_synced(&*device, &g, tail, |ino, key, at| {
+            applied += u64::from(self.recover(ino, key, at)?);
+            if self.dirty_blocks > most {
+                self.checkpoint(options.now)?;
             }
-            if h.has(summary::LOGBGN) {
-                // What was begun before it has no end: nobody was told that it was done.
-                collected = h.has(summary::SYNDT).then(Vec::new);
-            }
-            if let Some(list) = &mut collected {
-                if !h.has(summary::SYNDT) {
-                    return Err(Error::corrupt(
-                        format!("block {pos}"),
-                        "segment summary",
-                        "a data-sync log is continued by another kind",
-                    ));
-                }
-                let first = pos.0 + u64::from(h.summary_blocks(&g));
-                for p in search::payloads(&*device, &g, pos, &h)? {
-                    if let BlockInfo::Data { offset, .. } = p.info {
-                        list.push((p.ino, offset, BlockNr(first + u64::from(p.index))));
-                    }
-                }
-                if h.has(summary::LOGEND) {
-                    for (ino, key, at) in collected.take().unwrap_or_default() {
-                        applied += u64::from(self.recover(ino, key, at)?);
-                        if self.dirty_blocks > most {
-                            self.checkpoint(options.now)?;
-                        }
-                    }
-                }
-            }
-            if pos.0 == tail.end {
-                break;
-            }
-        }
+            Ok(())
+        })?;
         Ok(applied)
     }
 
     /// Puts one synced block into its file; tells whether there is such a file. Read-only, the map in
     /// memory says where the block lies; for writing, its bytes wait for a checkpoint.
-    fn recover(&mut self, ino: Ino, key: u64, at: BlockNr) -> Result<bool> {
+    pub(crate) fn recover(&mut self, ino: Ino, key: u64, at: BlockNr) -> Result<bool> {
         let known = self.inode(Tree::Live, ino).is_ok_and(|i| i.attr.is_regular());
         if !known || key > self.store.geometry.max_key() {
             return Ok(false);
@@ -134,6 +147,13 @@ impl Volume {
         self.meta_dirty = true;
         self.recovery = Some(Recovery { start: tail.map(|t| t.start), scrapped });
         Ok(())
+    }
+
+    /// The tail's segments are not given back when the state is durable: what lies in them is still wanted.
+    pub(crate) fn hold_tail(&mut self) {
+        if let Some(r) = &mut self.recovery {
+            r.scrapped.clear();
+        }
     }
 
     /// After the recovered state is durable: the tail becomes invalid and its segments free.

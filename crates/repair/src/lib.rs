@@ -227,7 +227,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             }
             Ok(done) if done.is_empty() && step.kind == Kind::Copies => continue,
             Ok(mut done) => {
-                if step.classes.contains_key("recovery") {
+                if step.kind == Kind::Supers && step.classes.contains_key("recovery") {
                     done.push(format!(
                         "the volume goes on behind checkpoint {}, with the synced data that a mount comes to; logs behind \
                          that are given up",
@@ -254,6 +254,11 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
         }
         if overlay.memory() > MEMORY {
             more = true;
+            // What was set aside would be lost.
+            if let Some(step) = state.synced_step() {
+                let done = state.mend(&step, base)?;
+                rounds.push(Round { classes: step.classes, done });
+            }
             stopped = Some("this is as much as is done at once: repair it again for the rest".into());
             now = state.check()?;
             break;

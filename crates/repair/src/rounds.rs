@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, Wounds};
+use silt_engine::mend::{self, LastLog, Mender, Synced, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Root,
     Tables(Stage),
     Tree,
+    /// Synced data behind the newest checkpoint, once what it belongs to is mended.
+    Synced,
     Logs,
     /// Of blocks in the place of which other ones lie.
     Overwritten,
@@ -66,6 +68,16 @@ pub(crate) struct Step {
     past: Vec<past::Past>,
 }
 
+impl Step {
+    fn new(kind: Kind, findings: &[&silt_verify::Finding], wounds: Wounds, tree: tree::Work) -> Step {
+        let mut classes = BTreeMap::new();
+        for f in findings {
+            *classes.entry(classes::of(f.id)).or_insert(0) += 1;
+        }
+        Step { kind, classes, wounds, tree, past: Vec::new() }
+    }
+}
+
 /// What is known while a plan is made.
 pub(crate) struct State<'a> {
     options: &'a Options,
@@ -91,6 +103,8 @@ pub(crate) struct State<'a> {
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
+    /// Synced data that was set aside.
+    synced: Vec<Synced>,
 }
 
 impl<'a> State<'a> {
@@ -110,6 +124,7 @@ impl<'a> State<'a> {
             own: false,
             ahead,
             passed: None,
+            synced: Vec::new(),
         }
     }
 }
@@ -156,21 +171,28 @@ impl State<'_> {
         all.iter().rev().find(|(c, tree)| **c < last && !bad.contains(*tree)).map(|(c, _)| *c)
     }
 
+    /// The round in which synced data that was set aside is taken in, if there is any.
+    pub fn synced_step(&mut self) -> Option<Step> {
+        if self.synced.is_empty() || self.given_up.contains(&Kind::Synced) {
+            return None;
+        }
+        let wounds = Wounds { synced: self.synced.clone(), ..Wounds::default() };
+        let mut step = Step::new(Kind::Synced, &[], wounds, tree::Work::default());
+        step.classes.insert("recovery", 0);
+        Some(step)
+    }
+
     /// The next round, if there is anything to do.
     pub fn next(&mut self, report: &Report) -> Result<Option<Step>> {
         let found: Vec<_> = report.findings.iter().filter(|f| f.severity == Severity::Error).collect();
-        let step = |kind, findings: &[&silt_verify::Finding], wounds, tree| {
-            let mut classes = BTreeMap::new();
-            for f in findings {
-                *classes.entry(classes::of(f.id)).or_insert(0) += 1;
-            }
-            Step { kind, classes, wounds, tree, past: Vec::new() }
-        };
+        let step = Step::new;
         let none = tree::Work::default;
         let supers: Vec<_> =
             found.iter().copied().filter(|f| supers::is_about(f.id) && f.place.cno.is_none()).collect();
         if !supers.is_empty() && !self.given_up.contains(&Kind::Supers) {
-            return Ok(Some(step(Kind::Supers, &supers, Wounds::default(), none())));
+            // Where nothing else is wrong, nothing has to be mended first.
+            let wounds = Wounds { take_in: supers.len() == found.len(), ..Wounds::default() };
+            return Ok(Some(step(Kind::Supers, &supers, wounds, none())));
         }
         let geometry = supers::geometry(&*self.overlay);
         let (segments, logs) = tables::segments(&found, geometry.as_ref());
@@ -248,6 +270,9 @@ impl State<'_> {
             };
             let wounds = tree::wounds(&work, keep, snapshot);
             return Ok(Some(step(Kind::Tree, &files, wounds, work)));
+        }
+        if let Some(step) = self.synced_step() {
+            return Ok(Some(step));
         }
         if !logs.is_empty() && !self.given_up.contains(&Kind::Logs) {
             return Ok(Some(step(
@@ -327,8 +352,8 @@ impl State<'_> {
     /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
     /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
     /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
-    fn mend_supers(&self) -> Result<Option<Vec<String>>> {
-        let mut best: Option<(u64, Arc<Overlay>, Vec<String>)> = None;
+    fn mend_supers(&self) -> Result<Option<(Vec<String>, Vec<Synced>)>> {
+        let mut best: Option<(u64, Arc<Overlay>, (Vec<String>, Vec<Synced>))> = None;
         // Where nothing says how it was left, a power cut is the less likely to have come with the loss of both.
         let clean = supers::is_clean(&*self.overlay) || supers::are_lost(&*self.overlay);
         let open = self.open_options();
@@ -341,7 +366,8 @@ impl State<'_> {
             let given_up = bad.iter().copied().chain([kept.segment]).collect();
             // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
             sure &= !kept.doubtful || all.contains_key(&kept.checkpoint);
-            best = Some((sectors::errors_but_of_data(&after, g.as_ref(), &given_up), kept.trial, kept.said));
+            let errors = sectors::errors_but_of_data(&after, g.as_ref(), &given_up);
+            best = Some((errors, kept.trial, (kept.said, kept.synced)));
         }
         let whole = best.as_ref().is_some_and(|(errors, ..)| sure || *errors == 0);
         let ways: &[bool] = match (whole, clean) {
@@ -356,31 +382,42 @@ impl State<'_> {
                 None if !bad.is_empty() => Vec::new(),
                 None => continue,
             };
+            let mut synced = Vec::new();
             if !bad.is_empty() {
-                said.extend(sectors::leave(&trial, &bad, self.options, &open)?);
+                let left = sectors::leave(&trial, &bad, self.options, &open)?;
+                said.extend(left.0);
+                synced = left.1;
             }
             let errors = errors(&self.check_of(&*trial)?);
             if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
-                best = Some((errors, trial, said));
+                best = Some((errors, trial, (said, synced)));
             }
         }
-        let Some((_, trial, said)) = best else { return Ok(None) };
+        let Some((_, trial, done)) = best else { return Ok(None) };
         trial.apply(&*self.overlay)?;
-        Ok(Some(said))
+        Ok(Some(done))
+    }
+
+    /// Segments with synced data that was set aside.
+    fn held(&self) -> BTreeSet<u64> {
+        let g = supers::geometry(&*self.overlay);
+        g.map(|g| mend::synced_segments(&g, &self.synced)).unwrap_or_default()
     }
 
     /// Puts whole copies in the place of blocks that do not verify; nothing is said where there are none.
     fn take_copies(&mut self, step: &Step) -> Result<Vec<String>> {
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, ..step.wounds.clone() };
+        let wounds = Wounds { own: self.own, held: self.held(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         if !mender.moves() {
             return Ok(Vec::new());
         }
         let mut said = std::mem::take(&mut mender.said);
+        let synced = std::mem::take(&mut mender.synced);
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
         self.own = true;
+        self.synced.extend(synced);
         Ok(said)
     }
 
@@ -392,12 +429,15 @@ impl State<'_> {
                     && let Some(said) = self.go_ahead()?
                 {
                     self.own = false;
+                    // It lies before what is taken in.
+                    self.synced.clear();
                     return Ok(said);
                 }
                 if step.classes.contains_key("super-block")
-                    && let Some(said) = self.mend_supers()?
+                    && let Some((said, synced)) = self.mend_supers()?
                 {
                     self.own = false;
+                    self.synced = synced;
                     return Ok(said);
                 }
             }
@@ -412,7 +452,7 @@ impl State<'_> {
         }
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, newest, ..step.wounds.clone() };
+        let wounds = Wounds { own: self.own, newest, held: self.held(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
         if step.kind == Kind::Tree {
@@ -421,9 +461,14 @@ impl State<'_> {
             }
         }
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
+        let synced = std::mem::take(&mut mender.synced);
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
         self.own = true;
+        if step.kind == Kind::Synced {
+            self.synced.clear();
+        }
+        self.synced.extend(synced);
         Ok(said)
     }
 }

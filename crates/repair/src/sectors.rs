@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, Missing, Wounds};
+use silt_engine::mend::{self, LastLog, Mender, Missing, Synced, Wounds};
 use silt_format::{BlockNr, Geometry};
 use silt_verify::{Finding, Report};
 
@@ -44,6 +44,8 @@ fn newest(device: &dyn Device) -> Option<Newest> {
 pub(crate) struct Kept {
     pub trial: Arc<Overlay>,
     pub said: Vec<String>,
+    /// Synced data behind it, which is set aside.
+    pub synced: Vec<Synced>,
     /// Its summary or its super root is lost: that it is what the super blocks say shows in what a check finds.
     pub doubtful: bool,
     pub checkpoint: u64,
@@ -90,33 +92,37 @@ pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenO
             "{lost} of checkpoint {} {is}: what is left of it is written anew elsewhere{marked}",
             last.cno
         )];
-        // What was synced behind it is taken in before anything is moved.
+        let mut synced = Vec::new();
         for wounds in [wounds, &empty] {
-            let mut mender = Mender::open(trial.clone(), open, wounds).ok()?;
+            let held = mend::synced_segments(&g, &synced);
+            let mut mender = Mender::open(trial.clone(), open, &Wounds { held, ..wounds.clone() }).ok()?;
             said.append(&mut mender.said);
+            synced.append(&mut mender.synced);
             said.extend(mender.finish(options.now).ok()?);
         }
-        Some(Kept { trial, said, doubtful: missing.is_some(), checkpoint: last.cno, segment })
+        Some(Kept { trial, said, synced, doubtful: missing.is_some(), checkpoint: last.cno, segment })
     })
 }
 
-/// Where the log goes on into blocks that cannot be read, leaves it for another segment, and marks those as bad.
+/// Where the log goes on into blocks that cannot be read, leaves it for another segment, and marks those as bad; returns
+/// what is said, and synced data behind it.
 pub(crate) fn leave(
     device: &Arc<Overlay>,
     bad: &BTreeSet<u64>,
     options: &Options,
     open: &OpenOptions,
-) -> Result<Vec<String>> {
+) -> Result<(Vec<String>, Vec<Synced>)> {
     let wounds = Wounds { bad: bad.clone(), ..Wounds::default() };
     let mut mender = Mender::open(device.clone(), open, &wounds)?;
     let mut said = std::mem::take(&mut mender.said);
+    let synced = std::mem::take(&mut mender.synced);
     said.extend(mender.finish(options.now)?);
     let all: Vec<_> = bad.iter().map(ToString::to_string).collect();
     said.push(format!(
         "sectors where the log goes on cannot be read: it goes on elsewhere, and these segments are marked as bad: {}",
         all.join(", ")
     ));
-    Ok(said)
+    Ok((said, synced))
 }
 
 /// Segments where the log goes on that hold blocks which cannot be read.

@@ -26,9 +26,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory: 768, timeout: Duration::from_secs(600) }
+        Self { memory: 768, timeout: Duration::from_secs(300) }
     }
 }
+
+/// A guest that was ended because it took too long, with its last words.
+#[derive(Debug, thiserror::Error)]
+#[error("the guest took longer than {0:?}; its last words:\n{1}")]
+pub struct Late(Duration, String);
 
 /// Where this program is as a file, for the guest to start: the running one, or, in a test of another crate, the
 /// one in the same build directory, or what `SILT_XTASK` names.
@@ -112,7 +117,7 @@ pub fn boot(rig: &Rig, exchange: &Path, job: &Job, options: &Options) -> Result<
     drop(group);
     let log = GuestLog::read(&console)?;
     if late {
-        bail!("the guest took longer than {:?}; its last words:\n{}", options.timeout, log.tail());
+        return Err(Late(options.timeout, log.tail()).into());
     }
     if !log.has_line(agent::DONE) {
         bail!("the guest did not finish; its last words:\n{}", log.tail());

@@ -21,6 +21,7 @@ mod nodes;
 mod past;
 mod records;
 mod start;
+mod synced;
 mod table;
 mod usage;
 
@@ -48,6 +49,7 @@ pub use start::{
     Missing, accept, bad_ahead, bad_blocks, checkpoint_at, checkpoints, cursor_of, leads, missing,
     newer_logs, newest, reaches, roots, snapshots, unreadable,
 };
+pub use synced::{Synced, segments as synced_segments};
 
 use bits::Bits;
 use moves::Moved;
@@ -110,6 +112,12 @@ pub struct Wounds {
     pub snapshot: Option<u64>,
     /// The mark that an error was met is taken away.
     pub clear_error: bool,
+    /// Synced data that lies behind the newest checkpoint is taken in at once, and not set aside.
+    pub take_in: bool,
+    /// Synced data that was set aside and is taken in now.
+    pub synced: Vec<Synced>,
+    /// Segments with synced data that was set aside.
+    pub held: BTreeSet<u64>,
 }
 
 /// A volume being mended.
@@ -119,6 +127,9 @@ pub struct Mender {
     pub said: Vec<String>,
     moved: Vec<Moved>,
     empty: BTreeSet<u64>,
+    held: BTreeSet<u64>,
+    /// Synced data behind the newest checkpoint that is not taken in, for [`Wounds::synced`] when its files are mended.
+    pub synced: Vec<Synced>,
     end_of_log: (SegNr, u64),
     /// Of inodes of the tree at hand, whether logs have blocks that live in it.
     written: BTreeMap<u64, bool>,
@@ -178,27 +189,40 @@ impl Mender {
             volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
         }
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
+        let mut synced = Vec::new();
+        let mut put_in = wounds.synced.clone();
         if !clean && let Some(tail) = &found.tail {
-            if wounds.back.is_none() && moved.is_empty() {
-                match volume.roll_forward(tail, options) {
-                    Ok(n) => said.push(format!("{n} blocks of synced data behind it are taken in")),
-                    Err(e) => said.push(format!("synced data behind the newest checkpoint is lost ({e})")),
-                }
-            } else {
-                said.push("synced data behind the newest checkpoint is left out".into());
+            match synced::behind(&*volume.store.device, &geometry, tail) {
+                Ok(all) if wounds.take_in => put_in.extend(all),
+                Ok(all) => synced = all,
+                Err(e) => said.push(format!("synced data behind the newest checkpoint is lost ({e})")),
+            }
+            if !synced.is_empty() {
+                volume.hold_tail();
             }
         }
+        let mut held = wounds.held.clone();
+        held.extend(synced_segments(&geometry, &synced));
         let mut mender = Mender {
             volume,
             said,
             moved: Vec::new(),
             empty: BTreeSet::new(),
+            held,
+            synced,
             end_of_log,
             written: BTreeMap::new(),
             past: past::Written::default(),
         };
         mender.moved.append(&mut moved);
         mender.mend_rest(wounds)?;
+        if !put_in.is_empty() {
+            mender.said.extend(mender.volume.take_in(&put_in, options)?);
+        }
+        if !wounds.synced.is_empty() {
+            mender.empty.extend(mender.volume.only_synced(&mender.held)?);
+            mender.held.clear();
+        }
         Ok(mender)
     }
 
@@ -418,6 +442,7 @@ impl Mender {
         let v = &mut self.volume;
         v.checkpoint_with(std::mem::take(&mut self.moved), now)?;
         v.take_over(now)?;
+        self.empty.retain(|s| !self.held.contains(s));
         v.give_back(&self.empty)?;
         v.close(now)?;
         Ok(self.said)

@@ -1,6 +1,9 @@
 //! What disks, cables and people do to volumes.
 
-use silt_device::{Device, MemoryDevice};
+use std::ops::Range;
+use std::sync::Arc;
+
+use silt_device::{Device, Fault, MemoryDevice, Times};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_model::rng::Rng;
 
@@ -97,20 +100,46 @@ pub const KINDS: &[(&str, Hurt)] = &[
         let n = k.rng.between(1, 300);
         k.zero(0, n);
     }),
+    ("unreadable sectors", |k| {
+        for _ in 0..k.rng.between(1, 6) {
+            let at = if k.rng.percent(50) { k.newest() } else { k.any() };
+            k.unreadable(at, 1);
+        }
+    }),
+    ("unreadable run", |k| {
+        let (at, n) = (k.any(), k.rng.between(2, 64));
+        k.unreadable(at, n);
+    }),
+    ("cut short", |k| {
+        let all = k.blocks_of_device();
+        let at = k.rng.between(k.volume.end * 3 / 4, all);
+        k.cut_short(at);
+    }),
+    ("two kinds", |k| {
+        for _ in 0..2 {
+            let (_, hurt) = KINDS[k.rng.index(PLAIN)];
+            hurt(k);
+        }
+    }),
 ];
+
+/// The first so many kinds come together in one case, too.
+const PLAIN: usize = 25;
 
 /// What cuts into a copy of a volume.
 pub struct Knife<'a> {
     volume: &'a Aged,
     /// The copy.
     pub device: MemoryDevice,
+    /// Bytes of it that cannot be read.
+    pub unreadable: Vec<Range<u64>>,
     rng: Rng,
 }
 
 impl<'a> Knife<'a> {
     /// A fresh copy of a volume; the same seed does the same.
     pub fn new(volume: &'a Aged, seed: u64) -> Self {
-        Knife { volume, device: volume.device.fork(), rng: Rng::new(seed) }
+        Knife { volume, device: volume.device.fork(), unreadable: Vec::new(), rng: Rng::new(seed) }
     }
 
     fn any(&mut self) -> u64 {
@@ -133,9 +162,12 @@ impl<'a> Knife<'a> {
         usize::try_from(blocks).unwrap_or(0) * self.volume.geometry.bs()
     }
 
+    fn blocks_of_device(&self) -> u64 {
+        self.device.len() / u64::from(self.volume.geometry.block_size)
+    }
+
     fn within(&self, at: u64, blocks: u64) -> (u64, u64) {
-        let size = u64::from(self.volume.geometry.block_size);
-        let all = self.device.len() / size;
+        let all = self.blocks_of_device();
         (at.min(all - 1), blocks.min(all - at.min(all - 1)))
     }
 
@@ -189,11 +221,36 @@ impl<'a> Knife<'a> {
         }
     }
 
+    fn unreadable(&mut self, at: u64, blocks: u64) {
+        let (at, blocks) = self.within(at, blocks);
+        let size = u64::from(self.volume.geometry.block_size);
+        self.unreadable.push(at * size..(at + blocks) * size);
+    }
+
+    fn cut_short(&mut self, blocks: u64) {
+        let short = MemoryDevice::new(blocks * u64::from(self.volume.geometry.block_size));
+        self.device.for_each_chunk(|at, bytes| {
+            let room = usize::try_from(short.len().saturating_sub(at)).unwrap_or(0);
+            let _ = short.write_at(at, &[&bytes[..bytes.len().min(room)]]);
+        });
+        self.device = short;
+    }
+
     fn super_block(&self, first: bool, second: bool) {
         let copies = [(first, PRIMARY_OFFSET), (second, secondary_offset(self.device.len()))];
         for (_, at) in copies.into_iter().filter(|(hit, _)| *hit) {
             let _ = self.device.write_at(at, &[&[0; 1024]]);
         }
+    }
+
+    /// What the cases are tried on: a fresh copy each time.
+    pub fn broken(&self) -> Arc<dyn Device> {
+        if self.unreadable.is_empty() {
+            return Arc::new(self.device.fork());
+        }
+        let device = Fault::new(self.device.fork());
+        self.unreadable.iter().for_each(|range| device.fail_reads(range.clone(), Times::Always));
+        Arc::new(device)
     }
 
     /// Blocks that are other than on the sound volume.
@@ -203,15 +260,22 @@ impl<'a> Knife<'a> {
         let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
         let mut changed = Vec::new();
         let mut at = 0;
-        while at < self.device.len() {
-            let n = usize::try_from(self.device.len() - at).unwrap_or(0).min(1 << 20);
-            let _ = self.device.read_at(at, &mut a[..n]);
+        while at < self.volume.device.len() {
+            let n = usize::try_from(self.volume.device.len() - at).unwrap_or(0).min(1 << 20);
+            let there = usize::try_from(self.device.len().saturating_sub(at)).unwrap_or(0).min(n);
+            let _ = self.device.read_at(at, &mut a[..there]);
             let _ = self.volume.device.read_at(at, &mut b[..n]);
-            let pairs = a[..n].chunks(size).zip(b[..n].chunks(size));
+            let pairs = a[..there].chunks(size).zip(b[..n].chunks(size));
             let first = at / (1 << 20) * per as u64;
             changed.extend((first..).zip(pairs).filter(|(_, (x, y))| x != y).map(|(n, _)| n));
             at += 1 << 20;
         }
+        // What is cut off is lost where a log was.
+        let size = u64::from(self.volume.geometry.block_size);
+        changed.extend(self.blocks_of_device()..self.volume.end);
+        changed.extend(self.unreadable.iter().flat_map(|r| r.start / size..r.end / size));
+        changed.sort_unstable();
+        changed.dedup();
         changed
     }
 }

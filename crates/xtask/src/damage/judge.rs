@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_device::MemoryDevice;
+use silt_device::Device;
 use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::rescue::Rescue;
 use silt_verify::{Options as CheckOptions, Unwatched, check};
@@ -74,7 +74,13 @@ fn copied(dir: &Path) -> Names {
 }
 
 /// Checks, rescues and repairs; `changed` are the blocks that were damaged.
-pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) -> Verdict {
+pub fn judge(
+    volume: &Aged,
+    copy: &dyn Fn() -> Arc<dyn Device>,
+    changed: &[u64],
+    dir: &Path,
+) -> Verdict {
+    let broken = &*copy();
     let mut verdict = Verdict::default();
     let changed: BTreeSet<u64> = changed.iter().copied().collect();
     let hurt: BTreeSet<u64> = volume
@@ -96,18 +102,19 @@ pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) 
         seed: 7,
         cache_bytes: 64 << 20,
         drop_snapshots: true,
+        zero_unreadable: true,
         ..Options::default()
     };
     let started = Instant::now();
-    let made = plan(Arc::new(broken.fork()), &options);
+    let made = plan(copy(), &options);
     verdict.slowest = verdict.slowest.max(started.elapsed());
     match made {
         Ok(made) => {
-            let device = broken.fork();
-            if let Err(e) = made.apply(&device) {
+            let device = copy();
+            if let Err(e) = made.apply(&*device) {
                 verdict.findings.push(format!("REPAIR: not applied: {e}"));
             }
-            repaired(volume, &made, &device, before.as_ref(), &untouched, &changed, &mut verdict);
+            repaired(volume, &made, &*device, before.as_ref(), &untouched, &changed, &mut verdict);
         }
         Err(e) => verdict.findings.push(format!("REPAIR: no plan: {e} ({} errors before)", errors(&report))),
     }
@@ -116,7 +123,7 @@ pub fn judge(volume: &Aged, broken: &MemoryDevice, changed: &[u64], dir: &Path) 
 
 fn rescued(
     volume: &Aged,
-    broken: &MemoryDevice,
+    broken: &dyn Device,
     dir: &Path,
     untouched: &dyn Fn(&Vec<u8>) -> bool,
     rootless: bool,
@@ -182,7 +189,7 @@ fn rescued(
 fn repaired(
     volume: &Aged,
     made: &Plan,
-    device: &MemoryDevice,
+    device: &dyn Device,
     before: Option<&(Names, Names)>,
     untouched: &dyn Fn(&Vec<u8>) -> bool,
     changed: &BTreeSet<u64>,

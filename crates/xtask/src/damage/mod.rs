@@ -57,7 +57,7 @@ fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explaine
     let mut knife = Knife::new(volume, number << 32 | (kind as u64) << 16 | seed);
     hurt(&mut knife);
     let changed = knife.changed();
-    let verdict = judge(volume, &knife.device, &changed, dir);
+    let verdict = judge(volume, &|| knife.broken(), &changed, dir);
     if explained {
         println!(
             "blocks of {}, {} a segment, checkpoint {}, crashed: {}, logs end at {}",

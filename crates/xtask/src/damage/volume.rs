@@ -182,6 +182,18 @@ impl Story {
         }
     }
 
+    /// Data that is synced behind the newest checkpoint, in half of the stories.
+    fn sync_data(&mut self) {
+        for _ in 0..self.rng.below(12).saturating_sub(5) {
+            let Some(name) = self.rng.pick(&self.files).cloned() else { return };
+            let file = FileRef::Path(path(&name));
+            let seed = self.rng.next_u64() | 1;
+            let (offset, len) = (self.rng.below(self.block * 6), self.rng.between(1, self.block * 4));
+            self.apply(&Op::Write { file: file.clone(), offset, len, seed });
+            self.apply(&Op::Fdatasync { file });
+        }
+    }
+
     fn round(&mut self) {
         for _ in 0..self.rng.between(3, 40) {
             self.change();
@@ -245,6 +257,7 @@ impl Aged {
         }
         if crashed {
             s.apply(&Op::Sync);
+            s.sync_data();
         } else {
             s.target.close_volume()?;
         }

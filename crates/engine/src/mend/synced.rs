@@ -1,0 +1,90 @@
+//! Synced data behind the newest checkpoint (format 4.4): set aside while what it belongs to is mended, then put in place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use silt_device::Device;
+use silt_format::{BlockNr, Geometry, Ino, SegNr};
+
+use crate::files::Tree;
+use crate::recover::each_synced;
+use crate::search::Tail;
+use crate::volume::{OpenOptions, Volume};
+use crate::{Error, Result};
+
+use super::count;
+
+/// A block of a data-sync log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Synced {
+    /// The file it belongs to.
+    pub ino: Ino,
+    /// Where in it, in blocks.
+    pub offset: u64,
+    /// Where it lies on the disk.
+    pub block: BlockNr,
+}
+
+/// What lies behind a super root, in its order. Memory: 24 bytes for each block that is there.
+pub(super) fn behind(device: &dyn Device, g: &Geometry, tail: &Tail) -> Result<Vec<Synced>> {
+    let mut all = Vec::new();
+    each_synced(device, g, tail, |ino, offset, block| {
+        all.push(Synced { ino, offset, block });
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Segments in which it lies.
+pub fn segments(g: &Geometry, all: &[Synced]) -> BTreeSet<u64> {
+    all.iter().filter(|s| g.holds(s.block)).map(|s| g.segment_of(s.block).0).collect()
+}
+
+impl Volume {
+    /// Puts synced data into the files it belongs to; what became of it, in words. Memory: the data that `options` allow;
+    /// what is more becomes a checkpoint.
+    pub(super) fn take_in(&mut self, all: &[Synced], options: &OpenOptions) -> Result<Vec<String>> {
+        let most = options.cache_bytes / u64::from(self.store.geometry.block_size);
+        let mut lost: BTreeMap<u64, usize> = BTreeMap::new();
+        for s in all {
+            let taken = match self.belongs(s) {
+                true => self.recover(s.ino, s.offset, s.block),
+                false => Ok(false),
+            };
+            match taken {
+                Ok(true) => {}
+                Ok(false) | Err(Error::Format { .. } | Error::Device(_) | Error::NoInode(_)) => {
+                    *lost.entry(s.ino.0).or_default() += 1;
+                }
+                Err(e) => return Err(e),
+            }
+            if self.dirty_blocks > most {
+                self.checkpoint(options.now)?;
+            }
+        }
+        let taken = all.len() - lost.values().sum::<usize>();
+        let mut said =
+            vec![format!("{} of synced data behind the newest checkpoint taken in", count(taken, "block"))];
+        said.extend(lost.iter().map(|(ino, n)| {
+            format!("inode {ino}: {} of synced data behind the newest checkpoint lost", count(*n, "block"))
+        }));
+        Ok(said)
+    }
+
+    /// Whether a file reaches as far: one that was put back to an older version may not.
+    fn belongs(&mut self, s: &Synced) -> bool {
+        let size = self.inode(Tree::Live, s.ino).map_or(0, |i| i.attr.size);
+        s.offset < size.div_ceil(u64::from(self.store.geometry.block_size))
+    }
+
+    /// Of segments in which it lay, those that hold nothing else.
+    pub(super) fn only_synced(&mut self, segments: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
+        let mut out = BTreeSet::new();
+        for s in segments {
+            let e = self.sufile.entry(&self.store, &self.dat, SegNr(*s))?;
+            if e.is_dirty() && e.nblocks.get() == 0 {
+                out.insert(*s);
+            }
+        }
+        Ok(out)
+    }
+}
