@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, Synced, Wounds};
+use silt_engine::mend::{self, LastLog, Mender, SetAside, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -104,7 +104,7 @@ pub(crate) struct State<'a> {
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
     /// Synced data that was set aside.
-    synced: Vec<Synced>,
+    aside: SetAside,
 }
 
 impl<'a> State<'a> {
@@ -124,7 +124,7 @@ impl<'a> State<'a> {
             own: false,
             ahead,
             passed: None,
-            synced: Vec::new(),
+            aside: SetAside::default(),
         }
     }
 }
@@ -173,10 +173,10 @@ impl State<'_> {
 
     /// The round in which synced data that was set aside is taken in, if there is any.
     pub fn synced_step(&mut self) -> Option<Step> {
-        if self.synced.is_empty() || self.given_up.contains(&Kind::Synced) {
+        if self.aside.is_empty() || self.given_up.contains(&Kind::Synced) {
             return None;
         }
-        let wounds = Wounds { synced: self.synced.clone(), ..Wounds::default() };
+        let wounds = Wounds { take_in: true, ..Wounds::default() };
         let mut step = Step::new(Kind::Synced, &[], wounds, tree::Work::default());
         step.classes.insert("recovery", 0);
         Some(step)
@@ -352,8 +352,8 @@ impl State<'_> {
     /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
     /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
     /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
-    fn mend_supers(&self) -> Result<Option<(Vec<String>, Vec<Synced>)>> {
-        let mut best: Option<(u64, Arc<Overlay>, (Vec<String>, Vec<Synced>))> = None;
+    fn mend_supers(&self) -> Result<Option<(Vec<String>, SetAside)>> {
+        let mut best: Option<(u64, Arc<Overlay>, (Vec<String>, SetAside))> = None;
         // Where nothing says how it was left, a power cut is the less likely to have come with the loss of both.
         let clean = supers::is_clean(&*self.overlay) || supers::are_lost(&*self.overlay);
         let open = self.open_options();
@@ -367,7 +367,7 @@ impl State<'_> {
             // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
             sure &= !kept.doubtful || all.contains_key(&kept.checkpoint);
             let errors = sectors::errors_but_of_data(&after, g.as_ref(), &given_up);
-            best = Some((errors, kept.trial, (kept.said, kept.synced)));
+            best = Some((errors, kept.trial, (kept.said, kept.aside)));
         }
         let whole = best.as_ref().is_some_and(|(errors, ..)| sure || *errors == 0);
         let ways: &[bool] = match (whole, clean) {
@@ -382,15 +382,15 @@ impl State<'_> {
                 None if !bad.is_empty() => Vec::new(),
                 None => continue,
             };
-            let mut synced = Vec::new();
+            let mut aside = SetAside::default();
             if !bad.is_empty() {
                 let left = sectors::leave(&trial, &bad, self.options, &open)?;
                 said.extend(left.0);
-                synced = left.1;
+                aside = left.1;
             }
             let errors = errors(&self.check_of(&*trial)?);
             if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
-                best = Some((errors, trial, (said, synced)));
+                best = Some((errors, trial, (said, aside)));
             }
         }
         let Some((_, trial, done)) = best else { return Ok(None) };
@@ -398,26 +398,20 @@ impl State<'_> {
         Ok(Some(done))
     }
 
-    /// Segments with synced data that was set aside.
-    fn held(&self) -> BTreeSet<u64> {
-        let g = supers::geometry(&*self.overlay);
-        g.map(|g| mend::synced_segments(&g, &self.synced)).unwrap_or_default()
-    }
-
     /// Puts whole copies in the place of blocks that do not verify; nothing is said where there are none.
     fn take_copies(&mut self, step: &Step) -> Result<Vec<String>> {
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, held: self.held(), ..step.wounds.clone() };
+        let wounds = Wounds { own: self.own, aside: self.aside.clone(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         if !mender.moves() {
             return Ok(Vec::new());
         }
         let mut said = std::mem::take(&mut mender.said);
-        let synced = std::mem::take(&mut mender.synced);
+        let aside = mender.set_aside();
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
         self.own = true;
-        self.synced.extend(synced);
+        self.aside = aside;
         Ok(said)
     }
 
@@ -430,14 +424,14 @@ impl State<'_> {
                 {
                     self.own = false;
                     // It lies before what is taken in.
-                    self.synced.clear();
+                    self.aside = SetAside::default();
                     return Ok(said);
                 }
                 if step.classes.contains_key("super-block")
-                    && let Some((said, synced)) = self.mend_supers()?
+                    && let Some((said, aside)) = self.mend_supers()?
                 {
                     self.own = false;
-                    self.synced = synced;
+                    self.aside = aside;
                     return Ok(said);
                 }
             }
@@ -452,7 +446,7 @@ impl State<'_> {
         }
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, newest, held: self.held(), ..step.wounds.clone() };
+        let wounds = Wounds { own: self.own, newest, aside: self.aside.clone(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
         if step.kind == Kind::Tree {
@@ -461,14 +455,11 @@ impl State<'_> {
             }
         }
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
-        let synced = std::mem::take(&mut mender.synced);
+        let aside = mender.set_aside();
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
         self.own = true;
-        if step.kind == Kind::Synced {
-            self.synced.clear();
-        }
-        self.synced.extend(synced);
+        self.aside = aside;
         Ok(said)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, Missing, Synced, Wounds};
+use silt_engine::mend::{self, LastLog, Mender, Missing, SetAside, Wounds};
 use silt_format::{BlockNr, Geometry};
 use silt_verify::{Finding, Report};
 
@@ -45,7 +45,7 @@ pub(crate) struct Kept {
     pub trial: Arc<Overlay>,
     pub said: Vec<String>,
     /// Synced data behind it, which is set aside.
-    pub synced: Vec<Synced>,
+    pub aside: SetAside,
     /// Its summary or its super root is lost: that it is what the super blocks say shows in what a check finds.
     pub doubtful: bool,
     pub checkpoint: u64,
@@ -92,15 +92,14 @@ pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenO
             "{lost} of checkpoint {} {is}: what is left of it is written anew elsewhere{marked}",
             last.cno
         )];
-        let mut synced = Vec::new();
+        let mut aside = SetAside::default();
         for wounds in [wounds, &empty] {
-            let held = mend::synced_segments(&g, &synced);
-            let mut mender = Mender::open(trial.clone(), open, &Wounds { held, ..wounds.clone() }).ok()?;
+            let mut mender = Mender::open(trial.clone(), open, &Wounds { aside, ..wounds.clone() }).ok()?;
             said.append(&mut mender.said);
-            synced.append(&mut mender.synced);
+            aside = mender.set_aside();
             said.extend(mender.finish(options.now).ok()?);
         }
-        Some(Kept { trial, said, synced, doubtful: missing.is_some(), checkpoint: last.cno, segment })
+        Some(Kept { trial, said, aside, doubtful: missing.is_some(), checkpoint: last.cno, segment })
     })
 }
 
@@ -111,18 +110,18 @@ pub(crate) fn leave(
     bad: &BTreeSet<u64>,
     options: &Options,
     open: &OpenOptions,
-) -> Result<(Vec<String>, Vec<Synced>)> {
+) -> Result<(Vec<String>, SetAside)> {
     let wounds = Wounds { bad: bad.clone(), ..Wounds::default() };
     let mut mender = Mender::open(device.clone(), open, &wounds)?;
     let mut said = std::mem::take(&mut mender.said);
-    let synced = std::mem::take(&mut mender.synced);
+    let aside = mender.set_aside();
     said.extend(mender.finish(options.now)?);
     let all: Vec<_> = bad.iter().map(ToString::to_string).collect();
     said.push(format!(
         "sectors where the log goes on cannot be read: it goes on elsewhere, and these segments are marked as bad: {}",
         all.join(", ")
     ));
-    Ok((said, synced))
+    Ok((said, aside))
 }
 
 /// Segments where the log goes on that hold blocks which cannot be read.

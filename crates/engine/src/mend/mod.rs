@@ -49,7 +49,7 @@ pub use start::{
     Missing, accept, bad_ahead, bad_blocks, checkpoint_at, checkpoints, cursor_of, leads, missing,
     newer_logs, newest, reaches, roots, snapshots, unreadable,
 };
-pub use synced::{Synced, segments as synced_segments};
+pub use synced::SetAside;
 
 use bits::Bits;
 use moves::Moved;
@@ -112,12 +112,10 @@ pub struct Wounds {
     pub snapshot: Option<u64>,
     /// The mark that an error was met is taken away.
     pub clear_error: bool,
-    /// Synced data that lies behind the newest checkpoint is taken in at once, and not set aside.
+    /// Synced data that was set aside before.
+    pub aside: SetAside,
+    /// That, and what lies behind the newest checkpoint, is taken in; else it is set aside ([`Mender::set_aside`]).
     pub take_in: bool,
-    /// Synced data that was set aside and is taken in now.
-    pub synced: Vec<Synced>,
-    /// Segments with synced data that was set aside.
-    pub held: BTreeSet<u64>,
 }
 
 /// A volume being mended.
@@ -127,9 +125,7 @@ pub struct Mender {
     pub said: Vec<String>,
     moved: Vec<Moved>,
     empty: BTreeSet<u64>,
-    held: BTreeSet<u64>,
-    /// Synced data behind the newest checkpoint that is not taken in, for [`Wounds::synced`] when its files are mended.
-    pub synced: Vec<Synced>,
+    aside: SetAside,
     end_of_log: (SegNr, u64),
     /// Of inodes of the tree at hand, whether logs have blocks that live in it.
     written: BTreeMap<u64, bool>,
@@ -189,39 +185,30 @@ impl Mender {
             volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
         }
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
-        let mut synced = Vec::new();
-        let mut put_in = wounds.synced.clone();
+        let mut aside = wounds.aside.clone();
         if !clean && let Some(tail) = &found.tail {
             match synced::behind(&*volume.store.device, &geometry, tail) {
-                Ok(all) if wounds.take_in => put_in.extend(all),
-                Ok(all) => synced = all,
+                Ok(all) => aside.blocks.extend(all),
                 Err(e) => said.push(format!("synced data behind the newest checkpoint is lost ({e})")),
             }
-            if !synced.is_empty() {
+            if !wounds.take_in {
                 volume.hold_tail();
             }
         }
-        let mut held = wounds.held.clone();
-        held.extend(synced_segments(&geometry, &synced));
         let mut mender = Mender {
             volume,
             said,
             moved: Vec::new(),
             empty: BTreeSet::new(),
-            held,
-            synced,
+            aside,
             end_of_log,
             written: BTreeMap::new(),
             past: past::Written::default(),
         };
         mender.moved.append(&mut moved);
         mender.mend_rest(wounds)?;
-        if !put_in.is_empty() {
-            mender.said.extend(mender.volume.take_in(&put_in, options)?);
-        }
-        if !wounds.synced.is_empty() {
-            mender.empty.extend(mender.volume.only_synced(&mender.held)?);
-            mender.held.clear();
+        if wounds.take_in {
+            mender.take_in(options)?;
         }
         Ok(mender)
     }
@@ -442,7 +429,6 @@ impl Mender {
         let v = &mut self.volume;
         v.checkpoint_with(std::mem::take(&mut self.moved), now)?;
         v.take_over(now)?;
-        self.empty.retain(|s| !self.held.contains(s));
         v.give_back(&self.empty)?;
         v.close(now)?;
         Ok(self.said)

@@ -11,17 +11,16 @@ use crate::search::Tail;
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
 
-use super::count;
+use super::{Mender, count};
 
 /// A block of a data-sync log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Synced {
-    /// The file it belongs to.
-    pub ino: Ino,
-    /// Where in it, in blocks.
-    pub offset: u64,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Synced {
+    ino: Ino,
+    /// Where in the file, in blocks.
+    offset: u64,
     /// Where it lies on the disk.
-    pub block: BlockNr,
+    block: BlockNr,
 }
 
 /// What lies behind a super root, in its order. Memory: 24 bytes for each block that is there.
@@ -34,15 +33,49 @@ pub(super) fn behind(device: &dyn Device, g: &Geometry, tail: &Tail) -> Result<V
     Ok(all)
 }
 
-/// Segments in which it lies.
-pub fn segments(g: &Geometry, all: &[Synced]) -> BTreeSet<u64> {
-    all.iter().filter(|s| g.holds(s.block)).map(|s| g.segment_of(s.block).0).collect()
+/// Synced data that waits till its files are mended. The segments in which it lies are not written till then.
+#[derive(Debug, Clone, Default)]
+pub struct SetAside {
+    pub(super) blocks: Vec<Synced>,
+    /// Of its segments, those in which nothing else is wanted any more.
+    pub(super) emptied: BTreeSet<u64>,
+}
+
+impl SetAside {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Segments in which it lies.
+    pub(super) fn segments(&self, g: &Geometry) -> BTreeSet<u64> {
+        self.blocks.iter().filter(|s| g.holds(s.block)).map(|s| g.segment_of(s.block).0).collect()
+    }
+}
+
+impl Mender {
+    /// Synced data that waits, for [`Wounds::aside`](super::Wounds::aside) of the next mender; before [`Mender::finish`].
+    pub fn set_aside(&mut self) -> SetAside {
+        let segments = self.aside.segments(&self.volume.store.geometry);
+        self.aside.emptied.extend(self.empty.extract_if(.., |s| segments.contains(s)));
+        std::mem::take(&mut self.aside)
+    }
+
+    /// Puts what was set aside into its files, and gives back the segments in which nothing else is.
+    pub(super) fn take_in(&mut self, options: &OpenOptions) -> Result<()> {
+        let aside = std::mem::take(&mut self.aside);
+        let v = &mut self.volume;
+        self.said.extend(v.take_in(&aside.blocks, options)?);
+        self.empty.extend(v.only_synced(&aside.segments(&v.store.geometry))?);
+        self.empty.extend(aside.emptied);
+        Ok(())
+    }
 }
 
 impl Volume {
     /// Puts synced data into the files it belongs to; what became of it, in words. Memory: the data that `options` allow;
     /// what is more becomes a checkpoint.
-    pub(super) fn take_in(&mut self, all: &[Synced], options: &OpenOptions) -> Result<Vec<String>> {
+    fn take_in(&mut self, all: &[Synced], options: &OpenOptions) -> Result<Vec<String>> {
         let most = options.cache_bytes / u64::from(self.store.geometry.block_size);
         let mut lost: BTreeMap<u64, usize> = BTreeMap::new();
         for s in all {
@@ -77,7 +110,7 @@ impl Volume {
     }
 
     /// Of segments in which it lay, those that hold nothing else.
-    pub(super) fn only_synced(&mut self, segments: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
+    fn only_synced(&mut self, segments: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
         let mut out = BTreeSet::new();
         for s in segments {
             let e = self.sufile.entry(&self.store, &self.dat, SegNr(*s))?;
