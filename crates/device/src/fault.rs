@@ -17,6 +17,8 @@ use crate::{Capabilities, Device, Error, Operation, Result, check_range, total};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
     Always,
+    /// Until the place is written: a disk that cannot read a sector puts another in its place then.
+    UntilWritten,
     /// The next so many matching requests.
     Next(u32),
 }
@@ -25,7 +27,7 @@ impl Times {
     /// Takes one time; false when there is none left.
     fn take(&mut self) -> bool {
         match self {
-            Times::Always => true,
+            Times::Always | Times::UntilWritten => true,
             Times::Next(0) => false,
             Times::Next(n) => {
                 *n -= 1;
@@ -162,6 +164,7 @@ impl<D: Device> Fault<D> {
                 }
                 *room -= len;
             }
+            written(&mut plan.bad_reads, offset, len);
         }
         Ok(Verdict::Pass)
     }
@@ -202,6 +205,17 @@ fn eio(operation: Operation, offset: u64, len: u64) -> Error {
 fn strikes(faults: &mut [(Range<u64>, Times)], offset: u64, len: u64) -> bool {
     let end = offset.saturating_add(len);
     faults.iter_mut().any(|(range, times)| offset < range.end && range.start < end && times.take())
+}
+
+/// Takes what is written out of the faults that last as long as it is not.
+fn written(faults: &mut Vec<(Range<u64>, Times)>, offset: u64, len: u64) {
+    let end = offset.saturating_add(len);
+    let hit = |(range, times): &(Range<u64>, Times)| {
+        *times == Times::UntilWritten && offset < range.end && range.start < end
+    };
+    let healed: Vec<_> = faults.extract_if(.., |fault| hit(fault)).collect();
+    let left = healed.iter().flat_map(|(range, _)| [range.start..offset, end..range.end]);
+    faults.extend(left.filter(|part| part.start < part.end).map(|part| (part, Times::UntilWritten)));
 }
 
 /// The first `len` bytes of gathered buffers.
@@ -307,6 +321,21 @@ mod tests {
         assert_eq!(inside(&d), [7; 100]);
         d.heal();
         assert!(d.write_at(19, &[&[1]]).is_ok());
+    }
+
+    #[test]
+    fn sectors_that_a_write_puts_right() {
+        let d = device();
+        d.fail_reads(10..20, Times::UntilWritten);
+        d.fail_reads(30..40, Times::Always);
+        assert!(d.read_at(9, &mut [0; 2]).is_err());
+        d.write_at(12, &[&[1; 3]]).unwrap();
+        d.write_at(30, &[&[1; 10]]).unwrap();
+        assert!(d.read_at(12, &mut [0; 3]).is_ok());
+        assert!(d.read_at(11, &mut [0; 1]).is_err() && d.read_at(15, &mut [0; 1]).is_err(), "not beside it");
+        assert!(d.read_at(30, &mut [0; 1]).is_err());
+        d.write_durably(0, &[2; 60]).unwrap();
+        assert!(d.read_at(0, &mut [0; 30]).is_ok());
     }
 
     #[test]

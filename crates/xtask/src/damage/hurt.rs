@@ -249,7 +249,7 @@ impl<'a> Knife<'a> {
             return Arc::new(self.device.fork());
         }
         let device = Fault::new(self.device.fork());
-        self.unreadable.iter().for_each(|range| device.fail_reads(range.clone(), Times::Always));
+        self.unreadable.iter().for_each(|range| device.fail_reads(range.clone(), Times::UntilWritten));
         Arc::new(device)
     }
 
