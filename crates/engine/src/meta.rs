@@ -162,6 +162,13 @@ impl MetaFile {
         }
     }
 
+    /// Where block `offset` lies, as it is on the disk; `None` for a hole.
+    pub fn place<R: Resolve>(&self, store: &Store, resolve: &R, offset: u64) -> Result<Option<BlockNr>> {
+        let reader = NodeReader { nodes: &self.map.nodes, store, resolve };
+        let ptr = bmap::lookup(&self.map.root, &reader, offset)?;
+        ptr.map(|ptr| resolve.locate(store, ptr)).transpose()
+    }
+
     /// Block `offset` for changing; a hole is filled with `init` first.
     pub fn block_mut<R: Resolve>(
         &mut self,

@@ -20,7 +20,7 @@ use crate::dat::Dat;
 use crate::ifile::IFile;
 use crate::inode::Inode;
 use crate::log::{Cursor, LogWrite, WriteOrder};
-use crate::mend::Aside;
+use crate::mend::{Aside, Bits};
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
 use crate::room::{GivenUp, Underestimate};
@@ -158,6 +158,8 @@ pub struct Volume {
     pub(crate) discontinued: bool,
     /// While it is mended, the newest checkpoint that is not the mend's own.
     pub(crate) mended_from: Option<Cno>,
+    /// While mending: virtual blocks of which it is not known any more when they died, or whether.
+    pub(crate) unsure: Bits,
     pub(crate) cached_inodes: usize,
     pub(crate) trim_at: usize,
     /// Recovery left something to do for [`Volume::take_over`].
@@ -303,6 +305,7 @@ impl Volume {
             super_seq: supers.first.1.last_seq.get(),
             discontinued: false,
             mended_from: None,
+            unsure: Bits::default(),
             cached_inodes: options.cached_inodes.max(16),
             trim_at: options.cached_inodes.max(16),
             recovery: None,

@@ -59,15 +59,20 @@ struct Mend<'a> {
     said: &'a mut Vec<String>,
 }
 
-/// Looks at every directory and mends what is wrong. `forced` are written anew.
-pub(crate) fn mend(v: &mut Volume, forced: &BTreeSet<u64>, said: &mut Vec<String>) -> Result<()> {
+/// Looks at every directory and mends what is wrong. `forced` are written anew; `revived` are only in memory so far.
+pub(crate) fn mend(
+    v: &mut Volume,
+    forced: &BTreeSet<u64>,
+    revived: &BTreeSet<u64>,
+    said: &mut Vec<String>,
+) -> Result<()> {
     let mut numbers = vec![Ino::ROOT.0];
     v.for_each_inode(0, |ino, _| {
         numbers.push(ino.0);
         ControlFlow::Continue(())
     })?;
     let mut inodes = BTreeMap::new();
-    for nr in numbers {
+    for nr in numbers.into_iter().chain(revived.iter().copied()) {
         // As it is in memory: some were changed already, and some are gone.
         if let Ok(i) = v.inode(Tree::Live, Ino(nr)) {
             let (mode, links) = (i.attr.mode, i.attr.links);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, SetAside, Wounds};
+use silt_engine::mend::{self, Bits, LastLog, Mender, SetAside, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -105,6 +105,10 @@ pub(crate) struct State<'a> {
     pub passed: Option<u64>,
     /// Synced data that was set aside.
     aside: SetAside,
+    /// Blocks of inode files that were moved out of logs that do not verify.
+    inode_blocks: BTreeSet<u64>,
+    /// Virtual blocks of which nothing says when they died.
+    unsure: Bits,
 }
 
 impl<'a> State<'a> {
@@ -125,6 +129,8 @@ impl<'a> State<'a> {
             ahead,
             passed: None,
             aside: SetAside::default(),
+            inode_blocks: BTreeSet::new(),
+            unsure: Bits::default(),
         }
     }
 }
@@ -446,9 +452,18 @@ impl State<'_> {
         }
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, newest, aside: self.aside.clone(), ..step.wounds.clone() };
+        let wounds = Wounds {
+            own: self.own,
+            newest,
+            aside: self.aside.clone(),
+            inode_blocks: self.inode_blocks.clone(),
+            unsure: self.unsure.clone(),
+            ..step.wounds.clone()
+        };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
+        self.inode_blocks.extend(mender.moved_inode_blocks());
+        self.unsure = mender.unsure().clone();
         if step.kind == Kind::Tree {
             for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
                 self.tried.remove(&ino);

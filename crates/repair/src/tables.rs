@@ -169,7 +169,7 @@ pub(crate) fn hides_inodes(f: &Finding) -> bool {
 }
 
 /// Whether a finding is about a log.
-fn is_log(f: &Finding) -> bool {
+pub(crate) fn is_log(f: &Finding) -> bool {
     f.id.starts_with("log-")
         || f.id == "super-root-reserved"
         || (f.id == "super-root-block" && f.place.cno.is_some())

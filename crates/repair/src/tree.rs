@@ -42,6 +42,8 @@ pub(crate) struct Work {
     pub directories: BTreeSet<u64>,
     /// Look at all directories.
     pub names: bool,
+    /// Some logs do not verify: that an inode is free may be wrong.
+    pub torn: bool,
     /// Of which checkpoint an inode's generation is right; else that of the current tree is.
     pub generations: BTreeMap<u64, u64>,
     /// Damaged inodes are cut out.
@@ -113,7 +115,8 @@ pub(crate) fn work_of<'a>(
     tried: &mut BTreeMap<u64, u32>,
     cut: bool,
 ) -> (Work, Vec<&'a Finding>) {
-    let mut w = Work { cut, ..Work::default() };
+    let torn = found.iter().any(|f| tables::is_log(f));
+    let mut w = Work { cut, torn, ..Work::default() };
     let mut mine = Vec::new();
     for f in found {
         if is_mine(f) && one(f, &mut w) {
@@ -265,9 +268,32 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
         }
     }
     if work.names {
-        dirs::mend(mender.volume(), &work.directories, said)?;
+        let torn = work.torn || !mender.moved_inode_blocks().is_empty();
+        let revived = if torn { revive(mender, said)? } else { BTreeSet::new() };
+        dirs::mend(mender.volume(), &work.directories, &revived, said)?;
     }
     Ok(opened)
+}
+
+/// Brings back what names lead to and the inode file seems not to have, since the block that would is damaged. From the root
+/// downwards: names in a directory that comes back count, too. Returns what came.
+fn revive(mender: &mut Mender, said: &mut Vec<String>) -> Result<BTreeSet<u64>> {
+    let mut revived = BTreeSet::new();
+    let mut seen = BTreeSet::from([Ino::ROOT.0]);
+    let mut todo = vec![Ino::ROOT.0];
+    while let Some(directory) = todo.pop() {
+        for (nr, kind) in dirs::types(mender.volume(), &BTreeSet::from([directory])) {
+            if mender.may_be_lost(Ino(nr))
+                && bring_back(mender, Ino(nr), true, Some(file_type::to_mode(kind)), said)?
+            {
+                revived.insert(nr);
+            }
+            if kind == file_type::DIR && seen.insert(nr) {
+                todo.push(nr);
+            }
+        }
+    }
+    Ok(revived)
 }
 
 /// Settles of which type inodes are whose names say another one. Returns those that became another.

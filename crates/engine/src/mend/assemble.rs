@@ -61,7 +61,7 @@ impl Volume {
         end_of_log: (SegNr, u64),
         entry: &CpEntry,
     ) -> Result<IFile> {
-        let ifile = self.ifile_from_logs(end_of_log)?;
+        let (ifile, _) = self.ifile_from_logs(end_of_log)?;
         let c = entry.cno;
         let not = |what: String| Error::corrupt(format!("checkpoint {c}"), "inode file", what);
         let (mut inodes, wanted) = (0u64, entry.inodes_count.get());

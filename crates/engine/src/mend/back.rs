@@ -12,6 +12,7 @@ use silt_format::summary::BlockInfo;
 use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
+use super::doubts::{Doubts, Unsure};
 use super::mapped::Whole;
 use crate::ifile::IFile;
 use crate::inode::{self, Inode};
@@ -157,6 +158,7 @@ impl Volume {
         present: Option<RawInode>,
         kind: Option<u32>,
         (doubted, shared): (bool, bool),
+        doubts: &Doubts,
     ) -> Option<Cno> {
         let newest_first = self.aside.is_none();
         // What is there now is what is wrong, whichever checkpoints have it, too.
@@ -165,7 +167,11 @@ impl Volume {
             let raw = match ifile.get(&self.store, &self.dat, ino) {
                 Ok(raw) => raw,
                 // Where nothing else tells files apart: what was there before the number was free was another one.
-                Err(Error::NoInode(_)) if present.is_none() && newest_first => return None,
+                Err(Error::NoInode(_))
+                    if present.is_none() && newest_first && !self.is_doubtful(&ifile, ino, doubts) =>
+                {
+                    return None;
+                }
                 Err(_) => continue,
             };
             if kind.is_some_and(|kind| kind != raw.file_type()) || (shared && !self.shares(ino, &raw)) {
@@ -244,10 +250,10 @@ impl Volume {
 
     /// The current ifile from what logs have of it, where no checkpoint entry names it: its blocks are those that
     /// the DAT has as current.
-    pub(crate) fn ifile_from_logs(&mut self, end_of_log: (SegNr, u64)) -> Result<IFile> {
+    pub(crate) fn ifile_from_logs(&mut self, end_of_log: (SegNr, u64)) -> Result<(IFile, Unsure)> {
         let mut ifile = IFile::none(&self.store.geometry);
-        self.map_from_logs(Ino::IFILE, &mut ifile.file, end_of_log)?;
-        Ok(ifile)
+        let unsure = self.map_from_logs(Ino::IFILE, &mut ifile.file, end_of_log)?;
+        Ok((ifile, unsure))
     }
 
     /// The checkpoint file or the segment usage file, where no super root says where it is.
@@ -262,9 +268,42 @@ impl Volume {
         Ok(file)
     }
 
+    /// Gives blocks of a file their places of which the DAT knows nothing. What is dead since passes for current then, until
+    /// it shows that nothing maps it.
+    fn places_from_logs(&mut self, ino: Ino, end_of_log: (SegNr, u64)) -> Result<()> {
+        let layout = self.dat.palloc.layout;
+        let known = |v: VBlockNr| {
+            let taken = self.dat.palloc.bit(&self.dat.file, &self.store, &Physical, v.0);
+            let e = self.dat.entry(&self.store, v);
+            taken.is_ok_and(|taken| taken) && e.is_ok_and(|e| self.store.geometry.holds(BlockNr(e.blocknr.get())))
+        };
+        let mut lost = Bits::default();
+        self.each_record(end_of_log, |_, p, _| {
+            let (BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock }) = p.info else { return };
+            if p.ino == ino && layout.check("DAT", vblock.0).is_ok() && !known(vblock) {
+                lost.insert(vblock.0);
+            }
+        });
+        let mut own = Bits::default();
+        self.records_of(&lost, end_of_log).iter().filter(|(_, r)| r.ino == ino).for_each(|(v, _)| {
+            own.insert(*v);
+        });
+        self.mend_places(&own, end_of_log).map(|_| ())
+    }
+
     /// Maps what logs have of a file and the DAT as current.
-    fn map_from_logs(&mut self, ino: Ino, file: &mut MetaFile, end_of_log: (SegNr, u64)) -> Result<()> {
+    fn map_from_logs(
+        &mut self,
+        ino: Ino,
+        file: &mut MetaFile,
+        end_of_log: (SegNr, u64),
+    ) -> Result<Unsure> {
+        let mut unsure = Unsure::default();
+        self.places_from_logs(ino, end_of_log)?;
         let (blocks, nodes) = self.current_blocks(ino, end_of_log);
+        for (offset, v) in &blocks {
+            self.note_unsure(ino, *offset, v.0, true, &mut unsure);
+        }
         let mut change = self.change();
         for (offset, v) in blocks {
             change.adopt(&mut file.map, offset, v)?;
@@ -272,7 +311,7 @@ impl Volume {
         for v in nodes.iter() {
             self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
         }
-        Ok(())
+        Ok(unsure)
     }
 
     /// Of these inodes, whether logs have blocks of data that live in the tree at hand.

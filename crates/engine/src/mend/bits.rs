@@ -6,7 +6,7 @@ const BITS: u64 = 1024;
 const WORDS: usize = 16;
 
 /// A set of u64.
-#[derive(Default, Clone)]
+#[derive(Default, Clone, Debug)]
 pub struct Bits {
     chunks: HashMap<u64, Box<[u64; WORDS]>>,
     len: u64,

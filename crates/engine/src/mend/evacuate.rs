@@ -31,6 +31,8 @@ pub(crate) struct Evacuated {
     pub suspects: BTreeMap<u64, u64>,
     /// Files of which the inode lies in such a log.
     pub attributes: BTreeSet<u64>,
+    /// Blocks of inode files, by offset, in such logs.
+    pub inode_blocks: BTreeSet<u64>,
     /// Files in the place of whose blocks a log lies that has other ones, and how many.
     pub strangers: BTreeMap<u64, u64>,
     /// Blocks of file data, as inode and offset, that cannot be read and are zeroes from now on.
@@ -40,7 +42,7 @@ pub(crate) struct Evacuated {
 }
 
 /// Files whose blocks are listed in words; of more they are counted.
-const LISTED: usize = 10_000;
+pub(super) const LISTED: usize = 10_000;
 
 impl Evacuated {
     /// What cannot be read, and what may be wrong, in words.
@@ -203,6 +205,9 @@ impl Volume {
                 let bytes = match (self.store.read(silt_device::Kind::Data, BlockNr(at)), offset) {
                     (Ok(bytes), _) => {
                         if verifier.verify(BlockNr(at)).1 == LogState::Bad {
+                            if ino == Ino::IFILE {
+                                out.inode_blocks.extend(offset);
+                            }
                             match offset {
                                 Some(offset) if ino == Ino::IFILE && newest == u64::MAX => {
                                     out.attributes.extend(inodes_in(&self.store.geometry, offset, &bytes));

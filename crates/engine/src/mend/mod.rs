@@ -13,6 +13,7 @@ mod back;
 mod bits;
 mod checkpoints;
 mod copies;
+mod doubts;
 mod evacuate;
 mod inodes;
 mod mapped;
@@ -41,6 +42,7 @@ use crate::store::Store;
 use crate::sufile::SuFile;
 use crate::supers;
 pub use crate::supers::LastLog;
+use crate::verify_log::Verifier;
 use crate::volume::{OpenOptions, Parts, Volume};
 use crate::{Error, Result};
 pub use assemble::Attributes;
@@ -51,7 +53,8 @@ pub use start::{
 };
 pub use synced::SetAside;
 
-use bits::Bits;
+pub use bits::Bits;
+use doubts::Doubts;
 use moves::Moved;
 pub(crate) use past::Aside;
 
@@ -93,6 +96,10 @@ pub struct Wounds {
     pub segments: BTreeSet<u64>,
     /// Of those segments, put zeroes in the place of file data that cannot be read.
     pub zero_unreadable: bool,
+    /// Blocks of inode files, by offset, that were moved out of logs that do not verify.
+    pub inode_blocks: BTreeSet<u64>,
+    /// Virtual blocks of which an earlier mender did not know when they died.
+    pub unsure: Bits,
     /// Counts and reserved bits of the ifile.
     pub ifile: bool,
     /// Bits of the ifile: inodes that are taken, or are not.
@@ -126,6 +133,7 @@ pub struct Mender {
     moved: Vec<Moved>,
     empty: BTreeSet<u64>,
     aside: SetAside,
+    doubts: Doubts,
     end_of_log: (SegNr, u64),
     /// Of inodes of the tree at hand, whether logs have blocks that live in it.
     written: BTreeMap<u64, bool>,
@@ -173,6 +181,7 @@ impl Mender {
         volume.meta_dirty = true;
         volume.read_only = false;
         volume.mended_from = wounds.newest.map(Cno);
+        volume.unsure = wounds.unsure.clone();
         let end_of_log = (found.cursor.segment, found.cursor.offset);
         let mut me = Volume::mend_tables(&mut volume, wounds, &found.root, end_of_log)?;
         said.append(&mut me.0);
@@ -195,12 +204,17 @@ impl Mender {
                 volume.hold_tail();
             }
         }
+        let doubts = Doubts {
+            verifier: Verifier::new(volume.store.device.clone(), geometry),
+            moved: wounds.inode_blocks.clone(),
+        };
         let mut mender = Mender {
             volume,
             said,
             moved: Vec::new(),
             empty: BTreeSet::new(),
             aside,
+            doubts,
             end_of_log,
             written: BTreeMap::new(),
             past: past::Written::default(),
@@ -275,6 +289,7 @@ impl Mender {
         let moved = out.moved.len() - out.zeroed.len();
         self.moved.extend(out.moved);
         self.empty.extend(out.free);
+        self.doubts.moved.extend(out.inode_blocks);
         Ok(moved)
     }
 
@@ -349,7 +364,24 @@ impl Mender {
         let v = &mut self.volume;
         let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
         let later = v.dat.past.map_or(v.cno, |(_, to)| to);
-        v.restore_newest(ino, present, kind, (doubted, shared)).map(|c| (c, c >= later))
+        v.restore_newest(ino, present, kind, (doubted, shared), &self.doubts).map(|c| (c, c >= later))
+    }
+
+    /// Whether there is no such inode, and what says so does not verify, or did not before it was moved.
+    pub fn may_be_lost(&self, ino: Ino) -> bool {
+        let v = &self.volume;
+        let taken = v.inodes.contains_key(&ino.0) || v.ifile.get(&v.store, &v.dat, ino).is_ok();
+        !taken && v.is_doubtful(&v.ifile, ino, &self.doubts)
+    }
+
+    /// Blocks of inode files that were moved out of logs that do not verify, for [`Wounds::inode_blocks`].
+    pub fn moved_inode_blocks(&self) -> &BTreeSet<u64> {
+        &self.doubts.moved
+    }
+
+    /// Virtual blocks of which nothing says when they died, for [`Wounds::unsure`].
+    pub fn unsure(&self) -> &Bits {
+        &self.volume.unsure
     }
 
     /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number
@@ -484,6 +516,7 @@ impl Volume {
                     count(rebuilt.moved.len(), "node")
                 ));
             }
+            said.extend(rebuilt.unsure.words());
             for (ino, b, _) in &rebuilt.lost {
                 said.push(format!("inode {ino}: the node at virtual block {b} stays lost"));
             }
@@ -556,7 +589,9 @@ impl Volume {
                 said.push(format!(
                     "the entry of checkpoint {latest} is lost: its tree is put together from the logs"
                 ));
-                self.ifile = self.ifile_from_logs(end_of_log)?;
+                let (ifile, unsure) = self.ifile_from_logs(end_of_log)?;
+                said.extend(unsure.words());
+                self.ifile = ifile;
                 if self.ifile.file.map.is_empty() {
                     return Err(start::no_tree(latest));
                 }

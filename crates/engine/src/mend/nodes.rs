@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 use silt_format::btree::{Node, NodeMut, check_node, node_capacity};
-use silt_format::dat::DatEntry;
+use silt_format::dat::{DatEntry, LIVE};
 use silt_format::summary::BlockInfo;
 use silt_format::{Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
+use super::doubts::Unsure;
 use super::mapped::Role;
 use super::moves::Moved;
 use crate::Result;
@@ -37,6 +38,7 @@ pub(crate) struct Rebuilt {
     pub moved: Vec<Moved>,
     /// Those that stay lost.
     pub lost: Vec<(Ino, u64, Role)>,
+    pub unsure: Unsure,
 }
 
 impl Volume {
@@ -61,6 +63,11 @@ impl Volume {
                 let (Role::Node(level, key, behind), Some(all)) = (*role, files.get(ino)) else { continue };
                 let Ok(own) = self.dat.entry(&self.store, VBlockNr(*v)) else { continue };
                 if let Some(bytes) = self.node_of(all, &own, level, key, behind) {
+                    let node = Node::block(&bytes);
+                    for i in (0..node.len()).filter(|_| level == 1) {
+                        let current = own.end.get() == LIVE;
+                        self.note_unsure(*ino, node.key(i), node.ptr(i), current, &mut out.unsure);
+                    }
                     distrust.remove(*v);
                     self.store.forget(Key::Virtual(*v));
                     self.store.launch(Key::Virtual(*v), bytes.clone());
@@ -105,7 +112,7 @@ impl Volume {
     ) -> Option<Block> {
         let spans = |e: &DatEntry| e.start.get() <= own.start.get() && e.end.get() >= own.end.get();
         let inside = |k: u64| k >= key && behind.is_none_or(|b| k < b);
-        let mut children: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut children: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for c in all.iter().filter(|c| spans(&c.entry)) {
             let first = match (level, c.offset) {
                 (1, Some(offset)) => offset,
@@ -118,9 +125,18 @@ impl Volume {
                 }
                 _ => continue,
             };
-            // Two of one place cannot both be right.
-            if inside(first) && children.insert(first, c.v).is_some() {
-                return None;
+            if !inside(first) {
+                continue;
+            }
+            let new = (c.entry.start.get(), c.v);
+            match children.get(&first) {
+                // Two of one place and time cannot both be right.
+                Some((start, v)) if *start == new.0 && *v != new.1 => return None,
+                // An old version whose end is not known any more seems to live on.
+                Some(known) if *known >= new => {}
+                _ => {
+                    children.insert(first, new);
+                }
             }
         }
         let bs = self.store.geometry.bs();
@@ -130,7 +146,7 @@ impl Volume {
         let mut bytes = block::zeroed(bs);
         let mut node = NodeMut::block(block::writable(&mut bytes));
         node.init(level);
-        for (i, (key, v)) in children.iter().enumerate() {
+        for (i, (key, (_, v))) in children.iter().enumerate() {
             node.insert(i, *key, *v);
         }
         Some(bytes)

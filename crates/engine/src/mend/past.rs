@@ -99,7 +99,7 @@ impl Mender {
                 self.said.push("its inode file is put together from the logs".into());
             } else if rebuild {
                 let end_of_log = self.end_of_log;
-                self.volume.ifile = self.volume.ifile_from_logs(end_of_log)?;
+                (self.volume.ifile, _) = self.volume.ifile_from_logs(end_of_log)?;
             }
             self.mend_ifile(wounds)
         })();

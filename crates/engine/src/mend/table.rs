@@ -129,6 +129,10 @@ impl Volume {
             let Some(r) = records.get(&v) else { continue };
             let e = self.dat.entry(&self.store, VBlockNr(v)).ok();
             let start = self.start_of(r, e.as_ref());
+            let taken = self.dat.palloc.bit(&self.dat.file, &self.store, &Physical, v).unwrap_or(false);
+            if !taken || e.is_none_or(|e| e.blocknr.get() == 0 || e.end.get() < start) {
+                self.unsure.insert(v);
+            }
             let new = DatEntry {
                 blocknr: r.at.into(),
                 start: start.into(),
@@ -273,6 +277,7 @@ impl Volume {
             if new != e {
                 self.set_entry(v, new)?;
             }
+            self.unsure.remove(v);
             self.set_taken(v, true)?;
             set += 1;
         }

@@ -339,7 +339,7 @@ impl Aged {
     pub fn whose(&self, blocks: &[u64]) -> String {
         let Ok(rescue) = Rescue::open(&self.device, &Unwatched) else { return String::new() };
         let mut out = String::new();
-        for block in blocks.iter().take(12) {
+        for block in blocks.iter().take(40) {
             let what = match (
                 rescue.records().at(*block),
                 rescue.survey.logs.iter().rev().find(|l| l.pos <= *block),
