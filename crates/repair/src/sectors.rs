@@ -68,6 +68,9 @@ pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenO
     // Without the table nothing else is found.
     let table = Wounds { table: true, ..plain.clone() };
     let map = Wounds { table_map: true, ..table.clone() };
+    // Nor is a checkpoint written without the file of checkpoints.
+    let checkpoints = Wounds { checkpoints: true, nodes: true, ..table.clone() };
+    let both = Wounds { table_map: true, ..checkpoints.clone() };
     let empty = Wounds {
         segments: BTreeSet::from([segment]),
         zero_unreadable: options.zero_unreadable,
@@ -86,7 +89,7 @@ pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenO
         }
     };
     let is = if count > 0 { "cannot be read" } else { "is lost" };
-    [plain, table, map].iter().find_map(|wounds| {
+    [plain, table, map, checkpoints, both].iter().find_map(|wounds| {
         let trial = Arc::new(Overlay::new(device.clone()));
         let mut said = vec![format!(
             "{lost} of checkpoint {} {is}: what is left of it is written anew elsewhere{marked}",

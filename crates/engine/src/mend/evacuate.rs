@@ -272,7 +272,10 @@ impl Volume {
                     }
                 },
             };
-            if self.dat.file.block_mut(&self.store, &Physical, key, |_| {}).is_err() {
+            if self.dat.file.block_mut(&self.store, &Physical, key, |_| {}).is_ok() {
+            } else if self.is_unused_by_table(key) {
+                self.dat.file.data.insert(key, block::zeroed(self.store.geometry.bs()));
+            } else {
                 free.remove(&segment(block));
             }
         }

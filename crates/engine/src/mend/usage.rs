@@ -69,7 +69,7 @@ impl Volume {
             let bits = layout.bitmap_block(layout.group(first));
             let read = |offset| self.dat.file.block(&self.store, &Physical, offset);
             let (Ok(Some(b)), Ok(bits)) = (read(key), read(bits)) else {
-                passed_over += 1;
+                passed_over += u64::from(!self.is_unused_by_table(key));
                 continue;
             };
             // Without a bitmap all of the group are free.
@@ -84,6 +84,16 @@ impl Volume {
             }
         }
         Ok(passed_over)
+    }
+
+    /// Whether a block of the DAT is one of entries of which none is taken: what is in it is nothing to anybody.
+    pub(crate) fn is_unused_by_table(&self, key: u64) -> bool {
+        let layout = self.dat.palloc.layout;
+        let Part::Entries { first } = layout.kind(key) else { return false };
+        let bits = self.dat.file.block(&self.store, &Physical, layout.bitmap_block(layout.group(first)));
+        let Ok(Some(bits)) = bits else { return false };
+        let taken = |v: u64| bits.get(layout.bit(v) / 8).is_none_or(|b| b >> (layout.bit(v) % 8) & 1 == 1);
+        !(first..=layout.last_of_block(first)).any(taken)
     }
 
     /// Puts zeroes in the place of blocks of the sufile that cannot be read; which, and that in words.
