@@ -227,7 +227,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             }
             Ok(done) if done.is_empty() && step.kind == Kind::Copies => continue,
             Ok(mut done) => {
-                if step.kind == Kind::Supers && step.classes.contains_key("recovery") {
+                if step.kind == Kind::Supers && state.own && step.classes.contains_key("recovery") {
                     done.push(format!(
                         "the volume goes on behind checkpoint {}, with the synced data that a mount comes to; logs behind \
                          that are given up",

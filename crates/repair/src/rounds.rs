@@ -98,7 +98,7 @@ pub(crate) struct State<'a> {
     /// Segments of which whole copies were looked for.
     copied: BTreeSet<u64>,
     /// Whether the newest log is that of the round before.
-    own: bool,
+    pub own: bool,
     /// Whether whole super roots that no mount comes to are taken.
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
@@ -389,7 +389,16 @@ impl State<'_> {
                 None => continue,
             };
             let mut aside = SetAside::default();
-            if !bad.is_empty() {
+            if supers::are_lost(&*self.overlay)
+                && let Some(kept) = sectors::keep_newest(&trial, self.options, &open)
+                && mend::checkpoints(kept.trial.clone()).is_ok()
+            {
+                // The newest log can be used after all.
+                said.truncate(1);
+                said.extend(kept.said);
+                kept.trial.apply(&*trial)?;
+                aside = kept.aside;
+            } else if !bad.is_empty() {
                 let left = sectors::leave(&trial, &bad, self.options, &open)?;
                 said.extend(left.0);
                 aside = left.1;

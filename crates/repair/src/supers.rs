@@ -142,7 +142,7 @@ fn from_nothing(device: &dyn Device, torn: bool, seed: u64) -> Result<Vec<String
         let newest = rescue.roots().first().map_or(0, |root| root.cno);
         let later = if newest > cno.get() {
             format!(
-                ", and with it what came after it up to checkpoint {newest}, which silt rescue reads: do that first"
+                "; what came after it up to checkpoint {newest} is lost, but for what silt rescue reads: do that first"
             )
         } else {
             String::new()
@@ -152,11 +152,11 @@ fn from_nothing(device: &dyn Device, torn: bool, seed: u64) -> Result<Vec<String
         } else {
             "of which the log is damaged and its super root is not: what is wrong in it is mended one by one"
         };
-        let said = format!(
-            "both super blocks are lost: new ones lead to checkpoint {cno}, {which}; the volume's name and UUID are \
-             lost{later}"
-        );
-        return Ok([said].into_iter().chain(doubtful).collect());
+        let said = [
+            "both super blocks are lost: new ones are written; the volume's name and UUID are lost".to_owned(),
+            format!("they lead to checkpoint {cno}, {which}{later}"),
+        ];
+        return Ok(said.into_iter().chain(doubtful).collect());
     }
     Err(lost(&"no log leads to a whole tree"))
 }

@@ -221,7 +221,7 @@ fn repaired(
     };
     let mut said: String = made.rounds.iter().flat_map(|r| &r.done).fold(String::new(), |a, l| a + l + "\n");
     said.extend(made.checkpoints_lost.iter().map(String::as_str));
-    let ways = ["new ones lead to checkpoint ", "the newest one is that of checkpoint "];
+    let ways = ["they lead to checkpoint ", "the newest one is that of checkpoint "];
     let first = said.lines().find_map(|l| ways.iter().find_map(|w| l.split(w).nth(1)));
     let first = first.and_then(|l| l.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok());
     verdict.older = first.is_some_and(|c| c < volume.cno);
