@@ -219,6 +219,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
         }
         stage("mending")?;
         let before_it = state.passed;
+        let mut silent = false;
         match state.mend(&step, base) {
             Ok(done) if state.passed != before_it => {
                 (base, lost) = (None, silt_verify::lost(&*overlay).unwrap_or_default());
@@ -227,6 +228,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             }
             Ok(done) if done.is_empty() && step.kind == Kind::Copies => continue,
             Ok(mut done) => {
+                silent = done.is_empty();
                 if step.kind == Kind::Supers && state.own && step.classes.contains_key("recovery") {
                     done.push(format!(
                         "the volume goes on behind checkpoint {}, with the synced data that a mount comes to; logs behind \
@@ -271,7 +273,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             // What could not be done before may be possible now.
             let once = |k: &Kind| matches!(k, Kind::Root | Kind::Back | Kind::Flag);
             state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
-        } else if !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
+        } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);
         }
     }

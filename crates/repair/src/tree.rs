@@ -176,6 +176,11 @@ fn one(f: &Finding, w: &mut Work) -> bool {
             w.add(ino, Fix::Restore);
             w.names = true;
         }
+        // A node that could not be built anew.
+        "device-read" if f.place.vblock.is_some() && f.place.block.is_some() => {
+            w.add(ino, Fix::Rebuild);
+            w.names = true;
+        }
         "device-read" if f.place.offset.is_some() => {
             w.directories.insert(ino);
             w.names = true;

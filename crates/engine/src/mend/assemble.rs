@@ -170,8 +170,9 @@ impl Volume {
 
     /// Makes the bitmaps of the inode file say what its entries say, where a group's count does not agree with its
     /// bitmap or the bitmap is among `lost`; of entries whose block is among `lost` the bits stay. Returns how many
-    /// bits were wrong. Counts are for [`crate::palloc::Palloc::recount`].
-    pub(crate) fn mend_inode_bits(&mut self, lost: &BTreeSet<u64>) -> Result<u64> {
+    /// bits were wrong, and blocks of entries that are made anew since they cannot be read, nor could their bitmaps. Counts are
+    /// for [`crate::palloc::Palloc::recount`].
+    pub(crate) fn mend_inode_bits(&mut self, lost: &BTreeSet<u64>) -> Result<(u64, Vec<u64>)> {
         let (palloc, g) = (self.ifile.palloc, self.store.geometry);
         let layout = palloc.layout;
         let mut entries: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
@@ -188,7 +189,7 @@ impl Volume {
             add(key);
             ControlFlow::Continue(())
         })?;
-        let mut wrong = 0;
+        let (mut wrong, mut gone) = (0, Vec::new());
         for (group, blocks) in entries {
             let at = layout.bitmap_block(group);
             let Ok(Some(old)) = self.ifile.file.block(&self.store, &self.dat, at) else { continue };
@@ -213,8 +214,12 @@ impl Volume {
                 (0..g.first_ino).for_each(&mut set);
             }
             for (key, first) in blocks {
-                let b = self.ifile.file.block(&self.store, &self.dat, key).ok().flatten();
-                let b = b.filter(|_| !lost.contains(&key));
+                let read = self.ifile.file.block(&self.store, &self.dat, key);
+                if read.is_err() && lost.contains(&at) {
+                    // Neither the bitmap nor the entries say what there was.
+                    gone.push(key);
+                }
+                let b = read.ok().flatten().filter(|_| !lost.contains(&key));
                 for (slot, nr) in (first..first + layout.entries_per_block()).enumerate() {
                     let byte = slot * g.inode_size as usize;
                     let raw = b.as_ref().map(|b| RawInode::read(b.get(byte..).unwrap_or(&[])));
@@ -237,6 +242,9 @@ impl Volume {
                 self.ifile.file.data.insert(at, bytes);
             }
         }
-        Ok(wrong)
+        for key in &gone {
+            self.ifile.file.data.insert(*key, block::zeroed(g.bs()));
+        }
+        Ok((wrong, gone))
     }
 }

@@ -313,8 +313,11 @@ impl Mender {
             v.ifile.file.data.insert(*offset, crate::block::zeroed(v.store.geometry.bs()));
             self.said.push(format!("block {offset} of the inode file is made anew"));
         }
+        self.doubts.moved.extend(&lost);
         if wounds.ifile {
-            let n = v.mend_inode_bits(&lost)?;
+            let (n, gone) = v.mend_inode_bits(&lost)?;
+            self.said.extend(gone.iter().map(|at| format!("block {at} of the inode file is made anew")));
+            self.doubts.moved.extend(gone);
             if n > 0 {
                 self.said.push(format!("{n} bits of the inode file are set to what its entries say"));
             }
