@@ -17,6 +17,7 @@ use super::mapped::Whole;
 use crate::ifile::IFile;
 use crate::inode::{self, Inode};
 use crate::meta::{MetaFile, Physical};
+use crate::verify_log::{LogState, Verifier};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
 
@@ -268,8 +269,8 @@ impl Volume {
         Ok(file)
     }
 
-    /// Gives blocks of a file their places of which the DAT knows nothing. What is dead since passes for current then, until
-    /// it shows that nothing maps it.
+    /// Gives blocks of a file their places of which the DAT knows nothing, since what says so lies in logs that do not verify.
+    /// What is dead since passes for current then, until it shows that nothing maps it.
     fn places_from_logs(&mut self, ino: Ino, end_of_log: (SegNr, u64)) -> Result<()> {
         let layout = self.dat.palloc.layout;
         let known = |v: VBlockNr| {
@@ -277,10 +278,23 @@ impl Volume {
             let e = self.dat.entry(&self.store, v);
             taken.is_ok_and(|taken| taken) && e.is_ok_and(|e| self.store.geometry.holds(BlockNr(e.blocknr.get())))
         };
+        let verifier = Verifier::new(self.store.device.clone(), self.store.geometry);
+        let mut verified: BTreeMap<u64, bool> = BTreeMap::new();
+        let mut verifies = |key: u64| {
+            *verified.entry(key).or_insert_with(|| match self.dat.file.place(&self.store, &Physical, key) {
+                Ok(Some(at)) => self.store.geometry.holds(at) && verifier.verify(at).1 != LogState::Bad,
+                Ok(None) => true,
+                Err(_) => false,
+            })
+        };
         let mut lost = Bits::default();
         self.each_record(end_of_log, |_, p, _| {
             let (BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock }) = p.info else { return };
-            if p.ino == ino && layout.check("DAT", vblock.0).is_ok() && !known(vblock) {
+            if p.ino != ino || layout.check("DAT", vblock.0).is_err() || known(vblock) {
+                return;
+            }
+            let told_by = [layout.entry(vblock.0).block, layout.bitmap_block(layout.group(vblock.0))];
+            if !told_by.into_iter().all(&mut verifies) {
                 lost.insert(vblock.0);
             }
         });
