@@ -185,7 +185,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
         Ok(())
     };
     let overlay = Arc::new(Overlay::new(device.clone()));
-    let mut state = State::new(options, watch, overlay.clone(), ahead);
+    let mut state = State::new(options, watch, device, overlay.clone(), ahead);
     stage("checking")?;
     let mut lost = silt_verify::lost(&*overlay).unwrap_or_default();
     let before = state.check()?;

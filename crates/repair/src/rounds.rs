@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, Bits, LastLog, Mender, SetAside, Wounds};
+use silt_engine::mend::{self, Bits, LastLog, Mender, Original, SetAside, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -83,6 +83,7 @@ pub(crate) struct State<'a> {
     options: &'a Options,
     watch: &'a dyn Watch,
     overlay: Arc<Overlay>,
+    original: Original,
     /// How often an inode was put back.
     tried: BTreeMap<u64, u32>,
     /// Kinds of round that change nothing any more.
@@ -113,9 +114,16 @@ pub(crate) struct State<'a> {
 
 impl<'a> State<'a> {
     /// At the beginning of a plan.
-    pub fn new(options: &'a Options, watch: &'a dyn Watch, overlay: Arc<Overlay>, ahead: bool) -> Self {
+    pub fn new(
+        options: &'a Options,
+        watch: &'a dyn Watch,
+        device: &Arc<dyn Device>,
+        overlay: Arc<Overlay>,
+        ahead: bool,
+    ) -> Self {
         State {
             options,
+            original: Original(device.clone()),
             watch,
             overlay,
             tried: BTreeMap::new(),
@@ -416,7 +424,8 @@ impl State<'_> {
     /// Puts whole copies in the place of blocks that do not verify; nothing is said where there are none.
     fn take_copies(&mut self, step: &Step) -> Result<Vec<String>> {
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { own: self.own, aside: self.aside.clone(), ..step.wounds.clone() };
+        let original = Some(self.original.clone());
+        let wounds = Wounds { own: self.own, aside: self.aside.clone(), original, ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         if !mender.moves() {
             return Ok(Vec::new());
@@ -467,6 +476,7 @@ impl State<'_> {
             aside: self.aside.clone(),
             inode_blocks: self.inode_blocks.clone(),
             unsure: self.unsure.clone(),
+            original: Some(self.original.clone()),
             ..step.wounds.clone()
         };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;

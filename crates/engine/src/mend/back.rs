@@ -17,7 +17,6 @@ use super::mapped::Whole;
 use crate::ifile::IFile;
 use crate::inode::{self, Inode};
 use crate::meta::{MetaFile, Physical};
-use crate::verify_log::{LogState, Verifier};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
 
@@ -271,18 +270,22 @@ impl Volume {
 
     /// Gives blocks of a file their places of which the DAT knows nothing, since what says so lies in logs that do not verify.
     /// What is dead since passes for current then, until it shows that nothing maps it.
-    fn places_from_logs(&mut self, ino: Ino, end_of_log: (SegNr, u64)) -> Result<()> {
+    pub(super) fn places_from_logs(
+        &mut self,
+        ino: Ino,
+        end_of_log: (SegNr, u64),
+        doubts: &Doubts,
+    ) -> Result<()> {
         let layout = self.dat.palloc.layout;
         let known = |v: VBlockNr| {
             let taken = self.dat.palloc.bit(&self.dat.file, &self.store, &Physical, v.0);
             let e = self.dat.entry(&self.store, v);
             taken.is_ok_and(|taken| taken) && e.is_ok_and(|e| self.store.geometry.holds(BlockNr(e.blocknr.get())))
         };
-        let verifier = Verifier::new(self.store.device.clone(), self.store.geometry);
         let mut verified: BTreeMap<u64, bool> = BTreeMap::new();
         let mut verifies = |key: u64| {
             *verified.entry(key).or_insert_with(|| match self.dat.file.place(&self.store, &Physical, key) {
-                Ok(Some(at)) => self.store.geometry.holds(at) && verifier.verify(at).1 != LogState::Bad,
+                Ok(Some(at)) => !doubts.is_bad(&self.store.geometry, at),
                 Ok(None) => true,
                 Err(_) => false,
             })
@@ -313,7 +316,6 @@ impl Volume {
         end_of_log: (SegNr, u64),
     ) -> Result<Unsure> {
         let mut unsure = Unsure::default();
-        self.places_from_logs(ino, end_of_log)?;
         let (blocks, nodes) = self.current_blocks(ino, end_of_log);
         for (offset, v) in &blocks {
             self.note_unsure(ino, *offset, v.0, true, &mut unsure);

@@ -2,20 +2,63 @@
 //! newest since nothing says any more when they died.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use silt_format::Ino;
+use silt_device::Device;
+use silt_format::{BlockNr, Geometry, Ino};
 
 use super::evacuate::{LISTED, inodes_in};
-use super::count;
+use super::{Wounds, count};
 use crate::ifile::IFile;
 use crate::verify_log::{LogState, Verifier};
 use crate::volume::Volume;
 
-/// What is known of that.
+/// A volume as it was before anything was mended.
+#[derive(Clone)]
+pub struct Original(pub Arc<dyn Device>);
+
+impl std::fmt::Debug for Original {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a volume of {} bytes", self.0.len())
+    }
+}
+
+/// What is known of logs.
 pub(crate) struct Doubts {
-    pub(super) verifier: Verifier,
-    /// Blocks of inode files, by offset, that were moved out of such logs, now or before.
+    device: Arc<dyn Device>,
+    verifier: Verifier,
+    /// Before the mend: a log that was accepted verifies since.
+    original: Option<(Arc<dyn Device>, Verifier)>,
+    /// Blocks of inode files, by offset, that were moved out of logs that do not verify, now or before.
     pub(super) moved: BTreeSet<u64>,
+}
+
+impl Doubts {
+    pub(super) fn new(device: &Arc<dyn Device>, g: Geometry, wounds: &Wounds) -> Self {
+        let original = wounds.original.as_ref().map(|o| (o.0.clone(), Verifier::new(o.0.clone(), g)));
+        Doubts {
+            device: device.clone(),
+            verifier: Verifier::new(device.clone(), g),
+            original,
+            moved: wounds.inode_blocks.clone(),
+        }
+    }
+
+    /// Whether a block lies in a log that does not verify, or did not at first.
+    pub(super) fn is_bad(&self, g: &Geometry, at: BlockNr) -> bool {
+        if !g.holds(at) || self.verifier.verify(at).1 == LogState::Bad {
+            return true;
+        }
+        let Some((device, verifier)) = &self.original else { return false };
+        if verifier.verify(at).1 != LogState::Bad {
+            return false;
+        }
+        // What was written since is another matter.
+        let (mut now, mut then) = (vec![0; g.bs()], vec![0; g.bs()]);
+        let read = self.device.read_at(g.byte_of(at), &mut now).is_ok()
+            && device.read_at(g.byte_of(at), &mut then).is_ok();
+        !read || now == then
+    }
 }
 
 /// Files with such blocks, and how many, and those whose inodes lie in some.
@@ -58,8 +101,6 @@ impl Volume {
         let offset = ifile.palloc.layout.entry(ino.0).block;
         let place = ifile.file.place(&self.store, &self.dat, offset);
         let Ok(Some(at)) = place else { return true };
-        doubts.moved.contains(&offset)
-            || !self.store.geometry.holds(at)
-            || doubts.verifier.verify(at).1 == LogState::Bad
+        doubts.moved.contains(&offset) || doubts.is_bad(&self.store.geometry, at)
     }
 }

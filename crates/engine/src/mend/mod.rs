@@ -42,7 +42,6 @@ use crate::store::Store;
 use crate::sufile::SuFile;
 use crate::supers;
 pub use crate::supers::LastLog;
-use crate::verify_log::Verifier;
 use crate::volume::{OpenOptions, Parts, Volume};
 use crate::{Error, Result};
 pub use assemble::Attributes;
@@ -55,6 +54,7 @@ pub use synced::SetAside;
 
 pub use bits::Bits;
 use doubts::Doubts;
+pub use doubts::Original;
 use moves::Moved;
 pub(crate) use past::Aside;
 
@@ -98,6 +98,8 @@ pub struct Wounds {
     pub zero_unreadable: bool,
     /// Blocks of inode files, by offset, that were moved out of logs that do not verify.
     pub inode_blocks: BTreeSet<u64>,
+    /// What it was before anything was mended.
+    pub original: Option<Original>,
     /// Virtual blocks of which an earlier mender did not know when they died.
     pub unsure: Bits,
     /// Counts and reserved bits of the ifile.
@@ -183,7 +185,8 @@ impl Mender {
         volume.mended_from = wounds.newest.map(Cno);
         volume.unsure = wounds.unsure.clone();
         let end_of_log = (found.cursor.segment, found.cursor.offset);
-        let mut me = Volume::mend_tables(&mut volume, wounds, &found.root, end_of_log)?;
+        let doubts = Doubts::new(&volume.store.device, geometry, wounds);
+        let mut me = Volume::mend_tables(&mut volume, wounds, &found.root, end_of_log, &doubts)?;
         said.append(&mut me.0);
         let mut moved = me.1;
         said.extend(volume.mend_usage(wounds.table)?);
@@ -204,10 +207,6 @@ impl Mender {
                 volume.hold_tail();
             }
         }
-        let doubts = Doubts {
-            verifier: Verifier::new(volume.store.device.clone(), geometry),
-            moved: wounds.inode_blocks.clone(),
-        };
         let mut mender = Mender {
             volume,
             said,
@@ -477,6 +476,7 @@ impl Volume {
         wounds: &Wounds,
         root: &silt_format::super_root::SuperRoot,
         end_of_log: (SegNr, u64),
+        doubts: &Doubts,
     ) -> Result<(Vec<String>, Vec<Moved>)> {
         let mut said = Vec::new();
         if wounds.table_map {
@@ -497,7 +497,7 @@ impl Volume {
             }
         }
         let mut records = v.mend_places(&suspects, end_of_log)?;
-        v.open_metadata(root, end_of_log, wounds, &mut said)?;
+        v.open_metadata(root, end_of_log, wounds, doubts, &mut said)?;
         if wounds.table || wounds.table_map || !suspects.is_empty() {
             // What is mapped and passes for free would be handed out again.
             let free = v.mapped_and_free()?;
@@ -545,6 +545,7 @@ impl Volume {
         root: &silt_format::super_root::SuperRoot,
         end_of_log: (SegNr, u64),
         wounds: &Wounds,
+        doubts: &Doubts,
         said: &mut Vec<String>,
     ) -> Result<()> {
         let cpfile = if wounds.root {
@@ -592,6 +593,7 @@ impl Volume {
                 said.push(format!(
                     "the entry of checkpoint {latest} is lost: its tree is put together from the logs"
                 ));
+                self.places_from_logs(Ino::IFILE, end_of_log, doubts)?;
                 let (ifile, unsure) = self.ifile_from_logs(end_of_log)?;
                 said.extend(unsure.words());
                 self.ifile = ifile;
