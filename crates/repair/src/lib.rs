@@ -214,7 +214,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             Err(e) => return Err(e),
         };
         let cut = now.errors().any(|f| f.id == "recovery-reached");
-        if step.kind != Kind::Supers || cut {
+        if !matches!(step.kind, Kind::Supers | Kind::Twins) || cut {
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;
@@ -271,7 +271,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
         now = after;
         if changed {
             // What could not be done before may be possible now.
-            let once = |k: &Kind| matches!(k, Kind::Root | Kind::Back | Kind::Flag);
+            let once = |k: &Kind| matches!(k, Kind::Twins | Kind::Root | Kind::Back | Kind::Flag);
             state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
         } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);

@@ -25,6 +25,8 @@ impl Watch for Quiet<'_> {
 /// What a round is about; each begins where the ones before it find nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
+    /// Of segments that lie over others.
+    Twins,
     Supers,
     /// Of what does not verify and has a whole copy.
     Copies,
@@ -196,11 +198,21 @@ impl State<'_> {
         Some(step)
     }
 
+    /// Segments that lie over others.
+    fn twins(&self) -> Vec<mend::Twin> {
+        supers::geometry(&*self.overlay).map(|g| mend::twins(&*self.overlay, &g)).unwrap_or_default()
+    }
+
     /// The next round, if there is anything to do.
     pub fn next(&mut self, report: &Report) -> Result<Option<Step>> {
         let found: Vec<_> = report.findings.iter().filter(|f| f.severity == Severity::Error).collect();
         let step = Step::new;
         let none = tree::Work::default;
+        if !found.is_empty() && self.given_up.insert(Kind::Twins) && !self.twins().is_empty() {
+            let mut step = step(Kind::Twins, &[], Wounds::default(), none());
+            step.classes.insert("log", 1);
+            return Ok(Some(step));
+        }
         let supers: Vec<_> =
             found.iter().copied().filter(|f| supers::is_about(f.id) && f.place.cno.is_none()).collect();
         if !supers.is_empty() && !self.given_up.contains(&Kind::Supers) {
@@ -466,6 +478,21 @@ impl State<'_> {
                 return Ok(said);
             }
             Kind::Copies => return Ok(self.take_copies(step).unwrap_or_default()),
+            Kind::Twins => {
+                let Some(g) = supers::geometry(&*self.overlay) else { return Ok(Vec::new()) };
+                let trial = Arc::new(Overlay::new(self.overlay.clone()));
+                let mut said = Vec::new();
+                for twin in self.twins() {
+                    mend::forget_twin(&*trial, &g, &twin)?;
+                    said.push(format!(
+                        "segment {} was written a second time in the place of segment {}: what that held is lost, and the \
+                         copy is made invalid",
+                        twin.right, twin.wrong
+                    ));
+                }
+                trial.apply(&*self.overlay)?;
+                return Ok(said);
+            }
             _ => {}
         }
         // What fails half-way must not stay: it is tried on a copy.

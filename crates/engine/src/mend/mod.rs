@@ -24,6 +24,7 @@ mod records;
 mod start;
 mod synced;
 mod table;
+mod twins;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +52,7 @@ pub use start::{
     newer_logs, newest, reaches, roots, snapshots, unreadable,
 };
 pub use synced::SetAside;
+pub use twins::{Twin, forget_twin, twins};
 
 pub use bits::Bits;
 use doubts::Doubts;

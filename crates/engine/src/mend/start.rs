@@ -240,7 +240,7 @@ fn content_of(device: &dyn Device, g: &Geometry, at: BlockNr, h: &Header) -> Res
 }
 
 /// The header of a log whose summary verifies and that ends before `end`.
-fn sound(device: &dyn Device, g: &Geometry, at: BlockNr, end: u64) -> Option<Header> {
+pub(super) fn sound(device: &dyn Device, g: &Geometry, at: BlockNr, end: u64) -> Option<Header> {
     let mut bytes = vec![0; g.bs()];
     device.read_at(g.byte_of(at), &mut bytes).ok()?;
     let h = Header::parse(g, &bytes).ok()?;
@@ -255,7 +255,7 @@ fn sound(device: &dyn Device, g: &Geometry, at: BlockNr, end: u64) -> Option<Hea
 
 /// Calls `f` for each sound log of a segment, and whether it ends in a sound super root; damaged logs between them are
 /// passed over. In a segment without a first log nothing is looked for, unless it is `expected` to have a number.
-fn each_sound(
+pub(super) fn each_sound(
     device: &dyn Device,
     g: &Geometry,
     segment: SegNr,
