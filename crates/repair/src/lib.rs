@@ -141,25 +141,40 @@ pub fn plan(device: Arc<dyn Device>, options: &Options) -> Result<Plan> {
 pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watch) -> Result<Plan> {
     // What no mount comes to is taken in, unless more can be mended where a mount would go on before it.
     let newest = match attempt(&device, options, watch, true) {
-        Ok(Attempt { plan, left: Some(0) | None }) => return Ok(plan),
+        Ok(Attempt { plan, left: None }) => return Ok(plan),
+        Ok(Attempt { plan, left: Some(0) }) if !is_patchwork(&plan) => return Ok(plan),
         Err(Error::Stopped) => return Err(Error::Stopped),
         made => made,
     };
     let older = attempt(&device, options, watch, false);
     match (newest, older) {
+        // The older one is whole, and nothing has to be guessed.
+        (Ok(newest), Ok(older))
+            if is_patchwork(&newest.plan) && errors(&older.plan.after) == 0 && !is_patchwork(&older.plan) =>
+        {
+            Ok(older.plan)
+        }
         (Ok(newest), Ok(older)) if !is_less(&newest.plan, &older.plan) => Ok(newest.plan),
         (Ok(newest), Err(Error::Engine(_) | Error::Hopeless(_))) => Ok(newest.plan),
         (_, older) => Ok(older?.plan),
     }
 }
 
+/// Whether more than half of the files of a plan's tree are not what they were, or may not be.
+fn is_patchwork(plan: &Plan) -> bool {
+    let patched = words::patched(plan.rounds.iter().flat_map(|round| &round.done));
+    patched > 0 && names(plan).is_none_or(|names| patched > names / 2)
+}
+
+/// How many names a plan's tree has.
+fn names(plan: &Plan) -> Option<usize> {
+    let tree = Tree::open(&*plan.overlay, Moment::Latest).ok()?;
+    Some(tree.walk().ok()?.len())
+}
+
 /// Whether a plan that leaves errors is worse than the other: its tree has not even half as many names as the other's, which
 /// so many may have lost since by being removed.
 fn is_less(plan: &Plan, other: &Plan) -> bool {
-    let names = |plan: &Plan| {
-        let tree = Tree::open(&*plan.overlay, Moment::Latest).ok()?;
-        Some(tree.walk().ok()?.len())
-    };
     names(plan).is_none_or(|n| n < names(other).unwrap_or(0) / 2)
 }
 

@@ -75,6 +75,22 @@ fn unquoted(line: &str) -> String {
     line.bytes().map(byte).collect()
 }
 
+/// How many files of the current tree lines tell of that are not what they were, or may not be: not those of which only the
+/// log's checksum is wrong.
+pub(crate) fn patched<'a>(lines: impl Iterator<Item = &'a String>) -> usize {
+    const PATCHED: [&str; 6] = [
+        CHANGES_LOST,
+        "may be older than what is lost",
+        "is put together from the logs",
+        "may be another file's",
+        "is cut out",
+        "becomes lost+found",
+    ];
+    let mine = lines.filter(|l| !l.starts_with("checkpoint ") && PATCHED.iter().any(|p| l.contains(p)));
+    let told = mine.map(|l| numbers(l).first().map_or_else(|| l.clone(), |(_, ino)| ino.to_string()));
+    told.collect::<BTreeSet<String>>().len()
+}
+
 /// How lines end that put an older version in the place of a file.
 pub(crate) const CHANGES_LOST: &str = "what was changed since is lost";
 
