@@ -140,13 +140,13 @@ pub fn plan(device: Arc<dyn Device>, options: &Options) -> Result<Plan> {
 /// As [`plan`]; `watch` is told what begins, and may end it ([`Error::Stopped`]).
 pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watch) -> Result<Plan> {
     // What no mount comes to is taken in, unless more can be mended where a mount would go on before it.
-    let newest = match attempt(&device, options, watch, true) {
-        Ok(Attempt { plan, left: None }) => return Ok(plan),
-        Ok(Attempt { plan, left: Some(0) }) if !is_patchwork(&plan) => return Ok(plan),
+    let newest = match attempts(&device, options, watch, true) {
+        Ok(Attempt { plan, left: None, .. }) => return Ok(plan),
+        Ok(Attempt { plan, left: Some(0), .. }) if !is_patchwork(&plan) => return Ok(plan),
         Err(Error::Stopped) => return Err(Error::Stopped),
         made => made,
     };
-    let older = attempt(&device, options, watch, false);
+    let older = attempts(&device, options, watch, false);
     match (newest, older) {
         // The older one is whole, and nothing has to be guessed.
         (Ok(newest), Ok(older))
@@ -184,14 +184,35 @@ struct Attempt {
     /// Where it does: what is left but file data that cannot be read; `u64::MAX` where the checkpoint is lost to which a
     /// mount comes.
     left: Option<u64>,
+    /// Copies of segments were made invalid.
+    without_twins: bool,
 }
 
 fn errors_but_of_data(plan: &Plan) -> u64 {
     sectors::errors_but_of_data(&plan.after, None, &BTreeSet::new())
 }
 
-/// Makes a plan, with `ahead` also of what lies behind a damaged log.
-fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead: bool) -> Result<Attempt> {
+/// Makes a plan; where segments lie over others and errors are left without these copies, another with them.
+fn attempts(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead: bool) -> Result<Attempt> {
+    let made = attempt(device, options, watch, ahead, true);
+    let is_good = made.as_ref().is_ok_and(|made| !made.without_twins || errors(&made.plan.after) == 0);
+    if is_good || matches!(made, Err(Error::Stopped)) {
+        return made;
+    }
+    let with_twins = attempt(device, options, watch, ahead, false)?;
+    let is_better = |made: &Attempt| errors(&made.plan.after) <= errors(&with_twins.plan.after);
+    if made.as_ref().is_ok_and(is_better) { made } else { Ok(with_twins) }
+}
+
+/// Makes a plan, with `ahead` also of what lies behind a damaged log, and making invalid what was written over other segments
+/// with `without_twins`.
+fn attempt(
+    device: &Arc<dyn Device>,
+    options: &Options,
+    watch: &dyn Watch,
+    ahead: bool,
+    without_twins: bool,
+) -> Result<Attempt> {
     let stage = |what| {
         if watch.stop() {
             return Err(Error::Stopped);
@@ -201,6 +222,9 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
     };
     let overlay = Arc::new(Overlay::new(device.clone()));
     let mut state = State::new(options, watch, device, overlay.clone(), ahead);
+    if !without_twins {
+        state.given_up.insert(Kind::Twins);
+    }
     stage("checking")?;
     let mut lost = silt_verify::lost(&*overlay).unwrap_or_default();
     let before = state.check()?;
@@ -209,6 +233,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
     {
         return Err(e.into());
     }
+    let mut invalid = false;
     let mut no_space = false;
     let mut now = before.clone();
     let newest = (!before.stats.clean || !before.is_clean()).then(|| supers::newest(&*overlay)).flatten();
@@ -233,6 +258,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;
+        invalid |= step.kind == Kind::Twins;
         let before_it = state.passed;
         let mut silent = false;
         match state.mend(&step, base) {
@@ -325,7 +351,7 @@ fn attempt(device: &Arc<dyn Device>, options: &Options, watch: &dyn Watch, ahead
     };
     let left = || if given_up { u64::MAX } else { errors_but_of_data(&plan) };
     let left = state.passed.map(|_| left());
-    Ok(Attempt { plan, left })
+    Ok(Attempt { plan, left, without_twins: invalid })
 }
 
 /// The newest checkpoint that was made no later than `at`, seconds since 1970, where the volume can be read.

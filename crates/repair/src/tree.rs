@@ -36,6 +36,8 @@ pub(crate) struct Work {
     pub inodes: BTreeMap<u64, Fix>,
     /// Inodes of which nothing is to be believed.
     pub doubted: BTreeSet<u64>,
+    /// Those in a damaged block that nothing is found about: possible values, by chance, or no inodes at all.
+    pub beside: BTreeSet<u64>,
     /// Inodes whose entry cannot be read.
     pub lost: BTreeSet<u64>,
     /// Directories that are written anew whatever they look like.
@@ -68,11 +70,12 @@ impl Work {
             blocks.entry(ino / per).or_default().push(ino);
         }
         for (block, _) in blocks.into_iter().filter(|(_, all)| all.len() >= MANY) {
-            for (ino, fix) in self.inodes.range_mut(block * per..(block + 1) * per) {
-                if *ino == Ino::ROOT.0 || *ino >= Ino::FIRST_USER.0 {
-                    *fix = Fix::Restore;
-                    self.doubted.insert(*ino);
+            let all = block * per..(block + 1) * per;
+            for ino in all.filter(|ino| *ino == Ino::ROOT.0 || *ino >= Ino::FIRST_USER.0) {
+                if self.inodes.insert(ino, Fix::Restore).is_none() {
+                    self.beside.insert(ino);
                 }
+                self.doubted.insert(ino);
             }
         }
     }
@@ -264,6 +267,7 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
                 mender.recount_blocks(ino)?;
                 said.push(format!("the blocks of inode {ino} are counted again"));
             }
+            Fix::Restore if work.beside.contains(nr) && !mender.is_doubtful(ino) => {}
             Fix::Restore => {
                 if !bring_back(mender, ino, work.doubted.contains(nr), None, said)? {
                     cut(mender, ino, said)?;

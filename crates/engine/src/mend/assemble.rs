@@ -88,6 +88,17 @@ impl Volume {
         Ok(ifile)
     }
 
+    /// Whether an inode with these blocks is a directory, by its first one, which every directory has.
+    pub(super) fn is_directory_by_content(&self, ino: Ino, blocks: &BTreeMap<u64, VBlockNr>) -> Option<bool> {
+        if blocks.is_empty() {
+            return None;
+        }
+        let Some(first) = blocks.get(&0) else { return Some(false) };
+        let first = self.bytes_of(first.0).ok()?;
+        let own = dir::entries(&first).next().is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino == ino));
+        Some(own)
+    }
+
     /// Makes an inode anew of which nothing is to be believed: its blocks are those that logs have and that live in
     /// the tree at hand, its attributes those of another checkpoint as far as they fit. `None` where nothing is left
     /// of it. `kind`: bits of a mode, where the type is known.
@@ -98,10 +109,7 @@ impl Volume {
         end_of_log: (SegNr, u64),
     ) -> Result<Option<Attributes>> {
         let (blocks, nodes) = self.current_blocks(ino, end_of_log);
-        let first = blocks.get(&0).and_then(|v| self.bytes_of(v.0).ok());
-        let is_directory = first.is_some_and(|b| {
-            dir::entries(&b).next().is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino == ino))
-        });
+        let is_directory = self.is_directory_by_content(ino, &blocks).unwrap_or(false);
         let fits = |raw: &RawInode| {
             let kind_fits = (raw.file_type() == 0o040_000) == is_directory;
             let content_fits = raw.has_map() || blocks.is_empty();

@@ -371,6 +371,13 @@ impl Mender {
         v.restore_newest(ino, present, kind, (doubted, shared), &self.doubts).map(|c| (c, c >= later))
     }
 
+    /// Whether there is such an inode, and its entry does not verify, or did not before it was moved.
+    pub fn is_doubtful(&self, ino: Ino) -> bool {
+        let v = &self.volume;
+        let free = matches!(v.ifile.get(&v.store, &v.dat, ino), Err(Error::NoInode(_)));
+        (!free || v.inodes.contains_key(&ino.0)) && v.is_doubtful(&v.ifile, ino, &self.doubts)
+    }
+
     /// Whether there is no such inode, and what says so does not verify, or did not before it was moved.
     pub fn may_be_lost(&self, ino: Ino) -> bool {
         let v = &self.volume;
@@ -425,7 +432,7 @@ impl Mender {
 
     /// Settles of which type an inode is that a name has for one of `named` (bits of a mode).
     pub fn settle_type(&mut self, ino: Ino, named: u32) -> Result<Mistyped> {
-        self.volume.settle_type(ino, named)
+        self.volume.settle_type(ino, named, self.end_of_log)
     }
 
     /// Clears the entry of a reserved inode.
