@@ -38,6 +38,8 @@ use rounds::{Kind, State};
 /// share what is damaged show one after another.
 const ROUNDS: usize = 40;
 const ROUNDS_OF_PAST: usize = 2;
+/// Rounds of a kind that may follow each other and leave no less errors.
+const FRUITLESS: u32 = 4;
 /// Bytes of a plan in memory from which on no further round is begun.
 const MEMORY: u64 = 1 << 30;
 
@@ -245,6 +247,8 @@ fn attempt(
     let mut rounds = Vec::new();
     let mut stopped = None;
     let mut more = false;
+    // Of rounds of a kind, the least errors that one left, and how many since left no less.
+    let mut fruitless: BTreeMap<Kind, (u64, u32)> = BTreeMap::new();
     let mut round = 0;
     while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() {
         round += 1;
@@ -308,11 +312,22 @@ fn attempt(
         }
         stage("checking again")?;
         let after = state.check()?;
+        if matches!(step.kind, Kind::Tables(_)) {
+            let (least, times) = fruitless.entry(step.kind).or_insert((u64::MAX, 0));
+            let left = errors(&after);
+            *times = if left < *least { 0 } else { *times + 1 };
+            *least = left.min(*least);
+        }
         let changed = signature(&after) != signature(&now) || state.passed != before_it;
         now = after;
+        if fruitless.get(&step.kind).is_some_and(|f| f.1 >= FRUITLESS) {
+            state.given_up.insert(step.kind);
+        }
         if changed {
             // What could not be done before may be possible now.
-            let once = |k: &Kind| matches!(k, Kind::Twins | Kind::Root | Kind::Back | Kind::Flag);
+            let left = errors(&now);
+            let stuck = |k: &Kind| fruitless.get(k).is_some_and(|f| f.1 >= FRUITLESS && left >= f.0);
+            let once = |k: &Kind| stuck(k) || matches!(k, Kind::Twins | Kind::Root | Kind::Back | Kind::Flag);
             state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
         } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);
