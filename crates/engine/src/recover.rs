@@ -64,7 +64,11 @@ pub(crate) fn each_synced(
                 }
             }
             if h.has(summary::LOGEND) {
-                collected.take().unwrap_or_default().into_iter().try_for_each(|(i, key, at)| f(i, key, at))?;
+                collected
+                    .take()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .try_for_each(|(i, key, at)| f(i, key, at))?;
             }
         }
         if pos.0 == tail.end {

@@ -80,6 +80,9 @@ impl Step {
     }
 }
 
+/// What is said of super blocks that were put right, and synced data behind them.
+type Righted = (Vec<String>, SetAside);
+
 /// What is known while a plan is made.
 pub(crate) struct State<'a> {
     options: &'a Options,
@@ -378,16 +381,16 @@ impl State<'_> {
     /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
     /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
     /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
-    fn mend_supers(&self) -> Result<Option<(Vec<String>, SetAside)>> {
-        let mut best: Option<(u64, Arc<Overlay>, (Vec<String>, SetAside))> = None;
+    fn mend_supers(&self) -> Result<Option<Righted>> {
+        let mut best: Option<(u64, Arc<Overlay>, Righted)> = None;
         // Where nothing says how it was left, a power cut is the less likely to have come with the loss of both.
         let clean = supers::is_clean(&*self.overlay) || supers::are_lost(&*self.overlay);
         let open = self.open_options();
         let bad = sectors::bad(&*self.overlay);
         let mut sure = clean;
-        if let Some(kept) = sectors::keep_newest(&self.overlay, self.options, &open)
-            && let Ok(all) = mend::checkpoints(kept.trial.clone())
-        {
+        if let Some(kept) = sectors::keep_newest(&self.overlay, self.options, &open) {
+            // None where the root directory is lost with it, which is mended later.
+            let all = mend::checkpoints(kept.trial.clone()).unwrap_or_default();
             let (after, g) = (self.check_of(&*kept.trial)?, supers::geometry(&*kept.trial));
             let given_up = bad.iter().copied().chain([kept.segment]).collect();
             // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
@@ -411,7 +414,6 @@ impl State<'_> {
             let mut aside = SetAside::default();
             if supers::are_lost(&*self.overlay)
                 && let Some(kept) = sectors::keep_newest(&trial, self.options, &open)
-                && mend::checkpoints(kept.trial.clone()).is_ok()
             {
                 // The newest log can be used after all.
                 said.truncate(1);

@@ -153,7 +153,8 @@ fn from_nothing(device: &dyn Device, torn: bool, seed: u64) -> Result<Vec<String
             "of which the log is damaged and its super root is not: what is wrong in it is mended one by one"
         };
         let said = [
-            "both super blocks are lost: new ones are written; the volume's name and UUID are lost".to_owned(),
+            "both super blocks are lost: new ones are written; the volume's name and UUID are lost"
+                .to_owned(),
             format!("they lead to checkpoint {cno}, {which}{later}"),
         ];
         return Ok(said.into_iter().chain(doubtful).collect());

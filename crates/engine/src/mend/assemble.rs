@@ -95,7 +95,8 @@ impl Volume {
         }
         let Some(first) = blocks.get(&0) else { return Some(false) };
         let first = self.bytes_of(first.0).ok()?;
-        let own = dir::entries(&first).next().is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino == ino));
+        let own =
+            dir::entries(&first).next().is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino == ino));
         Some(own)
     }
 

@@ -280,7 +280,8 @@ impl Volume {
         let known = |v: VBlockNr| {
             let taken = self.dat.palloc.bit(&self.dat.file, &self.store, &Physical, v.0);
             let e = self.dat.entry(&self.store, v);
-            taken.is_ok_and(|taken| taken) && e.is_ok_and(|e| self.store.geometry.holds(BlockNr(e.blocknr.get())))
+            taken.is_ok_and(|taken| taken)
+                && e.is_ok_and(|e| self.store.geometry.holds(BlockNr(e.blocknr.get())))
         };
         let mut verified: BTreeMap<u64, bool> = BTreeMap::new();
         let mut verifies = |key: u64| {
@@ -309,12 +310,7 @@ impl Volume {
     }
 
     /// Maps what logs have of a file and the DAT as current.
-    fn map_from_logs(
-        &mut self,
-        ino: Ino,
-        file: &mut MetaFile,
-        end_of_log: (SegNr, u64),
-    ) -> Result<Unsure> {
+    fn map_from_logs(&mut self, ino: Ino, file: &mut MetaFile, end_of_log: (SegNr, u64)) -> Result<Unsure> {
         let mut unsure = Unsure::default();
         let (blocks, nodes) = self.current_blocks(ino, end_of_log);
         for (offset, v) in &blocks {

@@ -4,8 +4,8 @@
 //! the entry and in the map; where that says nothing, it becomes what harms nothing, and is counted or restored
 //! later.
 
-use silt_format::{Ino, SegNr};
 use silt_format::inode::{LINK_MAX, RawInode};
+use silt_format::{Ino, SegNr};
 
 use super::mapped::{Role, Seen};
 use crate::inode::check;
@@ -70,12 +70,7 @@ impl Volume {
     /// Settles of which type an inode is that a name has for one of `named` (bits of a mode; spec 9.1): that of the newest
     /// other checkpoint that has the same file; where there is none, what its first block shows where one of the two is a
     /// directory; else its own if its entry makes sense so. Nothing of the inode may wait in memory.
-    pub(crate) fn settle_type(
-        &mut self,
-        ino: Ino,
-        named: u32,
-        end_of_log: (SegNr, u64),
-    ) -> Result<Mistyped> {
+    pub(crate) fn settle_type(&mut self, ino: Ino, named: u32, end_of_log: (SegNr, u64)) -> Result<Mistyped> {
         let g = self.store.geometry;
         let raw = self.ifile.get(&self.store, &self.dat, ino)?;
         if raw.file_type() == named {
@@ -92,7 +87,7 @@ impl Volume {
         let own = match elsewhere {
             Some(right) => right != named,
             None if check(&g, &raw).is_err() => false,
-            None if [named, u32::from(raw.file_type())].contains(&0o040_000) => {
+            None if [named, raw.file_type()].contains(&0o040_000) => {
                 let (blocks, _) = self.current_blocks(ino, end_of_log);
                 let is_directory = self.is_directory_by_content(ino, &blocks);
                 is_directory.is_none_or(|is| is == (raw.file_type() == 0o040_000))

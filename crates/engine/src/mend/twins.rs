@@ -32,8 +32,10 @@ pub fn twins(device: &dyn Device, g: &Geometry) -> Vec<Twin> {
     let mut found = Vec::new();
     for (sequence, all) in by_sequence.iter().filter(|(_, all)| all.len() > 1) {
         let before = by_sequence.get(&sequence.wrapping_sub(1)).into_iter().flatten();
-        let named: BTreeSet<u64> =
-            before.filter(|(_, next)| g.holds(BlockNr(*next))).map(|(_, next)| g.segment_of(BlockNr(*next)).0).collect();
+        let named: BTreeSet<u64> = before
+            .filter(|(_, next)| g.holds(BlockNr(*next)))
+            .map(|(_, next)| g.segment_of(BlockNr(*next)).0)
+            .collect();
         let mut right = all.iter().map(|(s, _)| *s).filter(|s| named.contains(s));
         let (Some(right), None) = (right.next(), right.next()) else { continue };
         for wrong in all.iter().map(|(s, _)| *s).filter(|s| *s != right) {
@@ -51,7 +53,9 @@ fn common_heads(device: &dyn Device, g: &Geometry, right: u64, wrong: u64) -> Ve
     let heads = |s: u64| {
         let first = g.segment_start(SegNr(s)).0;
         let mut all = Vec::new();
-        each_sound(device, g, SegNr(s), None, |at, h, _| all.push((at - first, h.datasum.get(), h.create.get())));
+        each_sound(device, g, SegNr(s), None, |at, h, _| {
+            all.push((at - first, h.datasum.get(), h.create.get()))
+        });
         all
     };
     let of_right = heads(right);

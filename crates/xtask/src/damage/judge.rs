@@ -74,12 +74,7 @@ fn copied(dir: &Path) -> Names {
 }
 
 /// Checks, rescues and repairs; `changed` are the blocks that were damaged.
-pub fn judge(
-    volume: &Aged,
-    copy: &dyn Fn() -> Arc<dyn Device>,
-    changed: &[u64],
-    dir: &Path,
-) -> Verdict {
+pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64], dir: &Path) -> Verdict {
     let broken = &*copy();
     let mut verdict = Verdict::default();
     let changed: BTreeSet<u64> = changed.iter().copied().collect();

@@ -37,7 +37,7 @@ pub struct Campaign {
 impl Campaign {
     /// What is run with all other tests.
     pub fn ci() -> Self {
-        Campaign { seed: 0, volumes: 14, cases: 2, only: None, jobs: 2 }
+        Campaign { seed: 0, volumes: 16, cases: 2, only: None, jobs: 2 }
     }
 }
 
