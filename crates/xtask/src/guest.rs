@@ -54,6 +54,15 @@ pub fn agent_binary() -> Result<PathBuf> {
         .context("the guest's agent is missing: build it with `cargo build -p xtask`, or set SILT_XTASK")
 }
 
+/// What lets the kernel run on processors with more registers than it knows, where it was built.
+fn registers(agent_binary: &Path) -> Option<PathBuf> {
+    let dir = agent_binary.parent()?;
+    [dir.to_owned(), dir.join("deps")]
+        .into_iter()
+        .map(|dir| dir.join("libsilt_guest_registers.so"))
+        .find(|path| path.is_file())
+}
+
 /// The modules that every job needs.
 pub fn modules(rig: &Rig) -> Vec<(PathBuf, String)> {
     vec![rig.module("fs/nilfs2/nilfs2.ko", "")]
@@ -103,6 +112,9 @@ pub fn boot(rig: &Rig, exchange: &Path, job: &Job, options: &Options) -> Result<
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output);
+    if let Some(library) = registers(&agent_binary) {
+        command.env("LD_PRELOAD", library);
+    }
     let mut group = Group::spawn(&mut command)?;
     let started = Instant::now();
     let late = loop {
