@@ -43,12 +43,7 @@ fn next() -> Option<Ptrace> {
 /// # Safety
 /// As for the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ptrace(
-    request: c_uint,
-    pid: pid_t,
-    addr: *mut c_void,
-    data: *mut c_void,
-) -> c_long {
+pub unsafe extern "C" fn ptrace(request: c_uint, pid: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     let Some(next) = next() else { return -1 };
     // SAFETY: what the caller passes is passed on.
     let done = unsafe { next(request, pid, addr, data) };
