@@ -274,7 +274,7 @@ fn attempt(
             Ok(done) if done.is_empty() && step.kind == Kind::Copies => continue,
             Ok(mut done) => {
                 silent = done.is_empty();
-                if step.kind == Kind::Supers && state.own && step.classes.contains_key("recovery") {
+                if step.kind == Kind::Supers && state.known.own && step.classes.contains_key("recovery") {
                     done.push(format!(
                         "the volume goes on behind checkpoint {}, with the synced data that a mount comes to; logs behind \
                          that are given up",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, Bits, LastLog, Mender, Original, SetAside, Wounds};
+use silt_engine::mend::{self, Known, LastLog, Mender, SetAside, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
@@ -88,7 +88,8 @@ pub(crate) struct State<'a> {
     options: &'a Options,
     watch: &'a dyn Watch,
     overlay: Arc<Overlay>,
-    original: Original,
+    /// What the rounds before know.
+    pub known: Known,
     /// How often an inode was put back.
     tried: BTreeMap<u64, u32>,
     /// Kinds of round that change nothing any more.
@@ -103,18 +104,10 @@ pub(crate) struct State<'a> {
     guarded: bool,
     /// Segments of which whole copies were looked for.
     copied: BTreeSet<u64>,
-    /// Whether the newest log is that of the round before.
-    pub own: bool,
     /// Whether whole super roots that no mount comes to are taken.
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
-    /// Synced data that was set aside.
-    aside: SetAside,
-    /// Blocks of inode files that were moved out of logs that do not verify.
-    inode_blocks: BTreeSet<u64>,
-    /// Virtual blocks of which nothing says when they died.
-    unsure: Bits,
 }
 
 impl<'a> State<'a> {
@@ -128,7 +121,7 @@ impl<'a> State<'a> {
     ) -> Self {
         State {
             options,
-            original: Original(device.clone()),
+            known: Known::of(device),
             watch,
             overlay,
             tried: BTreeMap::new(),
@@ -138,12 +131,8 @@ impl<'a> State<'a> {
             dropped: BTreeSet::new(),
             guarded: false,
             copied: BTreeSet::new(),
-            own: false,
             ahead,
             passed: None,
-            aside: SetAside::default(),
-            inode_blocks: BTreeSet::new(),
-            unsure: Bits::default(),
         }
     }
 }
@@ -192,7 +181,7 @@ impl State<'_> {
 
     /// The round in which synced data that was set aside is taken in, if there is any.
     pub fn synced_step(&mut self) -> Option<Step> {
-        if self.aside.is_empty() || self.given_up.contains(&Kind::Synced) {
+        if self.known.aside.is_empty() || self.given_up.contains(&Kind::Synced) {
             return None;
         }
         let wounds = Wounds { take_in: true, ..Wounds::default() };
@@ -438,18 +427,16 @@ impl State<'_> {
     /// Puts whole copies in the place of blocks that do not verify; nothing is said where there are none.
     fn take_copies(&mut self, step: &Step) -> Result<Vec<String>> {
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let original = Some(self.original.clone());
-        let wounds = Wounds { own: self.own, aside: self.aside.clone(), original, ..step.wounds.clone() };
+        let wounds = Wounds { known: self.known.clone(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         if !mender.moves() {
             return Ok(Vec::new());
         }
         let mut said = std::mem::take(&mut mender.said);
-        let aside = mender.set_aside();
+        let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
-        self.own = true;
-        self.aside = aside;
+        self.known = known;
         Ok(said)
     }
 
@@ -460,16 +447,16 @@ impl State<'_> {
                 if step.classes.contains_key("recovery")
                     && let Some(said) = self.go_ahead()?
                 {
-                    self.own = false;
+                    self.known.own = false;
                     // It lies before what is taken in.
-                    self.aside = SetAside::default();
+                    self.known.aside = SetAside::default();
                     return Ok(said);
                 }
                 if step.classes.contains_key("super-block")
                     && let Some((said, aside)) = self.mend_supers()?
                 {
-                    self.own = false;
-                    self.aside = aside;
+                    self.known.own = false;
+                    self.known.aside = aside;
                     return Ok(said);
                 }
             }
@@ -499,30 +486,20 @@ impl State<'_> {
         }
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds {
-            own: self.own,
-            newest,
-            aside: self.aside.clone(),
-            inode_blocks: self.inode_blocks.clone(),
-            unsure: self.unsure.clone(),
-            original: Some(self.original.clone()),
-            ..step.wounds.clone()
-        };
+        self.known.newest = newest;
+        let wounds = Wounds { known: self.known.clone(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
-        self.inode_blocks.extend(mender.moved_inode_blocks());
-        self.unsure = mender.unsure().clone();
         if step.kind == Kind::Tree {
             for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
                 self.tried.remove(&ino);
             }
         }
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
-        let aside = mender.set_aside();
+        let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
         trial.apply(&*self.overlay)?;
-        self.own = true;
-        self.aside = aside;
+        self.known = known;
         Ok(said)
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, LastLog, Mender, Missing, SetAside, Wounds};
+use silt_engine::mend::{self, Known, LastLog, Mender, Missing, SetAside, Wounds};
 use silt_format::{BlockNr, Geometry};
 use silt_verify::{Finding, Report};
 
@@ -95,14 +95,22 @@ pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenO
             "{lost} of checkpoint {} {is}: what is left of it is written anew elsewhere{marked}",
             last.cno
         )];
-        let mut aside = SetAside::default();
+        let mut known = Known::default();
         for wounds in [wounds, &empty] {
-            let mut mender = Mender::open(trial.clone(), open, &Wounds { aside, ..wounds.clone() }).ok()?;
+            let mut mender = Mender::open(trial.clone(), open, &Wounds { known, ..wounds.clone() }).ok()?;
             said.append(&mut mender.said);
-            aside = mender.set_aside();
+            known = mender.leave();
+            known.own = false;
             said.extend(mender.finish(options.now).ok()?);
         }
-        Some(Kept { trial, said, aside, doubtful: missing.is_some(), checkpoint: last.cno, segment })
+        Some(Kept {
+            trial,
+            said,
+            aside: known.aside,
+            doubtful: missing.is_some(),
+            checkpoint: last.cno,
+            segment,
+        })
     })
 }
 
@@ -117,7 +125,7 @@ pub(crate) fn leave(
     let wounds = Wounds { bad: bad.clone(), ..Wounds::default() };
     let mut mender = Mender::open(device.clone(), open, &wounds)?;
     let mut said = std::mem::take(&mut mender.said);
-    let aside = mender.set_aside();
+    let aside = mender.leave().aside;
     said.extend(mender.finish(options.now)?);
     let all: Vec<_> = bad.iter().map(ToString::to_string).collect();
     said.push(format!(

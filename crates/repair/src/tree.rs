@@ -277,7 +277,7 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
         }
     }
     if work.names {
-        let torn = work.torn || !mender.moved_inode_blocks().is_empty();
+        let torn = work.torn || mender.moved_doubtful();
         let revived = if torn { revive(mender, said)? } else { BTreeSet::new() };
         dirs::mend(mender.volume(), &work.directories, &revived, said)?;
     }

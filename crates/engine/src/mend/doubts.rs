@@ -8,20 +8,10 @@ use silt_device::Device;
 use silt_format::{BlockNr, Geometry, Ino};
 
 use super::evacuate::{LISTED, inodes_in};
-use super::{Wounds, count};
+use super::{Known, count};
 use crate::ifile::IFile;
 use crate::verify_log::{LogState, Verifier};
 use crate::volume::Volume;
-
-/// A volume as it was before anything was mended.
-#[derive(Clone)]
-pub struct Original(pub Arc<dyn Device>);
-
-impl std::fmt::Debug for Original {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a volume of {} bytes", self.0.len())
-    }
-}
 
 /// What is known of logs.
 pub(crate) struct Doubts {
@@ -34,13 +24,13 @@ pub(crate) struct Doubts {
 }
 
 impl Doubts {
-    pub(super) fn new(device: &Arc<dyn Device>, g: Geometry, wounds: &Wounds) -> Self {
-        let original = wounds.original.as_ref().map(|o| (o.0.clone(), Verifier::new(o.0.clone(), g)));
+    pub(super) fn new(device: &Arc<dyn Device>, g: Geometry, known: &Known) -> Self {
+        let original = known.original.as_ref().map(|o| (o.0.clone(), Verifier::new(o.0.clone(), g)));
         Doubts {
             device: device.clone(),
             verifier: Verifier::new(device.clone(), g),
             original,
-            moved: wounds.inode_blocks.clone(),
+            moved: known.inode_blocks.clone(),
         }
     }
 

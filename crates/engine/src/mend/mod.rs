@@ -16,6 +16,7 @@ mod copies;
 mod doubts;
 mod evacuate;
 mod inodes;
+mod known;
 mod mapped;
 mod moves;
 mod nodes;
@@ -24,6 +25,7 @@ mod records;
 mod start;
 mod synced;
 mod table;
+mod tables;
 mod twins;
 mod usage;
 
@@ -38,7 +40,6 @@ use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
-use crate::meta::Physical;
 use crate::store::Store;
 use crate::sufile::SuFile;
 use crate::supers;
@@ -54,9 +55,9 @@ pub use start::{
 pub use synced::SetAside;
 pub use twins::{Twin, forget_twin, twins};
 
-pub use bits::Bits;
+pub(crate) use bits::Bits;
 use doubts::Doubts;
-pub use doubts::Original;
+pub use known::{Known, Original};
 use moves::Moved;
 pub(crate) use past::Aside;
 
@@ -67,11 +68,6 @@ pub struct Wounds {
     pub start: Option<LastLog>,
     /// Segments that must not be written again: they are marked as bad.
     pub bad: BTreeSet<u64>,
-    /// The newest log is the mender's own, and nothing was written since: the log goes on behind it, and not in a fresh
-    /// segment.
-    pub own: bool,
-    /// The newest checkpoint that is not the mend's own: files are not put back to what later ones have.
-    pub newest: Option<u64>,
     /// The super root is lost: where the tables are is told by the logs.
     pub root: bool,
     /// Build the DAT's own map anew.
@@ -98,12 +94,6 @@ pub struct Wounds {
     pub segments: BTreeSet<u64>,
     /// Of those segments, put zeroes in the place of file data that cannot be read.
     pub zero_unreadable: bool,
-    /// Blocks of inode files, by offset, that were moved out of logs that do not verify.
-    pub inode_blocks: BTreeSet<u64>,
-    /// What it was before anything was mended.
-    pub original: Option<Original>,
-    /// Virtual blocks of which an earlier mender did not know when they died.
-    pub unsure: Bits,
     /// Counts and reserved bits of the ifile.
     pub ifile: bool,
     /// Bits of the ifile: inodes that are taken, or are not.
@@ -123,10 +113,10 @@ pub struct Wounds {
     pub snapshot: Option<u64>,
     /// The mark that an error was met is taken away.
     pub clear_error: bool,
-    /// Synced data that was set aside before.
-    pub aside: SetAside,
-    /// That, and what lies behind the newest checkpoint, is taken in; else it is set aside ([`Mender::set_aside`]).
+    /// Synced data that was set aside, and what lies behind the newest checkpoint, is taken in; else it is set aside.
     pub take_in: bool,
+    /// What menders before know.
+    pub known: Known,
 }
 
 /// A volume being mended.
@@ -138,6 +128,7 @@ pub struct Mender {
     empty: BTreeSet<u64>,
     aside: SetAside,
     doubts: Doubts,
+    original: Option<Original>,
     end_of_log: (SegNr, u64),
     /// Of inodes of the tree at hand, whether logs have blocks that live in it.
     written: BTreeMap<u64, bool>,
@@ -184,22 +175,22 @@ impl Mender {
             Volume::assemble(Parts { store, dat, sufile, cpfile, ifile, supers }, &found, options);
         volume.meta_dirty = true;
         volume.read_only = false;
-        volume.mended_from = wounds.newest.map(Cno);
-        volume.unsure = wounds.unsure.clone();
+        volume.mended_from = wounds.known.newest.map(Cno);
+        volume.unsure = wounds.known.unsure.clone();
         let end_of_log = (found.cursor.segment, found.cursor.offset);
-        let doubts = Doubts::new(&volume.store.device, geometry, wounds);
+        let doubts = Doubts::new(&volume.store.device, geometry, &wounds.known);
         let mut me = Volume::mend_tables(&mut volume, wounds, &found.root, end_of_log, &doubts)?;
         said.append(&mut me.0);
         let mut moved = me.1;
         said.extend(volume.mend_usage(wounds.table)?);
         let current = volume.cursor.segment;
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
-        let own = wounds.own && clean && found.tail.is_none() && wounds.bad.is_empty();
+        let own = wounds.known.own && clean && found.tail.is_none() && wounds.bad.is_empty();
         if !own || wounds.start.is_some() {
             volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
         }
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
-        let mut aside = wounds.aside.clone();
+        let mut aside = wounds.known.aside.clone();
         if !clean && let Some(tail) = &found.tail {
             match synced::behind(&*volume.store.device, &geometry, tail) {
                 Ok(all) => aside.blocks.extend(all),
@@ -216,6 +207,7 @@ impl Mender {
             empty: BTreeSet::new(),
             aside,
             doubts,
+            original: wounds.known.original.clone(),
             end_of_log,
             written: BTreeMap::new(),
             past: past::Written::default(),
@@ -385,16 +377,6 @@ impl Mender {
         !taken && v.is_doubtful(&v.ifile, ino, &self.doubts)
     }
 
-    /// Blocks of inode files that were moved out of logs that do not verify, for [`Wounds::inode_blocks`].
-    pub fn moved_inode_blocks(&self) -> &BTreeSet<u64> {
-        &self.doubts.moved
-    }
-
-    /// Virtual blocks of which nothing says when they died, for [`Wounds::unsure`].
-    pub fn unsure(&self) -> &Bits {
-        &self.volume.unsure
-    }
-
     /// Builds the map of an inode anew from the logs, without loss as long as the DAT is sound; returns the number
     /// of its data blocks.
     pub fn rebuild(&mut self, ino: Ino) -> Result<u64> {
@@ -475,142 +457,5 @@ impl Mender {
         v.give_back(&self.empty)?;
         v.close(now)?;
         Ok(self.said)
-    }
-}
-
-impl Volume {
-    /// DAT, then what is needed to look at the rest: cpfile, sufile, ifile; then lost nodes.
-    fn mend_tables(
-        v: &mut Volume,
-        wounds: &Wounds,
-        root: &silt_format::super_root::SuperRoot,
-        end_of_log: (SegNr, u64),
-        doubts: &Doubts,
-    ) -> Result<(Vec<String>, Vec<Moved>)> {
-        let mut said = Vec::new();
-        if wounds.table_map {
-            said.push(v.mend_table_map(end_of_log)?);
-        }
-        let mut suspects = Bits::default();
-        wounds.entries.iter().for_each(|e| {
-            suspects.insert(*e);
-        });
-        if wounds.table || wounds.table_map || !wounds.table_blocks.is_empty() {
-            let lost: Vec<u64> = wounds.table_blocks.iter().copied().collect();
-            let lost = v.clear_lost_table_blocks(&lost, &mut suspects, end_of_log)?;
-            if !lost.is_empty() {
-                said.push(format!(
-                    "lost and made anew: {} of the translation table",
-                    count(lost.len(), "block")
-                ));
-            }
-        }
-        let mut records = v.mend_places(&suspects, end_of_log)?;
-        v.open_metadata(root, end_of_log, wounds, doubts, &mut said)?;
-        if wounds.table || wounds.table_map || !suspects.is_empty() {
-            // What is mapped and passes for free would be handed out again.
-            let free = v.mapped_and_free()?;
-            records.extend(v.mend_places(&free, end_of_log)?);
-            free.iter().for_each(|b| {
-                suspects.insert(b);
-            });
-        }
-        let mut moved = Vec::new();
-        if wounds.nodes {
-            let mut distrust = Bits::default();
-            wounds.bad_nodes.iter().for_each(|b| {
-                distrust.insert(*b);
-            });
-            let rebuilt = v.rebuild_nodes(distrust, end_of_log)?;
-            if !rebuilt.moved.is_empty() {
-                said.push(format!(
-                    "built anew from the logs: {} of block maps",
-                    count(rebuilt.moved.len(), "node")
-                ));
-            }
-            said.extend(rebuilt.unsure.words());
-            for (ino, b, _) in &rebuilt.lost {
-                said.push(format!("inode {ino}: the node at virtual block {b} stays lost"));
-            }
-            moved = rebuilt.moved;
-        }
-        if !suspects.is_empty() {
-            let mappers = v.mappers(suspects.clone());
-            said.extend(v.mend_lifetimes(&suspects, &records, &mappers)?);
-        }
-        if wounds.table || wounds.table_map || !suspects.is_empty() || !wounds.table_blocks.is_empty() {
-            let palloc = v.dat.palloc;
-            let n = palloc.recount(&mut v.dat.file, &v.store, &Physical)?;
-            if n > 0 {
-                said.push(format!("free entries of {n} groups of the translation table are counted again"));
-            }
-        }
-        Ok((said, moved))
-    }
-
-    /// Opens cpfile, sufile and the newest ifile as far as they can be.
-    fn open_metadata(
-        &mut self,
-        root: &silt_format::super_root::SuperRoot,
-        end_of_log: (SegNr, u64),
-        wounds: &Wounds,
-        doubts: &Doubts,
-        said: &mut Vec<String>,
-    ) -> Result<()> {
-        let cpfile = if wounds.root {
-            let file = self.table_from_logs(Ino::CPFILE, root.cpfile, end_of_log)?;
-            CpFile::of(&self.store, &self.dat, file)
-        } else {
-            CpFile::open(&self.store, &self.dat, root.cpfile)
-        };
-        match cpfile {
-            Ok(cpfile) => self.cpfile = cpfile,
-            Err(e) => said.push(format!("the head of the checkpoint file is lost ({e})")),
-        }
-        if wounds.checkpoints {
-            said.extend(self.older_checkpoint_blocks(end_of_log));
-        }
-        let g = self.store.geometry;
-        let sufile = if wounds.root {
-            let file = self.table_from_logs(Ino::SUFILE, root.sufile, end_of_log)?;
-            SuFile::of(&g, &self.store, &self.dat, file)
-        } else {
-            SuFile::open(&g, &self.store, &self.dat, root.sufile)
-        };
-        match sufile {
-            Ok(sufile) => self.sufile = sufile,
-            Err(e) => said.push(format!("the head of the segment usage file is lost ({e})")),
-        }
-        let latest = self.last.cno;
-        let found = self.cpfile.every(&self.store, &self.dat).into_iter().find(|e| e.cno.get() == latest);
-        if wounds.ifile_root
-            && let Some(entry) = &found
-        {
-            self.ifile = self.whole_ifile_from_logs(end_of_log, entry)?;
-            (self.inodes_count, self.tree_blocks) = self.count_tree_of(&self.ifile)?;
-            said.push(format!("the inode file of checkpoint {latest} is put together from the logs"));
-            return Ok(());
-        }
-        let ifile = found.and_then(|e| Some((IFile::new(&self.store.geometry, e.ifile_inode).ok()?, e)));
-        match ifile {
-            Some((ifile, entry)) => {
-                self.ifile = ifile;
-                self.inodes_count = entry.inodes_count.get();
-                self.tree_blocks = entry.blocks_count.get();
-            }
-            None => {
-                said.push(format!(
-                    "the entry of checkpoint {latest} is lost: its tree is put together from the logs"
-                ));
-                self.places_from_logs(Ino::IFILE, end_of_log, doubts)?;
-                let (ifile, unsure) = self.ifile_from_logs(end_of_log)?;
-                said.extend(unsure.words());
-                self.ifile = ifile;
-                if self.ifile.file.map.is_empty() {
-                    return Err(start::no_tree(latest));
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -54,8 +54,8 @@ impl SetAside {
 }
 
 impl Mender {
-    /// Synced data that waits, for [`Wounds::aside`](super::Wounds::aside) of the next mender; before [`Mender::finish`].
-    pub fn set_aside(&mut self) -> SetAside {
+    /// Synced data that waits, for the next mender.
+    pub(super) fn set_aside(&mut self) -> SetAside {
         let segments = self.aside.segments(&self.volume.store.geometry);
         self.aside.emptied.extend(self.empty.extract_if(.., |s| segments.contains(s)));
         std::mem::take(&mut self.aside)
@@ -95,8 +95,13 @@ impl Volume {
             }
         }
         let taken = all.len() - lost.values().sum::<usize>();
-        let mut said =
-            vec![format!("{} of synced data behind the newest checkpoint taken in", count(taken, "block"))];
+        let mut said = Vec::new();
+        if taken > 0 {
+            said.push(format!(
+                "{} of synced data behind the newest checkpoint taken in",
+                count(taken, "block")
+            ));
+        }
         said.extend(lost.iter().map(|(ino, n)| {
             format!("inode {ino}: {} of synced data behind the newest checkpoint lost", count(*n, "block"))
         }));

@@ -10,5 +10,6 @@ mod past;
 mod planted;
 mod sectors;
 mod synced;
+mod twins;
 mod types;
 mod whole;

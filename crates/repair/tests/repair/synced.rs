@@ -1,5 +1,6 @@
 //! Synced data behind the newest checkpoint: what of it is lost is said, and all else stays.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Device, Fault, MemoryDevice, Times};
@@ -8,7 +9,7 @@ use silt_format::summary::SYNDT;
 use silt_repair::{errors, plan};
 use silt_verify::rescue::Rescue;
 use silt_verify::surgeon::Surgeon;
-use silt_verify::{Unwatched, unreached};
+use silt_verify::{Moment, Tree, Unwatched, unreached};
 
 use crate::common::{checked, noise, options, say};
 
@@ -95,4 +96,56 @@ fn what_lies_before_the_damage_is_taken_in() {
     assert!(made.synced_lost.is_some() && !made.is_empty(), "{}", say(&made));
     made.apply(&torn).unwrap();
     assert!(checked(&torn).is_clean(), "{}", say(&made));
+}
+
+/// Every block of the newest checkpoint's own log in turn, but of files' data: what was synced behind it is there in the
+/// files it belongs to, also where their inodes had to be mended first.
+#[test]
+fn synced_data_waits_for_its_files() {
+    for name in ["dsync-4k", "dsync-1k"] {
+        let s = Surgeon::golden(name);
+        let (g, logs, latest) = (s.g(), synced(&s), s.latest());
+        let rescue = Rescue::open(&s.device, &Unwatched).unwrap();
+        let files: BTreeSet<u64> = logs
+            .iter()
+            .flat_map(|log| log.pos.0..log.end())
+            .filter_map(|block| rescue.records().at(block).map(|c| c.ino))
+            .collect();
+        let sound = contents(&s.device, &files);
+        assert!(!files.is_empty() && sound.len() == files.len(), "{name}: {files:?}");
+        let mut taken_in = 0;
+        for block in latest.pos.0..latest.end() {
+            if rescue.records().at(block).is_some_and(|c| c.ino >= 11) {
+                continue;
+            }
+            let torn = s.device.fork();
+            torn.write_at(g.byte_of(BlockNr(block)), &[&noise(g.bs(), block)]).unwrap();
+            let made = plan(Arc::new(torn.fork()), &options()).unwrap();
+            let what = format!("{name}: block {block}\n{}", say(&made));
+            assert_eq!(errors(&made.after), 0, "{what}");
+            made.apply(&torn).unwrap();
+            // Without its head or its super root nothing tells that it was ever there.
+            if made.after.stats.last_cno < s.cno() || made.unreached.is_some() || made.synced_lost.is_some() {
+                continue;
+            }
+            taken_in += 1;
+            assert_eq!(contents(&torn, &files), sound, "{what}");
+        }
+        assert!(taken_in > 4, "{name}: {taken_in}");
+    }
+}
+
+/// Contents of files by inode number.
+fn contents(device: &MemoryDevice, files: &BTreeSet<u64>) -> BTreeMap<u64, Vec<u8>> {
+    let tree = Tree::open(device, Moment::Latest).unwrap();
+    let read = |ino: &u64| {
+        let mut content = Vec::new();
+        let part = |at: u64, bytes: &[u8]| {
+            content.resize(usize::try_from(at).unwrap(), 0);
+            content.extend_from_slice(bytes);
+        };
+        tree.for_each_part(*ino, part).ok()?;
+        Some((*ino, content))
+    };
+    files.iter().filter_map(read).collect()
 }
