@@ -344,7 +344,11 @@ fn attempt(
     let unreached = newest.filter(|n| *n > base).map(|n| (base, n));
     let given_up = passed.is_some_and(|passed| !has(passed));
     let (mut overlay, mut rounds) = (overlay, rounds);
-    if errors(&now) > 0 && !more && silt_engine::mend::checkpoints(overlay.clone()).is_err() {
+    let is_readable = || {
+        silt_engine::mend::checkpoints(overlay.clone()).is_ok()
+            && Tree::open(&*overlay, Moment::Latest).and_then(|tree| tree.walk()).is_ok()
+    };
+    if errors(&now) > 0 && !more && !is_readable() {
         // It is no better than before, and what is there now may be what rescue reads.
         (overlay, rounds, now) = (Arc::new(Overlay::new(device.clone())), Vec::new(), before.clone());
         stopped = Some(
