@@ -29,6 +29,7 @@ pub const CLASSES: &[Class] = &[
     class("log", "segments with logs that do not verify are emptied"),
     class("checkpoints", "checkpoints that cannot be read are dropped"),
     class("recovery", "synced data behind the newest checkpoint is taken in as far as it can be"),
+    class("rescued", "what a rescue reads and all other mends did not bring back is taken from there"),
     class("roll-back", "the tree becomes that of an older checkpoint"),
     class("error-flag", "the mark that an error was met is taken away"),
 ];

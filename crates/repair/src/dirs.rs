@@ -3,7 +3,7 @@
 //!
 //! Memory: some 100 bytes an inode, and the names of directories that are written anew.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 use silt_engine::{Attr, Tree, Volume, writable, zeroed};
@@ -26,6 +26,31 @@ struct Entry {
     kind: u8,
 }
 
+/// A name that a directory has lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Name {
+    pub directory: u64,
+    pub name: Vec<u8>,
+    pub ino: u64,
+}
+
+/// A directory to be written.
+#[derive(Debug, Default)]
+struct Written {
+    parent: u64,
+    /// All but "." and "..".
+    entries: Vec<Entry>,
+    /// Names of these.
+    taken: HashSet<Vec<u8>>,
+}
+
+impl Written {
+    fn new(parent: u64, entries: Vec<Entry>) -> Self {
+        let taken = entries.iter().map(|e| e.name.clone()).collect();
+        Written { parent, entries, taken }
+    }
+}
+
 /// What is known of an inode.
 #[derive(Clone, Copy, Default)]
 struct Known {
@@ -45,27 +70,46 @@ impl Known {
     fn is_dir(&self) -> bool {
         self.kind() == file_type::DIR
     }
+    fn wants_name(&self) -> bool {
+        if self.is_dir() { !self.reached } else { self.named < self.links }
+    }
 }
 
 struct Mend<'a> {
     v: &'a mut Volume,
-    forced: &'a BTreeSet<u64>,
+    forced: BTreeSet<u64>,
     inodes: BTreeMap<u64, Known>,
-    /// Directories to be written, with all their entries but "." and "..", and the parent.
-    written: BTreeMap<u64, (u64, Vec<Entry>)>,
+    written: BTreeMap<u64, Written>,
+    /// What has its name again: entries of `lost+found` for it go.
+    home: BTreeSet<u64>,
+    /// Directories that are older than the tree: names in them count only for what wants one.
+    older: BTreeSet<u64>,
     todo: VecDeque<(u64, u64)>,
+    /// Older ones, to be read when all others are.
+    todo_older: VecDeque<(u64, u64)>,
+    /// Names of files in those, with their directories.
+    doubtful: Vec<(u64, Entry)>,
     /// Directories that have lost names.
     gaps: Vec<u64>,
     said: &'a mut Vec<String>,
 }
 
-/// Looks at every directory and mends what is wrong. `forced` are written anew; `revived` are only in memory so far.
-pub(crate) fn mend(
-    v: &mut Volume,
-    forced: &BTreeSet<u64>,
-    revived: &BTreeSet<u64>,
-    said: &mut Vec<String>,
-) -> Result<()> {
+/// What is known of directories.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// These are written anew.
+    pub forced: BTreeSet<u64>,
+    /// Inodes that are only in memory so far.
+    pub revived: BTreeSet<u64>,
+    /// Files that were put back to an older version, and directories among them.
+    pub older: BTreeSet<u64>,
+    /// What comes back, those of a directory behind its own, if what they name is there and wants a name.
+    pub names: Vec<Name>,
+}
+
+/// Looks at every directory and mends what is wrong.
+pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result<()> {
+    let Told { forced, revived, older, names } = told;
     let mut numbers = vec![Ino::ROOT.0];
     v.for_each_inode(0, |ino, _| {
         numbers.push(ino.0);
@@ -79,13 +123,31 @@ pub(crate) fn mend(
             inodes.insert(nr, Known { mode, links, ..Known::default() });
         }
     }
-    let mut m =
-        Mend { v, forced, inodes, written: BTreeMap::new(), todo: VecDeque::new(), gaps: Vec::new(), said };
+    let mut m = Mend {
+        v,
+        forced,
+        older,
+        todo_older: VecDeque::new(),
+        doubtful: Vec::new(),
+        inodes,
+        written: BTreeMap::new(),
+        home: names.iter().map(|n| n.ino).collect(),
+        todo: VecDeque::new(),
+        gaps: Vec::new(),
+        said,
+    };
     m.walk(Ino::ROOT.0, Ino::ROOT.0)?;
+    m.take_names(names)?;
+    m.take_doubtful()?;
     m.fill_gaps()?;
     m.orphans()?;
     m.write()?;
     m.links()
+}
+
+/// The name in `lost+found` of what has none.
+pub(crate) fn name_of_lost(ino: u64) -> Vec<u8> {
+    format!("#{ino}").into_bytes()
 }
 
 /// Of which type files are by their names in these directories, where all agree.
@@ -120,8 +182,33 @@ impl Mend<'_> {
             k.reached = true;
         }
         self.todo.push_back((from, parent));
-        while let Some((ino, parent)) = self.todo.pop_front() {
-            self.directory(ino, parent)?;
+        loop {
+            if let Some((ino, parent)) = self.todo.pop_front() {
+                if self.older.contains(&ino) {
+                    self.todo_older.push_back((ino, parent));
+                } else {
+                    self.directory(ino, parent)?;
+                }
+            } else if let Some((ino, parent)) = self.todo_older.pop_front() {
+                self.directory(ino, parent)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Names of files in older directories.
+    fn take_doubtful(&mut self) -> Result<()> {
+        for (directory, e) in std::mem::take(&mut self.doubtful) {
+            let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
+            let taken = self.entries_of(directory)?.taken.contains(&e.name);
+            if taken || !k.wants_name() || k.kind() != e.kind {
+                let name = String::from_utf8_lossy(&e.name);
+                let why = if k.wants_name() { "the name is another's" } else { "it has another name since" };
+                self.said.push(format!("the name {name:?} in directory {directory} is dropped: {why}"));
+                continue;
+            }
+            self.name(directory, e.ino, e.name);
         }
         Ok(())
     }
@@ -132,7 +219,8 @@ impl Mend<'_> {
         let blocks = self.blocks(ino)?;
         let whole = size > 0 && size % bs == 0 && blocks.len() as u64 == size / bs;
         let whole = whole && blocks.last().is_none_or(|k| *k + 1 == size / bs);
-        let mut bad = self.forced.contains(&ino) || !whole;
+        let older = self.older.contains(&ino);
+        let mut bad = self.forced.contains(&ino) || !whole || older;
         let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
         let mut kept: Vec<Entry> = Vec::new();
         let mut subdirectories = 0;
@@ -144,6 +232,13 @@ impl Mend<'_> {
                 (bad, lost) = (true, true);
                 continue;
             };
+            if let Some(other) = self.owner(&block, ino) {
+                self.said.push(format!(
+                    "block {key} of directory {ino} is one of directory {other}; the names in it are lost"
+                ));
+                (bad, lost) = (true, true);
+                continue;
+            }
             for (i, e) in dir::entries(&block).enumerate() {
                 let Ok(e) = e else {
                     self.said.push(format!(
@@ -161,7 +256,11 @@ impl Mend<'_> {
                     bad |= dots && !(n == 0 && i < 2);
                     continue;
                 }
-                if let Some(entry) = self.entry(ino, &e, &mut names) {
+                let known = self.inodes.get(&e.ino.0);
+                if older && let Some(k) = known.filter(|k| k.mode != 0 && !k.is_dir()) {
+                    let name = e.name.to_vec();
+                    self.doubtful.push((ino, Entry { name, ino: e.ino.0, kind: k.kind() }));
+                } else if let Some(entry) = self.entry(ino, &e, &mut names) {
                     bad |= entry.kind != e.file_type || entry.name != e.name;
                     subdirectories += u32::from(entry.kind == file_type::DIR);
                     kept.push(entry);
@@ -177,9 +276,16 @@ impl Mend<'_> {
             k.below = subdirectories;
         }
         if bad {
-            self.written.insert(ino, (parent, kept));
+            self.written.insert(ino, Written::new(parent, kept));
         }
         Ok(())
+    }
+
+    /// Which directory a block is of by its first entry, if that is there and not this one.
+    fn owner(&self, block: &[u8], ino: u64) -> Option<u64> {
+        let first = dir::entries(block).next()?.ok().filter(|e| e.name == b".")?;
+        let other = first.ino.0;
+        (other != ino && self.inodes.get(&other).is_some_and(Known::is_dir)).then_some(other)
     }
 
     fn blocks(&mut self, ino: u64) -> Result<Vec<u64>> {
@@ -200,6 +306,7 @@ impl Mend<'_> {
         };
         let known = match self.inodes.get_mut(&e.ino.0) {
             _ if e.ino == Ino::ROOT => return drop("it names the root"),
+            Some(_) if self.home.contains(&e.ino.0) && e.name == name_of_lost(e.ino.0) => return None,
             Some(k) if k.links > 0 || k.mode != 0 => k,
             _ => return drop(&format!("there is no inode {}", e.ino)),
         };
@@ -236,6 +343,26 @@ impl Mend<'_> {
         Some(entry)
     }
 
+    /// Names that were found elsewhere.
+    fn take_names(&mut self, names: Vec<Name>) -> Result<()> {
+        for Name { directory, name, ino } in names {
+            let Some(k) = self.inodes.get(&ino).copied() else { continue };
+            let is_there = self.inodes.get(&directory).is_some_and(|d| d.is_dir() && d.reached);
+            if !is_there || !k.wants_name() || self.entries_of(directory)?.taken.contains(&name) {
+                continue;
+            }
+            self.said.push(format!(
+                "inode {ino} has its name {:?} in directory {directory} again",
+                String::from_utf8_lossy(&name)
+            ));
+            self.name(directory, ino, name);
+            if k.is_dir() {
+                self.walk(ino, directory)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Names that a directory has lost come back from its newest older version that can be read, where what they
     /// name is still there and has lost a name.
     fn fill_gaps(&mut self) -> Result<()> {
@@ -251,9 +378,8 @@ impl Mend<'_> {
                 let (found, whole) = self.older_names(ino, *c);
                 for e in found {
                     let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
-                    let taken = self.entries_of(ino)?.iter().any(|own| own.name == e.name);
-                    let wanting = if k.is_dir() { !k.reached } else { k.named < k.links };
-                    if taken || !wanting || k.kind() != e.kind {
+                    let taken = self.entries_of(ino)?.taken.contains(&e.name);
+                    if taken || !k.wants_name() || k.kind() != e.kind {
                         continue;
                     }
                     self.said.push(format!(
@@ -350,7 +476,7 @@ impl Mend<'_> {
                 Some(home) => home,
                 None => *found.insert(self.lost_and_found()?),
             };
-            self.name(home, nr, format!("#{nr}").into_bytes());
+            self.name(home, nr, name_of_lost(nr));
             self.said.push(format!("a file without a name becomes lost+found/#{nr}"));
             if k.is_dir() {
                 self.walk(nr, home)?;
@@ -362,41 +488,40 @@ impl Mend<'_> {
     /// The directory for what has no name, made if need be.
     fn lost_and_found(&mut self) -> Result<u64> {
         let root = Ino::ROOT.0;
-        let entries = self.entries_of(root)?;
+        let Written { entries, taken, .. } = self.entries_of(root)?;
         if let Some(e) = entries.iter().find(|e| e.name == LOST && e.kind == file_type::DIR) {
             return Ok(e.ino);
         }
         let mut name = LOST.to_vec();
-        while entries.iter().any(|e| e.name == name) {
+        while taken.contains(&name) {
             name.push(b'+');
         }
         let like = self.v.inode(Tree::Live, Ino::ROOT)?.attr.clone();
         let attr = Attr { mode: 0o040_700, links: 2, size: 0, flags: 0, device: (0, 0), ..like };
         let ino = self.v.create_inode(attr)?.0;
         self.inodes.insert(ino, Known { mode: 0o040_700, links: 2, reached: true, ..Known::default() });
-        self.written.insert(ino, (root, Vec::new()));
+        self.written.insert(ino, Written::new(root, Vec::new()));
         self.name(root, ino, name);
         Ok(ino)
     }
 
     /// The entries of a directory that is about to be written.
-    fn entries_of(&mut self, ino: u64) -> Result<Vec<Entry>> {
-        if let Some((_, entries)) = self.written.get(&ino) {
-            return Ok(entries.clone());
-        }
-        let (mut all, mut parent) = (Vec::new(), Ino::ROOT.0);
-        for key in self.blocks(ino)? {
-            let Ok(Some(b)) = self.v.read_block(Tree::Live, Ino(ino), key) else { continue };
-            for e in dir::entries(&b).map_while(std::result::Result::ok).filter(|e| e.ino.0 != 0) {
-                match e.name {
-                    b"." => {}
-                    b".." => parent = e.ino.0,
-                    name => all.push(Entry { name: name.to_vec(), ino: e.ino.0, kind: e.file_type }),
+    fn entries_of(&mut self, ino: u64) -> Result<&Written> {
+        if !self.written.contains_key(&ino) {
+            let (mut all, mut parent) = (Vec::new(), Ino::ROOT.0);
+            for key in self.blocks(ino)? {
+                let Ok(Some(b)) = self.v.read_block(Tree::Live, Ino(ino), key) else { continue };
+                for e in dir::entries(&b).map_while(std::result::Result::ok).filter(|e| e.ino.0 != 0) {
+                    match e.name {
+                        b"." => {}
+                        b".." => parent = e.ino.0,
+                        name => all.push(Entry { name: name.to_vec(), ino: e.ino.0, kind: e.file_type }),
+                    }
                 }
             }
+            self.written.insert(ino, Written::new(parent, all));
         }
-        self.written.insert(ino, (parent, all.clone()));
-        Ok(all)
+        Ok(self.written.entry(ino).or_default())
     }
 
     /// Adds a name to a directory.
@@ -405,8 +530,9 @@ impl Mend<'_> {
         let Some(k) = self.inodes.get_mut(&ino) else { return };
         (k.named, k.reached) = (k.named + 1, true);
         let kind = k.kind();
-        if let Some((_, entries)) = self.written.get_mut(&directory) {
-            entries.push(Entry { name, ino, kind });
+        if let Some(d) = self.written.get_mut(&directory) {
+            d.taken.insert(name.clone());
+            d.entries.push(Entry { name, ino, kind });
         }
         if kind == file_type::DIR
             && let Some(d) = self.inodes.get_mut(&directory)
@@ -418,7 +544,7 @@ impl Mend<'_> {
     /// Writes the directories that are not as they should be.
     fn write(&mut self) -> Result<()> {
         let bs = self.v.geometry().bs();
-        for (ino, (parent, entries)) in std::mem::take(&mut self.written) {
+        for (ino, Written { parent, entries, .. }) in std::mem::take(&mut self.written) {
             let mut blocks = Vec::new();
             let mut block = zeroed(bs);
             dir::init_first(writable(&mut block), Ino(ino), Ino(parent));

@@ -17,6 +17,7 @@ mod classes;
 mod dirs;
 mod error;
 mod past;
+mod rescued;
 mod rounds;
 mod sectors;
 mod supers;
@@ -252,6 +253,7 @@ fn attempt(
     let mut round = 0;
     while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() {
         round += 1;
+        state.left = errors(&now);
         let step = match state.next(&now) {
             Ok(Some(step)) => step,
             Ok(None) => break,
@@ -271,7 +273,7 @@ fn attempt(
                 passed = passed.or(state.passed.filter(|c| has(*c)));
                 rounds.push(Round { classes: step.classes, done });
             }
-            Ok(done) if done.is_empty() && step.kind == Kind::Copies => continue,
+            Ok(done) if done.is_empty() && matches!(step.kind, Kind::Copies | Kind::Rescued) => continue,
             Ok(mut done) => {
                 silent = done.is_empty();
                 if step.kind == Kind::Supers && state.known.own && step.classes.contains_key("recovery") {
@@ -282,6 +284,8 @@ fn attempt(
                     ));
                 }
                 done.retain(|line| base.is_none_or(|newest| words::is_of_volume(line, newest)));
+                state.told.extend(words::inodes(&done, |_| true));
+                state.put_back.extend(words::inodes(&done, words::is_patched));
                 rounds.push(Round { classes: step.classes, done });
             }
             Err(Error::Stopped) => return Err(Error::Stopped),
@@ -327,7 +331,7 @@ fn attempt(
             // What could not be done before may be possible now.
             let left = errors(&now);
             let stuck = |k: &Kind| fruitless.get(k).is_some_and(|f| f.1 >= FRUITLESS && left >= f.0);
-            let once = |k: &Kind| stuck(k) || matches!(k, Kind::Twins | Kind::Root | Kind::Back | Kind::Flag);
+            let once = |k: &Kind| stuck(k) || matches!(k, Kind::Twins | Kind::Root | Kind::Rescued | Kind::Back | Kind::Flag);
             state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
         } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);

@@ -8,7 +8,7 @@ use silt_engine::OpenOptions;
 use silt_engine::mend::{self, Known, LastLog, Mender, SetAside, Wounds};
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
-use crate::{Error, Options, Result, classes, errors, past, sectors, supers, tables, tree};
+use crate::{Error, Options, Result, classes, errors, past, rescued, sectors, supers, tables, tree};
 
 /// Findings looked at of each kind in a round; what is more waits for the next one.
 const FINDINGS: usize = 50_000;
@@ -39,6 +39,8 @@ pub(crate) enum Kind {
     Logs,
     /// Of blocks in the place of which other ones lie.
     Overwritten,
+    /// Of what a rescue reads and is not there.
+    Rescued,
     PastTrees,
     Past,
     Back,
@@ -108,6 +110,14 @@ pub(crate) struct State<'a> {
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
+    /// Inodes that the rounds so far tell of.
+    pub told: BTreeSet<u64>,
+    /// Of those, the ones that were put back to an older version.
+    pub put_back: BTreeSet<u64>,
+    /// Errors that are left so far.
+    pub left: u64,
+    /// Whether a round so far may have lost something of the current tree.
+    may_lose: bool,
 }
 
 impl<'a> State<'a> {
@@ -133,6 +143,10 @@ impl<'a> State<'a> {
             copied: BTreeSet::new(),
             ahead,
             passed: None,
+            told: BTreeSet::new(),
+            put_back: BTreeSet::new(),
+            left: 0,
+            may_lose: false,
         }
     }
 }
@@ -304,6 +318,11 @@ impl State<'_> {
         if !segments.is_empty() && !self.given_up.contains(&Kind::Overwritten) {
             let wounds = Wounds { segments, ..Wounds::default() };
             return Ok(Some(step(Kind::Overwritten, &mine, wounds, none())));
+        }
+        if self.may_lose && self.given_up.insert(Kind::Rescued) {
+            let mut step = step(Kind::Rescued, &[], Wounds::default(), none());
+            step.classes.insert("rescued", 0);
+            return Ok(Some(step));
         }
         if !self.given_up.contains(&Kind::PastTrees) {
             let (past, mine) =
@@ -484,6 +503,11 @@ impl State<'_> {
             }
             _ => {}
         }
+        self.may_lose |= match step.kind {
+            Kind::Root | Kind::Tree | Kind::Synced | Kind::Overwritten => true,
+            Kind::Tables(stage) => stage != Stage::Rest,
+            _ => false,
+        };
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
         self.known.newest = newest;
@@ -495,9 +519,27 @@ impl State<'_> {
                 self.tried.remove(&ino);
             }
         }
+        if step.kind == Kind::Rescued {
+            let original = self.known.original.clone();
+            let (Some(original), Some(newest)) = (original, newest) else { return Ok(Vec::new()) };
+            let wanted = rescued::Wanted {
+                original: &*original.0,
+                newest,
+                told: &self.told,
+                put_back: &self.put_back,
+                whole_only: self.options.cut,
+                now: self.options.now,
+            };
+            if !rescued::bring(&mut mender, &trial, &wanted, &Quiet(self.watch), &mut said)? {
+                return Ok(Vec::new());
+            }
+        }
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
         let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
+        if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {
+            return Ok(Vec::new());
+        }
         trial.apply(&*self.overlay)?;
         self.known = known;
         Ok(said)

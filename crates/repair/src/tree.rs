@@ -9,7 +9,7 @@ use silt_format::{Cno, Geometry, Ino};
 use silt_verify::{Finding, Held, Report};
 
 use crate::words::CHANGES_LOST;
-use crate::{Result, dirs, tables};
+use crate::{Result, dirs, tables, words};
 
 /// What to do with an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,6 +227,7 @@ pub(crate) fn may_lose(work: &Work) -> bool {
 /// Mends the tree at hand. Returns inodes that were made such that they can be opened: what else is wrong with them
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
+    let before = said.len();
     mender.look_for_blocks(&work.doubted);
     // Before anything is made of their entries: of another type, content is what no writer puts there.
     let typed = types(mender, work, said)?;
@@ -279,7 +280,10 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
     if work.names {
         let torn = work.torn || mender.moved_doubtful();
         let revived = if torn { revive(mender, said)? } else { BTreeSet::new() };
-        dirs::mend(mender.volume(), &work.directories, &revived, said)?;
+        let new = said.get(before..).unwrap_or_default();
+        let older = words::inodes(new, |line| line.ends_with(CHANGES_LOST)).collect();
+        let told = dirs::Told { forced: work.directories.clone(), revived, older, names: Vec::new() };
+        dirs::mend(mender.volume(), told, said)?;
     }
     Ok(opened)
 }

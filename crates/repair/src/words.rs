@@ -62,6 +62,12 @@ fn numbers(line: &str) -> Vec<(usize, u64)> {
     out
 }
 
+/// Inodes of the current tree that those lines tell of that `wanted` is true of.
+pub(crate) fn inodes(lines: &[String], wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = u64> {
+    let lines = lines.iter().filter(move |line| !line.starts_with("checkpoint ") && wanted(line));
+    lines.flat_map(|line| numbers(line)).map(|(_, ino)| ino)
+}
+
 /// The line with what stands in quotes, names, made nothing of, every place kept.
 fn unquoted(line: &str) -> String {
     let (mut quoted, mut escaped) = (false, false);
@@ -78,6 +84,13 @@ fn unquoted(line: &str) -> String {
 /// How many files of the current tree lines tell of that are not what they were, or may not be: not those of which only the
 /// log's checksum is wrong.
 pub(crate) fn patched<'a>(lines: impl Iterator<Item = &'a String>) -> usize {
+    let mine = lines.filter(|l| !l.starts_with("checkpoint ") && is_patched(l));
+    let told = mine.map(|l| numbers(l).first().map_or_else(|| l.clone(), |(_, ino)| ino.to_string()));
+    told.collect::<BTreeSet<String>>().len()
+}
+
+/// Whether a line tells of a file that is not what it was, or may not be.
+pub(crate) fn is_patched(line: &str) -> bool {
     const PATCHED: [&str; 6] = [
         CHANGES_LOST,
         "may be older than what is lost",
@@ -86,9 +99,7 @@ pub(crate) fn patched<'a>(lines: impl Iterator<Item = &'a String>) -> usize {
         "is cut out",
         "becomes lost+found",
     ];
-    let mine = lines.filter(|l| !l.starts_with("checkpoint ") && PATCHED.iter().any(|p| l.contains(p)));
-    let told = mine.map(|l| numbers(l).first().map_or_else(|| l.clone(), |(_, ino)| ino.to_string()));
-    told.collect::<BTreeSet<String>>().len()
+    PATCHED.iter().any(|p| line.contains(p))
 }
 
 /// How lines end that put an older version in the place of a file.

@@ -17,6 +17,7 @@ mod doubts;
 mod evacuate;
 mod inodes;
 mod known;
+mod made;
 mod mapped;
 mod moves;
 mod nodes;

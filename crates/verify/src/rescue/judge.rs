@@ -157,6 +157,13 @@ pub(super) fn examine(tree: &Tree<'_, '_>, path: &[u8], inode: &Inode, content: 
     p
 }
 
+impl Tree<'_, '_> {
+    /// What is wrong with a file of this content. Unreadable sectors within its blocks are not looked for.
+    pub fn examine(&self, path: &[u8], inode: &Inode, content: &Content) -> Problem {
+        examine(self, path, inode, content)
+    }
+}
+
 /// The same of a directory.
 pub(super) fn examine_directory(
     tree: &Tree<'_, '_>,

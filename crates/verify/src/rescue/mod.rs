@@ -41,4 +41,4 @@ pub use state::State;
 pub use survey::{LogRecord, Survey};
 pub use tree::{Content, Directory, Entry, Inode, Origin, Tree};
 pub use volume::{Moment, Rescue, Root};
-pub use walk::{LOST_AND_FOUND, PATH_LIMIT};
+pub use walk::{LOST_AND_FOUND, PATH_LIMIT, Sink};

@@ -23,7 +23,8 @@ pub const PATH_LIMIT: usize = 16 << 10;
 pub const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Told of what is met. Paths are names from the root joined by "/", empty for the root. An error ends the walk.
-pub(super) trait Sink {
+pub trait Sink {
+    /// What ends it.
     type Error;
     /// A directory, before what is in it.
     fn directory(&mut self, path: &[u8], inode: &Inode, found: &Directory) -> Result<(), Self::Error>;
@@ -71,6 +72,13 @@ pub(super) fn walk<S: Sink>(tree: &Tree<'_, '_>, watch: &dyn Watch, sink: &mut S
     w.older()?;
     w.nameless()?;
     w.older()
+}
+
+impl Tree<'_, '_> {
+    /// Walks the tree by its names, then what has none. `watch` is told in files.
+    pub fn walk<S: Sink>(&self, watch: &dyn Watch, sink: &mut S) -> Result<(), S::Error> {
+        walk(self, watch, sink)
+    }
 }
 
 impl<S: Sink> Walk<'_, '_, '_, S> {

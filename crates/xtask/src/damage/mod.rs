@@ -47,6 +47,8 @@ struct Sum {
     bad: u64,
     given_up: u64,
     older: u64,
+    /// Names that are not as they were after repairs, all of which is told.
+    lost: u64,
     /// Cases by the beginning of their findings.
     by: BTreeMap<String, u64>,
     slowest: Duration,
@@ -92,6 +94,7 @@ fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Res
             sum.slowest = sum.slowest.max(verdict.slowest);
             sum.given_up += u64::from(verdict.given_up);
             sum.older += u64::from(verdict.older);
+            sum.lost += if verdict.older { 0 } else { verdict.lost as u64 };
             sum.bad += u64::from(!verdict.findings.is_empty());
             for finding in &verdict.findings {
                 println!("{number} \"{name}\" {seed}: {finding}");
@@ -126,8 +129,9 @@ pub fn damage(campaign: &Campaign) -> Result<()> {
         println!("{n:6} {class}");
     }
     println!(
-        "{} cases, {} with a finding, {} taken back to an older state, {} not mended, which is said, the slowest step {:.1?}",
-        sum.cases, sum.bad, sum.older, sum.given_up, sum.slowest
+        "{} cases, {} with a finding, {} taken back to an older state, {} not mended, which is said; in the others {} names are \
+         not as they were, which is said; the slowest step {:.1?}",
+        sum.cases, sum.bad, sum.older, sum.given_up, sum.lost, sum.slowest
     );
     if sum.bad > 0 { bail!("{} cases with a finding", sum.bad) } else { Ok(()) }
 }
