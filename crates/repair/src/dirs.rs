@@ -421,7 +421,7 @@ impl Mend<'_> {
                 continue;
             };
             // Names in a block that makes no sense may be others.
-            if dir::check(&b).is_err() {
+            if dir::check(&b).is_err() || self.owner(&b, ino).is_some() {
                 whole = false;
                 continue;
             }

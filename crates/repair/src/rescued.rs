@@ -177,8 +177,12 @@ impl Compare<'_, '_, '_, '_> {
         match self.v.inode(Tree::Live, Ino(inode.ino)) {
             Err(silt_engine::Error::NoInode(_)) => There::Nothing,
             Ok(i) if u32::from(inode.raw.file_type()) != i.attr.file_type() => There::Other,
-            // An inode that was made up has none.
-            Ok(i) if inode.origin == Origin::Made || i.attr.generation == inode.raw.generation.get() => {
+            // An inode that was made up has none. What was put back may have been another file's that had the number before.
+            Ok(i)
+                if inode.origin == Origin::Made
+                    || i.attr.generation == inode.raw.generation.get()
+                    || self.wanted.put_back.contains(&inode.ino) =>
+            {
                 There::Same(i.attr.clone())
             }
             Ok(_) | Err(_) => There::Other,
@@ -352,6 +356,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
                     && problem.only_unverified();
                 let newer = guessed
                     && (own.ctime > attr.ctime
+                        || own.generation != attr.generation
                         || (own.ctime == attr.ctime && !self.same_content(inode, &content)?));
                 if newer || (whole && (differs || !self.same_content(inode, &content)?)) {
                     self.lacks.insert(inode.ino, Lack::Content);

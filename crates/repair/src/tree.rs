@@ -36,6 +36,8 @@ pub(crate) struct Work {
     pub inodes: BTreeMap<u64, Fix>,
     /// Inodes of which nothing is to be believed.
     pub doubted: BTreeSet<u64>,
+    /// Inodes with values that no writer gives them, whatever is to be done.
+    pub impossible: BTreeSet<u64>,
     /// Those in a damaged block that nothing is found about: possible values, by chance, or no inodes at all.
     pub beside: BTreeSet<u64>,
     /// Inodes whose entry cannot be read.
@@ -65,11 +67,13 @@ impl Work {
         const MANY: usize = 3;
         let Some(g) = g else { return };
         let per = u64::from((g.block_size / g.inode_size.max(1)).max(1));
-        let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        for ino in self.inodes.iter().filter(|(_, f)| **f as u8 >= Fix::Rebuild as u8).map(|(i, _)| *i) {
-            blocks.entry(ino / per).or_default().push(ino);
+        let harsh = |ino: &u64| self.inodes.get(ino).is_some_and(|f| *f as u8 >= Fix::Rebuild as u8);
+        let mut blocks: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        for ino in self.inodes.keys().filter(|i| harsh(i)).chain(&self.impossible) {
+            blocks.entry(ino / per).or_default().insert(*ino);
         }
-        for (block, _) in blocks.into_iter().filter(|(_, all)| all.len() >= MANY) {
+        blocks.retain(|_, all| all.len() >= MANY && all.iter().any(harsh));
+        for block in blocks.into_keys() {
             let all = block * per..(block + 1) * per;
             for ino in all.filter(|ino| *ino == Ino::ROOT.0 || *ino >= Ino::FIRST_USER.0) {
                 if self.inodes.insert(ino, Fix::Restore).is_none() {
@@ -165,8 +169,13 @@ fn one(f: &Finding, w: &mut Work) -> bool {
         _ if !file => return false,
         "inode-size" => w.add(ino, Fix::Size),
         "inode-generation" => w.add(ino, Fix::Generation),
-        "inode-times" | "inode-special" | "inode-zero" => w.add(ino, Fix::Touch),
+        "inode-special" | "inode-zero" => w.add(ino, Fix::Touch),
+        "inode-times" => {
+            w.impossible.insert(ino);
+            w.add(ino, Fix::Touch);
+        }
         "inode-link-max" => {
+            w.impossible.insert(ino);
             w.add(ino, Fix::Touch);
             w.names = true;
         }

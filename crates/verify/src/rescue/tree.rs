@@ -321,6 +321,7 @@ impl<'r, 'd> Tree<'r, 'd> {
         let mut broken: Vec<Range<u64>> = content.mapped.lost.clone();
         for (offset, block, _) in content.mapped.blocks() {
             let whole = match self.state.rescue.block(block) {
+                Ok(bytes) if self.is_of_other(&bytes, inode.ino) => false,
                 Ok(bytes) => self.take_names(&bytes, &mut out, &mut names, false),
                 Err(_) => false,
             };
@@ -334,6 +335,18 @@ impl<'r, 'd> Tree<'r, 'd> {
         }
         out.content = content;
         out
+    }
+
+    /// Whether a block is another directory's, by its first entry.
+    fn is_of_other(&self, chunk: &[u8], ino: u64) -> bool {
+        let first = dir::entries(chunk).next().and_then(Result::ok).filter(|e| e.name == b".");
+        first.is_some_and(|e| {
+            let other = e.ino.0;
+            other != ino
+                && self
+                    .inode(other, dir::file_type::UNKNOWN)
+                    .is_some_and(|i| i.raw.file_type() == DIRECTORY)
+        })
     }
 
     /// Names in a block; false if it makes no sense to its end. `check`: only names of what is there.
@@ -378,7 +391,7 @@ impl<'r, 'd> Tree<'r, 'd> {
                 continue;
             }
             let Ok(bytes) = rescue.block(c.block) else { continue };
-            if dir::check(&bytes).is_ok() {
+            if dir::check(&bytes).is_ok() && !self.is_of_other(&bytes, ino) {
                 done = c.offset();
                 self.take_names(&bytes, out, names, true);
             }
