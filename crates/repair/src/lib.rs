@@ -251,7 +251,9 @@ fn attempt(
     // Of rounds of a kind, the least errors that one left, and how many since left no less.
     let mut fruitless: BTreeMap<Kind, (u64, u32)> = BTreeMap::new();
     let mut round = 0;
-    while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() {
+    // Segments are emptied a few at once, each a few times at most.
+    let mut emptying = 0;
+    while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() + emptying {
         round += 1;
         state.left = errors(&now);
         let step = match state.next(&now) {
@@ -264,6 +266,7 @@ fn attempt(
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;
+        emptying += usize::from(matches!(step.kind, Kind::Copies | Kind::Logs | Kind::Overwritten));
         invalid |= step.kind == Kind::Twins;
         let before_it = state.passed;
         let mut silent = false;
@@ -286,9 +289,11 @@ fn attempt(
                 done.retain(|line| base.is_none_or(|newest| words::is_of_volume(line, newest)));
                 state.told.extend(words::inodes(&done, |_| true));
                 state.put_back.extend(words::inodes(&done, words::is_patched));
+                state.foreign.extend(words::inodes(&done, |line| line.contains(words::FOREIGN)));
                 rounds.push(Round { classes: step.classes, done });
             }
             Err(Error::Stopped) => return Err(Error::Stopped),
+            Err(Error::Engine(silt_engine::Error::NoSpace)) if state.with_less(&step) => continue,
             Err(e) => {
                 if matches!(e, Error::Engine(silt_engine::Error::NoSpace)) {
                     no_space = true;
@@ -331,7 +336,9 @@ fn attempt(
             // What could not be done before may be possible now.
             let left = errors(&now);
             let stuck = |k: &Kind| fruitless.get(k).is_some_and(|f| f.1 >= FRUITLESS && left >= f.0);
-            let once = |k: &Kind| stuck(k) || matches!(k, Kind::Twins | Kind::Root | Kind::Rescued | Kind::Back | Kind::Flag);
+            let once = |k: &Kind| {
+                stuck(k) || matches!(k, Kind::Twins | Kind::Root | Kind::Rescued | Kind::Back | Kind::Flag)
+            };
             state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
         } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);

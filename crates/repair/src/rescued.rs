@@ -36,8 +36,10 @@ pub(crate) struct Wanted<'a> {
     pub newest: u64,
     /// Inodes that were not as they were when they were mended, or may not be.
     pub told: &'a BTreeSet<u64>,
-    /// Of those, the ones that were put back to an older version.
+    /// Of those, the ones that were put back to an older version or put together.
     pub put_back: &'a BTreeSet<u64>,
+    /// Those whose content may be another file's.
+    pub foreign: &'a BTreeSet<u64>,
     /// Only what verifies.
     pub whole_only: bool,
     pub now: u64,
@@ -351,14 +353,18 @@ impl Sink for Compare<'_, '_, '_, '_> {
                 let content = self.tree.content(inode);
                 let problem = self.tree.examine(path, inode, &content);
                 let whole = problem.notes.is_empty() && problem.missing.is_empty();
-                let guessed = self.wanted.put_back.contains(&inode.ino)
-                    && !self.wanted.whole_only
-                    && problem.only_unverified();
-                let newer = guessed
+                let guess = !self.wanted.whole_only && self.wanted.put_back.contains(&inode.ino);
+                let newer = guess
+                    && problem.only_unverified()
                     && (own.ctime > attr.ctime
                         || own.generation != attr.generation
                         || (own.ctime == attr.ctime && !self.same_content(inode, &content)?));
-                if newer || (whole && (differs || !self.same_content(inode, &content)?)) {
+                let own_content = guess
+                    && self.wanted.foreign.contains(&inode.ino)
+                    && problem.only_older()
+                    && own.ctime >= attr.ctime
+                    && !self.same_content(inode, &content)?;
+                if newer || own_content || (whole && (differs || !self.same_content(inode, &content)?)) {
                     self.lacks.insert(inode.ino, Lack::Content);
                 }
             }

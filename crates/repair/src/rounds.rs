@@ -6,12 +6,19 @@ use std::sync::Arc;
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
 use silt_engine::mend::{self, Known, LastLog, Mender, SetAside, Wounds};
+use silt_format::Geometry;
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
 use crate::{Error, Options, Result, classes, errors, past, rescued, sectors, supers, tables, tree};
 
 /// Findings looked at of each kind in a round; what is more waits for the next one.
 const FINDINGS: usize = 50_000;
+/// Bytes of segments that are emptied at once: what is wanted of them is in memory until it is written.
+const AT_ONCE: u64 = 256 << 20;
+/// How often counts and entries are tried again when nothing else is left.
+const AGAIN: u32 = 3;
+/// How often it is tried to empty a segment.
+const TRIES: u32 = 3;
 
 /// Tells the stages of a plan, not those of each check.
 struct Quiet<'a>(&'a dyn Watch);
@@ -106,14 +113,22 @@ pub(crate) struct State<'a> {
     guarded: bool,
     /// Segments of which whole copies were looked for.
     copied: BTreeSet<u64>,
+    /// How often counts and entries were tried again at the end.
+    again: u32,
+    /// How often it was tried to empty a segment.
+    emptied: BTreeMap<u64, u32>,
+    /// So many segments are emptied at once; less where there is no space for more.
+    at_once: usize,
     /// Whether whole super roots that no mount comes to are taken.
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
     /// Inodes that the rounds so far tell of.
     pub told: BTreeSet<u64>,
-    /// Of those, the ones that were put back to an older version.
+    /// Of those, the ones that were put back to an older version or put together.
     pub put_back: BTreeSet<u64>,
+    /// Those whose content may be another file's.
+    pub foreign: BTreeSet<u64>,
     /// Errors that are left so far.
     pub left: u64,
     /// Whether a round so far may have lost something of the current tree.
@@ -141,10 +156,14 @@ impl<'a> State<'a> {
             dropped: BTreeSet::new(),
             guarded: false,
             copied: BTreeSet::new(),
+            again: 0,
+            emptied: BTreeMap::new(),
+            at_once: usize::MAX,
             ahead,
             passed: None,
             told: BTreeSet::new(),
             put_back: BTreeSet::new(),
+            foreign: BTreeSet::new(),
             left: 0,
             may_lose: false,
         }
@@ -228,7 +247,8 @@ impl State<'_> {
         }
         let geometry = supers::geometry(&*self.overlay);
         let (segments, logs) = tables::segments(&found, geometry.as_ref());
-        let copies: BTreeSet<u64> = segments.difference(&self.copied).copied().collect();
+        let copies = segments.difference(&self.copied).copied();
+        let copies: BTreeSet<u64> = copies.take(self.at_once(geometry.as_ref())).collect();
         if !copies.is_empty() {
             self.copied.extend(&copies);
             return Ok(Some(step(Kind::Copies, &logs, Wounds { copies, ..Wounds::default() }, none())));
@@ -306,7 +326,8 @@ impl State<'_> {
         if let Some(step) = self.synced_step() {
             return Ok(Some(step));
         }
-        if !logs.is_empty() && !self.given_up.contains(&Kind::Logs) {
+        let segments = self.next_to_empty(segments, geometry.as_ref());
+        if !segments.is_empty() && !self.given_up.contains(&Kind::Logs) {
             return Ok(Some(step(
                 Kind::Logs,
                 &logs,
@@ -315,6 +336,7 @@ impl State<'_> {
             )));
         }
         let (segments, mine) = tables::overwritten(&found, geometry.as_ref());
+        let segments = self.next_to_empty(segments, geometry.as_ref());
         if !segments.is_empty() && !self.given_up.contains(&Kind::Overwritten) {
             let wounds = Wounds { segments, ..Wounds::default() };
             return Ok(Some(step(Kind::Overwritten, &mine, wounds, none())));
@@ -351,12 +373,40 @@ impl State<'_> {
             step.classes.insert("roll-back", 0);
             return Ok(Some(step));
         }
+        // What was given up because other things hindered it.
+        let rest: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == Stage::Rest).collect();
+        if !rest.is_empty() && self.again < AGAIN {
+            self.again += 1;
+            let (wounds, _) = tables::wounds(&rest, report, None);
+            return Ok(Some(step(Kind::Tables(Stage::Rest), &rest, wounds, none())));
+        }
         if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
             let mut step = step(Kind::Flag, &[], Wounds::default(), none());
             step.classes.insert("error-flag", 1);
             return Ok(Some(step));
         }
         Ok(None)
+    }
+
+    /// How many segments may be emptied at once.
+    fn at_once(&self, g: Option<&Geometry>) -> usize {
+        let bytes = g.map_or(AT_ONCE, |g| u64::from(g.blocks_per_segment) << g.block_bits);
+        usize::try_from(AT_ONCE / bytes.max(1)).unwrap_or(1).min(self.at_once).max(1)
+    }
+
+    /// Of segments that are to be emptied, those that are in this round: which was tried least often.
+    fn next_to_empty(&self, segments: BTreeSet<u64>, g: Option<&Geometry>) -> BTreeSet<u64> {
+        let tries = |s: &u64| self.emptied.get(s).copied().unwrap_or(0);
+        let mut all: Vec<u64> = segments.into_iter().filter(|s| tries(s) < TRIES).collect();
+        all.sort_by_key(tries);
+        all.into_iter().take(self.at_once(g)).collect()
+    }
+
+    /// Empties less at once, if there was no space for all of `step`; whether that can be tried.
+    pub fn with_less(&mut self, step: &Step) -> bool {
+        let n = step.wounds.segments.len();
+        self.at_once = (n / 2).max(1);
+        n > 1
     }
 
     /// Where a log in the midst is damaged and whole ones follow: the volume goes on behind the newest of these, and what
@@ -527,6 +577,7 @@ impl State<'_> {
                 newest,
                 told: &self.told,
                 put_back: &self.put_back,
+                foreign: &self.foreign,
                 whole_only: self.options.cut,
                 now: self.options.now,
             };
@@ -539,6 +590,9 @@ impl State<'_> {
         said.extend(mender.finish(self.options.now)?);
         if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {
             return Ok(Vec::new());
+        }
+        for segment in &step.wounds.segments {
+            *self.emptied.entry(*segment).or_default() += 1;
         }
         trial.apply(&*self.overlay)?;
         self.known = known;

@@ -95,12 +95,15 @@ pub(crate) fn is_patched(line: &str) -> bool {
         CHANGES_LOST,
         "may be older than what is lost",
         "is put together from the logs",
-        "may be another file's",
+        FOREIGN,
         "is cut out",
         "becomes lost+found",
     ];
     PATCHED.iter().any(|p| line.contains(p))
 }
+
+/// How lines end that tell of blocks which no log has for their file.
+pub(crate) const FOREIGN: &str = "may be another file's";
 
 /// How lines end that put an older version in the place of a file.
 pub(crate) const CHANGES_LOST: &str = "what was changed since is lost";

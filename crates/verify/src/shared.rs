@@ -21,6 +21,8 @@ pub(crate) struct Part {
     pub nodes: u64,
     /// Greatest offset.
     pub greatest: Option<u64>,
+    /// Of a block of the ifile, which of its inodes were in use: bitmaps tell, and damaged ones may differ.
+    pub taken: u64,
     /// All blocks live in the checkpoints from `from` on,
     pub from: u64,
     /// up to but not including this one.
@@ -29,7 +31,7 @@ pub(crate) struct Part {
 
 impl Part {
     /// Nothing yet: lives always.
-    pub const EMPTY: Part = Part { data: 0, nodes: 0, greatest: None, from: 0, to: u64::MAX };
+    pub const EMPTY: Part = Part { data: 0, nodes: 0, greatest: None, taken: 0, from: 0, to: u64::MAX };
 
     /// Adds a block with its lifetime.
     pub fn lives(&mut self, start: u64, end: u64) {

@@ -255,8 +255,11 @@ pub(crate) fn inodes(
     let later = later.and_then(|later| c.r.block(BlockNr(*later)).ok());
     let told = c.out.added();
     // What the regular files hold, and whether that was known before; and what the others do.
+    let taken =
+        inos.iter().fold(0u64, |all, ino| all.rotate_left(7) ^ ino.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let known = if scope.current { None } else { c.shared.get(block, now.cno) };
-    let (mut files, mut others) = (known.unwrap_or(Part::EMPTY), Part::EMPTY);
+    let known = known.filter(|part| part.taken == taken);
+    let (mut files, mut others) = (known.unwrap_or(Part { taken, ..Part::EMPTY }), Part::EMPTY);
     for ino in inos.iter().copied() {
         let (place, byte) = (place(ino), layout.entry(ino).byte);
         let Some(entry) = bytes.get(byte..byte + g.inode_size as usize) else { continue };

@@ -35,11 +35,7 @@ impl Volume {
         if ino < Ino::FIRST_USER {
             return Err(Error::Invalid(format!("inode {ino} is no file's")));
         }
-        self.ifile
-            .palloc
-            .layout
-            .check("ifile", ino.0)
-            .map_err(|e| Error::at(format!("inode {ino}"), e))?;
+        self.ifile.palloc.layout.check("ifile", ino.0).map_err(|e| Error::at(format!("inode {ino}"), e))?;
         match self.inode(Tree::Live, ino) {
             Err(Error::NoInode(_)) => {}
             Ok(_) => return Err(Error::Invalid(format!("inode {ino} is there"))),

@@ -54,6 +54,12 @@ impl Problem {
             && self.notes.iter().all(|n| matches!(n, Note::Unverified { .. } | Note::Doubtful))
     }
 
+    /// Whether the content verifies and is all there, and only the attributes may be older.
+    pub fn only_older(&self) -> bool {
+        let older = |n: &Note| matches!(n, Note::Doubtful | Note::OlderAttributes { .. });
+        self.missing.is_empty() && self.notes.iter().all(older)
+    }
+
     /// Bytes that are lost.
     pub fn missing_bytes(&self) -> u64 {
         self.missing.iter().map(|r| r.end - r.start).fold(0, u64::saturating_add)

@@ -343,9 +343,7 @@ impl<'r, 'd> Tree<'r, 'd> {
         first.is_some_and(|e| {
             let other = e.ino.0;
             other != ino
-                && self
-                    .inode(other, dir::file_type::UNKNOWN)
-                    .is_some_and(|i| i.raw.file_type() == DIRECTORY)
+                && self.inode(other, dir::file_type::UNKNOWN).is_some_and(|i| i.raw.file_type() == DIRECTORY)
         })
     }
 

@@ -52,6 +52,15 @@ fn told(said: &str, volume: &Aged, path: &[u8], own: bool) -> bool {
     named || way.iter().any(numbered) || said.contains(&format!("the name \"{name}\""))
 }
 
+/// Whether a plan's words tell that names of the directory are lost in which a name is.
+fn names_lost(said: &str, volume: &Aged, path: &[u8]) -> bool {
+    let way = volume.ways.get(path).map_or(&[][..], Vec::as_slice);
+    let Some(parent) = way.len().checked_sub(2).and_then(|n| way.get(n)) else { return false };
+    let directory = format!("directory {parent} ");
+    let lost = |l: &str| l.contains(&directory) && l.contains("block ") && l.contains("names");
+    said.lines().any(lost)
+}
+
 /// Digests of what was copied out.
 fn copied(dir: &Path) -> Names {
     let mut found = Names::new();
@@ -237,6 +246,15 @@ fn repaired(
     let wrong = volume.names.iter().filter(|(p, d)| whole.get(*p) != Some(d)).map(|(p, _)| p);
     let wrong: Vec<_> =
         wrong.filter(|p| !p.is_empty() || !whole.contains_key(b"lost+found".as_slice())).collect();
+    for p in &wrong {
+        let way = volume.ways.get(*p).and_then(|w| w.last()).copied().unwrap_or(0);
+        let how = match (whole.contains_key(*p), contents.get(*p) == volume.contents.get(*p)) {
+            (false, _) => "is not there",
+            (true, true) => "has other attributes",
+            (true, false) => "has another content",
+        };
+        verdict.said.push(format!("wrong: inode {way} /{} {how}", String::from_utf8_lossy(p)));
+    }
     let silent: Vec<_> = wrong
         .iter()
         .copied()
@@ -257,7 +275,9 @@ fn repaired(
     if let Some((read, _)) = before {
         let right = |p: &Vec<u8>| read.contains_key(p) && read.get(p) == volume.names.get(p);
         // Behind a damaged log, where a mount did not come to, a newer version may be the damaged one, and told.
-        let ahead = |p: &Vec<u8>| volume.crashed && !untouched(p) && told(&said, volume, p, true);
+        let ahead = |p: &Vec<u8>| {
+            volume.crashed && !untouched(p) && (told(&said, volume, p, true) || names_lost(&said, volume, p))
+        };
         let spoiled: Vec<_> = wrong.iter().copied().filter(|p| right(p) && !ahead(p)).collect();
         if !spoiled.is_empty() {
             verdict.findings.push(format!("REPAIR: right before and not after: {}", some(&spoiled)));
