@@ -304,7 +304,8 @@ impl State<'_> {
             }
             let mine: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == stage).collect();
             if !mine.is_empty() && !self.given_up.contains(&Kind::Tables(stage)) {
-                let (wounds, _) = tables::wounds(&mine, report, None);
+                let (mut wounds, _) = tables::wounds(&mine, report, None);
+                wounds.table_blocks = tables::noisy_bitmaps(&mine, geometry.as_ref());
                 return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
             }
         }

@@ -1,6 +1,6 @@
 //! What findings about metadata mean: what the engine is to mend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::Overlay;
@@ -47,6 +47,21 @@ pub(crate) fn wounds<'a>(
         }
     }
     (w, mine)
+}
+
+/// Bitmaps of the table that are noise, by offset: they have numbers as taken of which there are no entries, in many places.
+/// What such numbers' entries say, where there are some, is what they said when they were given back.
+pub(crate) fn noisy_bitmaps(found: &[&Finding], g: Option<&Geometry>) -> BTreeSet<u64> {
+    const BLOCKS: usize = 8;
+    let Some(layout) = g.map(Layout::dat) else { return BTreeSet::new() };
+    let mut missing: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for v in found.iter().filter(|f| f.id == "dat-entry-missing").filter_map(|f| f.place.vblock) {
+        if layout.check("DAT", v).is_ok() {
+            missing.entry(layout.group(v)).or_default().insert(layout.entry(v).block);
+        }
+    }
+    missing.retain(|_, blocks| blocks.len() >= BLOCKS);
+    missing.into_keys().map(|group| layout.bitmap_block(group)).collect()
 }
 
 /// What a finding about metadata is about.

@@ -219,7 +219,9 @@ impl Volume {
                 continue;
             }
             let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else {
-                if !mappers.broken.is_empty() {
+                // What has neither an entry nor a record is nobody's, whatever maps cannot be read.
+                let nothing = !records.contains_key(&v) && !self.has_entry(v);
+                if !mappers.broken.is_empty() && !nothing {
                     continue;
                 }
                 if let Some(r) = records.get(&v).copied().filter(|r| self.is_in_use(BlockNr(r.at))) {
