@@ -16,10 +16,10 @@
 mod classes;
 mod dirs;
 mod error;
+mod newest_log;
 mod past;
 mod rescued;
 mod rounds;
-mod sectors;
 mod supers;
 mod tables;
 mod tree;
@@ -192,7 +192,7 @@ struct Attempt {
 }
 
 fn errors_but_of_data(plan: &Plan) -> u64 {
-    sectors::errors_but_of_data(&plan.after, None, &BTreeSet::new())
+    newest_log::errors_but_of_data(&plan.after, None, &BTreeSet::new())
 }
 
 /// Makes a plan; where segments lie over others and errors are left without these copies, another with them.

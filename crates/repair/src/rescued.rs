@@ -108,6 +108,9 @@ pub(crate) fn bring(
     Ok(true)
 }
 
+/// Names of a directory, with number and type of what they name.
+type Names = HashMap<Vec<u8>, (u64, u8)>;
+
 /// What has no name but one in `lost+found`.
 fn homeless(v: &mut Volume) -> BTreeSet<u64> {
     let mut out = BTreeSet::new();
@@ -121,8 +124,8 @@ fn homeless(v: &mut Volume) -> BTreeSet<u64> {
 }
 
 /// The names in a directory of the mended tree, as far as it can be read.
-fn names_of(v: &mut Volume, ino: u64) -> HashMap<Vec<u8>, (u64, u8)> {
-    let (mut keys, mut all) = (Vec::new(), HashMap::new());
+fn names_of(v: &mut Volume, ino: u64) -> Names {
+    let (mut keys, mut all) = (Vec::new(), Names::new());
     let _ = v.for_each_data(Tree::Live, Ino(ino), 0, |key| {
         keys.push(key);
         ControlFlow::Continue(())
@@ -156,7 +159,7 @@ struct Compare<'m, 't, 'r, 'd> {
     /// Directories of the mended tree by their path in the rescued one.
     directories: HashMap<Vec<u8>, u64>,
     /// The names in the directory that was looked at last.
-    at: Option<(u64, HashMap<Vec<u8>, (u64, u8)>)>,
+    at: Option<(u64, Names)>,
     lacks: BTreeMap<u64, Lack>,
     /// Names that are missing, those of a directory behind its own.
     names: Vec<Name>,
@@ -178,7 +181,7 @@ impl Compare<'_, '_, '_, '_> {
     fn there(&mut self, inode: &Inode) -> There {
         match self.v.inode(Tree::Live, Ino(inode.ino)) {
             Err(silt_engine::Error::NoInode(_)) => There::Nothing,
-            Ok(i) if u32::from(inode.raw.file_type()) != i.attr.file_type() => There::Other,
+            Ok(i) if inode.raw.file_type() != i.attr.file_type() => There::Other,
             // An inode that was made up has none. What was put back may have been another file's that had the number before.
             Ok(i)
                 if inode.origin == Origin::Made
@@ -214,8 +217,11 @@ impl Compare<'_, '_, '_, '_> {
 
     /// Whether a rescue reads enough of a file that is not there to make it.
     fn is_worth(&self, content: &Content, problem: &Problem) -> bool {
+        let possible = content.size <= self.v.geometry().max_file_size();
         let something = !content.mapped.extents.is_empty() || !problem.notes.contains(&Note::AttributesLost);
-        something && (!self.wanted.whole_only || (problem.notes.is_empty() && problem.missing.is_empty()))
+        possible
+            && something
+            && (!self.wanted.whole_only || (problem.notes.is_empty() && problem.missing.is_empty()))
     }
 
     fn missing(&mut self, path: &[u8], inode: &Inode, content: &Content, problem: &Problem) -> bool {
@@ -223,7 +229,7 @@ impl Compare<'_, '_, '_, '_> {
             return false;
         }
         let parent = self.directories.get(split(path).0).copied().unwrap_or(Ino::ROOT.0);
-        let kind = file_type::from_mode(u32::from(inode.raw.file_type()));
+        let kind = file_type::from_mode(inode.raw.file_type());
         self.lacks.insert(inode.ino, Lack::Inode(kind, parent));
         self.want(path, inode.ino);
         true
@@ -253,7 +259,8 @@ impl Compare<'_, '_, '_, '_> {
             Ok(same)
         })?;
         let behind = content.size.div_ceil(bs as u64);
-        Ok(same && keys.iter().all(|key| *key >= behind))
+        let size = self.v.inode(Tree::Live, Ino(inode.ino))?.attr.size;
+        Ok(same && size == content.size && keys.iter().all(|key| *key >= behind))
     }
 }
 
@@ -352,6 +359,9 @@ impl Sink for Compare<'_, '_, '_, '_> {
                 }
                 let content = self.tree.content(inode);
                 let problem = self.tree.examine(path, inode, &content);
+                if content.size > self.v.geometry().max_file_size() {
+                    return Ok(());
+                }
                 let whole = problem.notes.is_empty() && problem.missing.is_empty();
                 let guess = !self.wanted.whole_only && self.wanted.put_back.contains(&inode.ino);
                 let newer = guess

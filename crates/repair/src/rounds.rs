@@ -1,15 +1,17 @@
-//! Which mend comes next, and doing it on a copy of what there is so far.
+//! Which mend comes next.
+
+mod doing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
 use silt_engine::OpenOptions;
-use silt_engine::mend::{self, Known, LastLog, Mender, SetAside, Wounds};
+use silt_engine::mend::{self, Known, Wounds};
 use silt_format::Geometry;
 use silt_verify::{Options as CheckOptions, Report, Severity, Watch, check_watched};
 
-use crate::{Error, Options, Result, classes, errors, past, rescued, sectors, supers, tables, tree};
+use crate::{Error, Options, Result, classes, past, supers, tables, tree};
 
 /// Findings looked at of each kind in a round; what is more waits for the next one.
 const FINDINGS: usize = 50_000;
@@ -88,9 +90,6 @@ impl Step {
         Step { kind, classes, wounds, tree, past: Vec::new() }
     }
 }
-
-/// What is said of super blocks that were put right, and synced data behind them.
-type Righted = (Vec<String>, SetAside);
 
 /// What is known while a plan is made.
 pub(crate) struct State<'a> {
@@ -408,195 +407,5 @@ impl State<'_> {
         let n = step.wounds.segments.len();
         self.at_once = (n / 2).max(1);
         n > 1
-    }
-
-    /// Where a log in the midst is damaged and whole ones follow: the volume goes on behind the newest of these, and what
-    /// is damaged is mended as in any other log.
-    fn go_ahead(&mut self) -> Result<Option<Vec<String>>> {
-        let lost = silt_verify::lost(&*self.overlay).filter(|_| self.ahead);
-        let known = (supers::geometry(&*self.overlay), supers::reached(&*self.overlay));
-        let (Some(g), Some(base)) = known else { return Ok(None) };
-        for root in lost.map(|lost| lost.roots).unwrap_or_default() {
-            let root = LastLog { pseg: root.block, seq: root.sequence, cno: root.checkpoint };
-            let trial = Arc::new(Overlay::new(self.overlay.clone()));
-            // The damaged log may be that of the newest checkpoint itself.
-            let Some(doubtful) = mend::accept(&*trial, &g, &root)? else { continue };
-            if root.cno <= base || !supers::go_on_at(&*trial, &root)? {
-                continue;
-            }
-            trial.apply(&*self.overlay)?;
-            self.passed = Some(base);
-            let said = format!(
-                "behind checkpoint {base} a log is damaged, and no mount comes to what was written after it: the super \
-                 blocks are pointed at checkpoint {}, the newest, and what is wrong is mended one by one",
-                root.cno
-            );
-            return Ok(Some([said].into_iter().chain(doubtful).collect()));
-        }
-        Ok(None)
-    }
-
-    /// Super blocks put right, on a copy each: by the copies that lead to a whole log, and by a newer log of which only
-    /// the checksum is wrong. A volume that was cleanly unmounted had that log whole: it is taken, and mended. Otherwise
-    /// a power cut may have torn it, where the disk or `nobarrier` let that happen: it is taken if what it leads to is no
-    /// worse. So it is with a log that cannot be read to the end, but that file data which is lost counts for nothing.
-    fn mend_supers(&self) -> Result<Option<Righted>> {
-        let mut best: Option<(u64, Arc<Overlay>, Righted)> = None;
-        // Where nothing says how it was left, a power cut is the less likely to have come with the loss of both.
-        let clean = supers::is_clean(&*self.overlay) || supers::are_lost(&*self.overlay);
-        let open = self.open_options();
-        let bad = sectors::bad(&*self.overlay);
-        let mut sure = clean;
-        if let Some(kept) = sectors::keep_newest(&self.overlay, self.options, &open) {
-            // None where the root directory is lost with it, which is mended later.
-            let all = mend::checkpoints(kept.trial.clone()).unwrap_or_default();
-            let (after, g) = (self.check_of(&*kept.trial)?, supers::geometry(&*kept.trial));
-            let given_up = bad.iter().copied().chain([kept.segment]).collect();
-            // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
-            sure &= !kept.doubtful || all.contains_key(&kept.checkpoint);
-            let errors = sectors::errors_but_of_data(&after, g.as_ref(), &given_up);
-            best = Some((errors, kept.trial, (kept.said, kept.aside)));
-        }
-        let whole = best.as_ref().is_some_and(|(errors, ..)| sure || *errors == 0);
-        let ways: &[bool] = match (whole, clean) {
-            (true, _) => &[],
-            (false, true) => &[true],
-            (false, false) => &[true, false],
-        };
-        for &torn in ways {
-            let trial = Arc::new(Overlay::new(self.overlay.clone()));
-            let mut said = match supers::put_right(&*trial, torn, self.options.seed)? {
-                Some(said) => said,
-                None if !bad.is_empty() => Vec::new(),
-                None => continue,
-            };
-            let mut aside = SetAside::default();
-            if supers::are_lost(&*self.overlay)
-                && let Some(kept) = sectors::keep_newest(&trial, self.options, &open)
-            {
-                // The newest log can be used after all.
-                said.truncate(1);
-                said.extend(kept.said);
-                kept.trial.apply(&*trial)?;
-                aside = kept.aside;
-            } else if !bad.is_empty() {
-                let left = sectors::leave(&trial, &bad, self.options, &open)?;
-                said.extend(left.0);
-                aside = left.1;
-            }
-            let errors = errors(&self.check_of(&*trial)?);
-            if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
-                best = Some((errors, trial, (said, aside)));
-            }
-        }
-        let Some((_, trial, done)) = best else { return Ok(None) };
-        trial.apply(&*self.overlay)?;
-        Ok(Some(done))
-    }
-
-    /// Puts whole copies in the place of blocks that do not verify; nothing is said where there are none.
-    fn take_copies(&mut self, step: &Step) -> Result<Vec<String>> {
-        let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        let wounds = Wounds { known: self.known.clone(), ..step.wounds.clone() };
-        let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
-        if !mender.moves() {
-            return Ok(Vec::new());
-        }
-        let mut said = std::mem::take(&mut mender.said);
-        let known = mender.leave();
-        said.extend(mender.finish(self.options.now)?);
-        trial.apply(&*self.overlay)?;
-        self.known = known;
-        Ok(said)
-    }
-
-    /// Does a round, or leaves all as it is; `newest` is the volume's newest checkpoint before anything was written.
-    pub fn mend(&mut self, step: &Step, newest: Option<u64>) -> Result<Vec<String>> {
-        match step.kind {
-            Kind::Supers => {
-                if step.classes.contains_key("recovery")
-                    && let Some(said) = self.go_ahead()?
-                {
-                    self.known.own = false;
-                    // It lies before what is taken in.
-                    self.known.aside = SetAside::default();
-                    return Ok(said);
-                }
-                if step.classes.contains_key("super-block")
-                    && let Some((said, aside)) = self.mend_supers()?
-                {
-                    self.known.own = false;
-                    self.known.aside = aside;
-                    return Ok(said);
-                }
-            }
-            Kind::Flag => {
-                let trial = Arc::new(Overlay::new(self.overlay.clone()));
-                let said = supers::clear_error_flag(&*trial)?;
-                trial.apply(&*self.overlay)?;
-                return Ok(said);
-            }
-            Kind::Copies => return Ok(self.take_copies(step).unwrap_or_default()),
-            Kind::Twins => {
-                let Some(g) = supers::geometry(&*self.overlay) else { return Ok(Vec::new()) };
-                let trial = Arc::new(Overlay::new(self.overlay.clone()));
-                let mut said = Vec::new();
-                for twin in self.twins() {
-                    mend::forget_twin(&*trial, &g, &twin)?;
-                    said.push(format!(
-                        "segment {} was written a second time in the place of segment {}: what that held is lost, and the \
-                         copy is made invalid",
-                        twin.right, twin.wrong
-                    ));
-                }
-                trial.apply(&*self.overlay)?;
-                return Ok(said);
-            }
-            _ => {}
-        }
-        self.may_lose |= match step.kind {
-            Kind::Root | Kind::Tree | Kind::Synced | Kind::Overwritten => true,
-            Kind::Tables(stage) => stage != Stage::Rest,
-            _ => false,
-        };
-        // What fails half-way must not stay: it is tried on a copy.
-        let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        self.known.newest = newest;
-        let wounds = Wounds { known: self.known.clone(), ..step.wounds.clone() };
-        let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
-        let mut said = std::mem::take(&mut mender.said);
-        if step.kind == Kind::Tree {
-            for ino in tree::mend(&mut mender, &step.tree, &mut said)? {
-                self.tried.remove(&ino);
-            }
-        }
-        if step.kind == Kind::Rescued {
-            let original = self.known.original.clone();
-            let (Some(original), Some(newest)) = (original, newest) else { return Ok(Vec::new()) };
-            let wanted = rescued::Wanted {
-                original: &*original.0,
-                newest,
-                told: &self.told,
-                put_back: &self.put_back,
-                foreign: &self.foreign,
-                whole_only: self.options.cut,
-                now: self.options.now,
-            };
-            if !rescued::bring(&mut mender, &trial, &wanted, &Quiet(self.watch), &mut said)? {
-                return Ok(Vec::new());
-            }
-        }
-        past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
-        let known = mender.leave();
-        said.extend(mender.finish(self.options.now)?);
-        if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {
-            return Ok(Vec::new());
-        }
-        for segment in &step.wounds.segments {
-            *self.emptied.entry(*segment).or_default() += 1;
-        }
-        trial.apply(&*self.overlay)?;
-        self.known = known;
-        Ok(said)
     }
 }

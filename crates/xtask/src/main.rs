@@ -386,7 +386,9 @@ fn act(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Damage { seed, volumes, cases, kind, case, jobs } => {
             let only = kind.map(|kind| (kind, case));
-            damage::damage(&damage::Campaign { seed, volumes, cases: cases.max(case + 1), only, jobs })?;
+            let explained = only.is_some();
+            let cases = cases.max(case + 1);
+            damage::damage(&damage::Campaign { seed, volumes, cases, only, explained, jobs })?;
         }
         Verb::FuzzSeeds { pack } => hostile::fuzz_seeds(&root(), &built()?.with_file_name("hostile"), pack)?,
         Verb::Faults { cuts: true, from, .. } => cuts::faults(&root(), from)?,

@@ -93,7 +93,7 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
     clock.step("hostile images", || {
         hostile::hostile(&silt.with_file_name("hostile"), hostile::IMAGES, 0, None)
     })?;
-    clock.step("damaged volumes", || damage::damage(&damage::Campaign::ci()))?;
+    clock.step("damaged volumes", || damage::Campaign::ci().iter().try_for_each(damage::damage))?;
     let rig = Rig::find()?;
     // Without it mounts with the option do without.
     let rings = uring::Switch::on();

@@ -8,6 +8,7 @@ mod kept;
 mod limits;
 mod past;
 mod planted;
+mod rescued;
 mod sectors;
 mod synced;
 mod twins;

@@ -111,8 +111,9 @@ impl<'r, 'd> State<'r, 'd> {
         };
         for (offset, block) in blocks.iter_mut().filter(|_| doubtful || rescue.survey.misplaced) {
             let named = rescue.records().at(*block);
-            // Where no summary speaks, that of its log is lost. A whole log may lie where another should.
-            if named.is_some_and(|c| c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
+            // Where no summary speaks, that of its log is lost. A whole log may lie where another should, and the node be
+            // an older one, if its log does not verify: the newest version of a block is the right one.
+            if named.is_some_and(|c| doubtful || c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
                 *block = newest(*offset).unwrap_or(*block);
             }
         }

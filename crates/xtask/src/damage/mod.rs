@@ -30,14 +30,43 @@ pub struct Campaign {
     pub cases: u64,
     /// This case of this kind alone.
     pub only: Option<(String, u64)>,
+    /// Tell everything of each case.
+    pub explained: bool,
     /// At once.
     pub jobs: u64,
 }
 
+/// Cases in which something was once wrong: volume, kind, number.
+const ONCE_WRONG: [(u64, &str, u64); 14] = [
+    (16, "newest blocks", 0),
+    (16, "two kinds", 1),
+    (1001, "run of zeros", 1),
+    (1013, "shifted run", 0),
+    (1014, "newest blocks", 0),
+    (1018, "newest blocks", 2),
+    (1025, "shifted run", 2),
+    (1029, "stale newest block", 1),
+    (4000, "bits", 1),
+    (4020, "misplaced segment", 1),
+    (4033, "segment of zeros", 0),
+    (4044, "newest blocks", 0),
+    (5004, "newest blocks", 1),
+    (5015, "segment of zeros", 1),
+];
+
 impl Campaign {
     /// What is run with all other tests.
-    pub fn ci() -> Self {
-        Campaign { seed: 0, volumes: 16, cases: 2, only: None, jobs: 2 }
+    pub fn ci() -> Vec<Self> {
+        let common = Campaign { seed: 0, volumes: 16, cases: 2, only: None, explained: false, jobs: 2 };
+        let once = |(seed, kind, case): &(u64, &str, u64)| Campaign {
+            seed: *seed,
+            volumes: 1,
+            cases: case + 1,
+            only: Some(((*kind).to_owned(), *case)),
+            explained: false,
+            jobs: 1,
+        };
+        ONCE_WRONG.iter().map(once).chain([common]).collect()
     }
 }
 
@@ -78,15 +107,15 @@ fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explaine
 
 fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Result<()> {
     let volume = Aged::new(number)?;
-    let explained = campaign.only.is_some();
     for (kind, (name, _)) in KINDS.iter().enumerate() {
         for seed in 0..campaign.cases {
             if campaign.only.as_ref().is_some_and(|(k, s)| (k.as_str(), *s) != (*name, seed)) {
                 continue;
             }
             let dir = dir.join(format!("{number}-{kind}-{seed}"));
-            let verdict =
-                catch_unwind(AssertUnwindSafe(|| case(&volume, number, kind, seed, &dir, explained)));
+            let verdict = catch_unwind(AssertUnwindSafe(|| {
+                case(&volume, number, kind, seed, &dir, campaign.explained)
+            }));
             let verdict =
                 verdict.unwrap_or_else(|_| Verdict { findings: vec!["PANIC".into()], ..Verdict::default() });
             let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -3,21 +3,19 @@
 //!
 //! Memory: some 100 bytes an inode, and the names of directories that are written anew.
 
+mod come_back;
+mod nameless;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::ControlFlow;
 
-use silt_engine::{Attr, Tree, Volume, writable, zeroed};
+use silt_engine::{Tree, Volume, writable, zeroed};
+use silt_format::Ino;
 use silt_format::dir::{self, file_type};
 use silt_format::inode::LINK_MAX;
-use silt_format::{Cno, Ino};
 
 use crate::Result;
-
-/// Names of what is put into `lost+found` begin with this.
-const LOST: &[u8] = b"lost+found";
-
-/// Older versions of a directory that are looked at.
-const VERSIONS: usize = 64;
+pub(crate) use nameless::name_of_lost;
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -145,11 +143,6 @@ pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result
     m.links()
 }
 
-/// The name in `lost+found` of what has none.
-pub(crate) fn name_of_lost(ino: u64) -> Vec<u8> {
-    format!("#{ino}").into_bytes()
-}
-
 /// Of which type files are by their names in these directories, where all agree.
 pub(crate) fn types(v: &mut Volume, directories: &BTreeSet<u64>) -> BTreeMap<u64, u8> {
     let mut named: BTreeMap<u64, Option<u8>> = BTreeMap::new();
@@ -195,22 +188,6 @@ impl Mend<'_> {
                 return Ok(());
             }
         }
-    }
-
-    /// Names of files in older directories.
-    fn take_doubtful(&mut self) -> Result<()> {
-        for (directory, e) in std::mem::take(&mut self.doubtful) {
-            let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
-            let taken = self.entries_of(directory)?.taken.contains(&e.name);
-            if taken || !k.wants_name() || k.kind() != e.kind {
-                let name = String::from_utf8_lossy(&e.name);
-                let why = if k.wants_name() { "the name is another's" } else { "it has another name since" };
-                self.said.push(format!("the name {name:?} in directory {directory} is dropped: {why}"));
-                continue;
-            }
-            self.name(directory, e.ino, e.name);
-        }
-        Ok(())
     }
 
     fn directory(&mut self, ino: u64, parent: u64) -> Result<()> {
@@ -341,168 +318,6 @@ impl Mend<'_> {
             ));
         }
         Some(entry)
-    }
-
-    /// Names that were found elsewhere.
-    fn take_names(&mut self, names: Vec<Name>) -> Result<()> {
-        for Name { directory, name, ino } in names {
-            let Some(k) = self.inodes.get(&ino).copied() else { continue };
-            let is_there = self.inodes.get(&directory).is_some_and(|d| d.is_dir() && d.reached);
-            if !is_there || !k.wants_name() || self.entries_of(directory)?.taken.contains(&name) {
-                continue;
-            }
-            self.said.push(format!(
-                "inode {ino} has its name {:?} in directory {directory} again",
-                String::from_utf8_lossy(&name)
-            ));
-            self.name(directory, ino, name);
-            if k.is_dir() {
-                self.walk(ino, directory)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Names that a directory has lost come back from its newest older version that can be read, where what they
-    /// name is still there and has lost a name.
-    fn fill_gaps(&mut self) -> Result<()> {
-        let mut past = Vec::new();
-        self.v.for_each_checkpoint_back(Cno(u64::MAX), |c| {
-            past.push(c.cno);
-            if past.len() < VERSIONS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        let mut next = 0;
-        while let Some(ino) = self.gaps.get(next).copied() {
-            next += 1;
-            for c in &past {
-                let (found, whole) = self.older_names(ino, *c);
-                for e in found {
-                    let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
-                    let taken = self.entries_of(ino)?.taken.contains(&e.name);
-                    if taken || !k.wants_name() || k.kind() != e.kind {
-                        continue;
-                    }
-                    self.said.push(format!(
-                        "the name {:?} in directory {ino} comes back from checkpoint {c}",
-                        String::from_utf8_lossy(&e.name)
-                    ));
-                    self.name(ino, e.ino, e.name);
-                    if k.is_dir() {
-                        self.walk(e.ino, ino)?;
-                    }
-                }
-                // What cannot be read there an older one may have.
-                if whole {
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The names a directory had at a checkpoint, as far as they can be read, and whether these are all.
-    fn older_names(&mut self, ino: u64, c: u64) -> (Vec<Entry>, bool) {
-        let mut all = Vec::new();
-        if self.v.open_view(Cno(c)).is_err() {
-            return (all, false);
-        }
-        let tree = Tree::Past(c);
-        let mut keys = Vec::new();
-        if self.v.inode(tree, Ino(ino)).is_ok_and(|i| i.attr.is_dir()) {
-            let _ = self.v.for_each_data(tree, Ino(ino), 0, |key| {
-                keys.push(key);
-                ControlFlow::Continue(())
-            });
-        }
-        let mut whole = !keys.is_empty();
-        for key in keys {
-            let Ok(Some(b)) = self.v.read_block(tree, Ino(ino), key) else {
-                whole = false;
-                continue;
-            };
-            // Names in a block that makes no sense may be others.
-            if dir::check(&b).is_err() || self.owner(&b, ino).is_some() {
-                whole = false;
-                continue;
-            }
-            for e in dir::entries(&b).map_while(std::result::Result::ok) {
-                if e.ino.0 != 0 && e.name != b"." && e.name != b".." {
-                    all.push(Entry { name: e.name.to_vec(), ino: e.ino.0, kind: e.file_type });
-                }
-            }
-        }
-        self.v.close_view(Cno(c));
-        (all, whole)
-    }
-
-    /// What has no name: without links it goes, else it gets a name.
-    fn orphans(&mut self) -> Result<()> {
-        let nameless: Vec<u64> = self
-            .inodes
-            .iter()
-            .filter(|(nr, k)| !k.reached && **nr != Ino::ROOT.0)
-            .map(|(nr, _)| *nr)
-            .collect();
-        if nameless.is_empty() {
-            return Ok(());
-        }
-        // Directories first that no other of them names, so that trees stay together.
-        let mut inside: BTreeSet<u64> = BTreeSet::new();
-        for nr in &nameless {
-            if self.inodes.get(nr).is_some_and(Known::is_dir) {
-                for key in self.blocks(*nr)? {
-                    let Ok(Some(b)) = self.v.read_block(Tree::Live, Ino(*nr), key) else { continue };
-                    inside.extend(dir::entries(&b).map_while(std::result::Result::ok).filter_map(|e| {
-                        (e.name != b"." && e.name != b".." && e.ino.0 != *nr).then_some(e.ino.0)
-                    }));
-                }
-            }
-        }
-        let mut order = nameless.clone();
-        order.sort_by_key(|nr| (inside.contains(nr), !self.inodes.get(nr).is_some_and(Known::is_dir), *nr));
-        let mut found: Option<u64> = None;
-        for nr in order {
-            let Some(k) = self.inodes.get(&nr).copied() else { continue };
-            if k.reached {
-                continue;
-            }
-            if k.links == 0 {
-                self.v.delete_inode(Ino(nr))?;
-                self.inodes.remove(&nr);
-                self.said.push(format!("inode {nr} has neither name nor link: its space is freed"));
-                continue;
-            }
-            let home = match found {
-                Some(home) => home,
-                None => *found.insert(self.lost_and_found()?),
-            };
-            self.name(home, nr, name_of_lost(nr));
-            self.said.push(format!("a file without a name becomes lost+found/#{nr}"));
-            if k.is_dir() {
-                self.walk(nr, home)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The directory for what has no name, made if need be.
-    fn lost_and_found(&mut self) -> Result<u64> {
-        let root = Ino::ROOT.0;
-        let Written { entries, taken, .. } = self.entries_of(root)?;
-        if let Some(e) = entries.iter().find(|e| e.name == LOST && e.kind == file_type::DIR) {
-            return Ok(e.ino);
-        }
-        let mut name = LOST.to_vec();
-        while taken.contains(&name) {
-            name.push(b'+');
-        }
-        let like = self.v.inode(Tree::Live, Ino::ROOT)?.attr.clone();
-        let attr = Attr { mode: 0o040_700, links: 2, size: 0, flags: 0, device: (0, 0), ..like };
-        let ino = self.v.create_inode(attr)?.0;
-        self.inodes.insert(ino, Known { mode: 0o040_700, links: 2, reached: true, ..Known::default() });
-        self.written.insert(ino, Written::new(root, Vec::new()));
-        self.name(root, ino, name);
-        Ok(ino)
     }
 
     /// The entries of a directory that is about to be written.

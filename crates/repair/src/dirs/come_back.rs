@@ -1,0 +1,122 @@
+//! Names that come back: found elsewhere, in directories that are older than the tree, and in older versions.
+
+use std::ops::ControlFlow;
+
+use silt_engine::Tree;
+use silt_format::{Cno, Ino, dir};
+
+use super::{Entry, Mend, Name};
+use crate::Result;
+
+/// Older versions of a directory that are looked at.
+const VERSIONS: usize = 64;
+
+impl Mend<'_> {
+    /// Names that were found elsewhere.
+    pub(super) fn take_names(&mut self, names: Vec<Name>) -> Result<()> {
+        for Name { directory, name, ino } in names {
+            let Some(k) = self.inodes.get(&ino).copied() else { continue };
+            let is_there = self.inodes.get(&directory).is_some_and(|d| d.is_dir() && d.reached);
+            if !is_there || !k.wants_name() || self.entries_of(directory)?.taken.contains(&name) {
+                continue;
+            }
+            self.said.push(format!(
+                "inode {ino} has its name {:?} in directory {directory} again",
+                String::from_utf8_lossy(&name)
+            ));
+            self.name(directory, ino, name);
+            if k.is_dir() {
+                self.walk(ino, directory)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of files in older directories.
+    pub(super) fn take_doubtful(&mut self) -> Result<()> {
+        for (directory, e) in std::mem::take(&mut self.doubtful) {
+            let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
+            let taken = self.entries_of(directory)?.taken.contains(&e.name);
+            if taken || !k.wants_name() || k.kind() != e.kind {
+                let name = String::from_utf8_lossy(&e.name);
+                let why = if k.wants_name() { "the name is another's" } else { "it has another name since" };
+                self.said.push(format!("the name {name:?} in directory {directory} is dropped: {why}"));
+                continue;
+            }
+            self.name(directory, e.ino, e.name);
+        }
+        Ok(())
+    }
+
+    /// Names that a directory has lost come back from its newest older version that can be read, where what they
+    /// name is still there and has lost a name.
+    pub(super) fn fill_gaps(&mut self) -> Result<()> {
+        let mut past = Vec::new();
+        self.v.for_each_checkpoint_back(Cno(u64::MAX), |c| {
+            past.push(c.cno);
+            if past.len() < VERSIONS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        let mut next = 0;
+        while let Some(ino) = self.gaps.get(next).copied() {
+            next += 1;
+            for c in &past {
+                let (found, whole) = self.older_names(ino, *c);
+                for e in found {
+                    let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
+                    let taken = self.entries_of(ino)?.taken.contains(&e.name);
+                    if taken || !k.wants_name() || k.kind() != e.kind {
+                        continue;
+                    }
+                    self.said.push(format!(
+                        "the name {:?} in directory {ino} comes back from checkpoint {c}",
+                        String::from_utf8_lossy(&e.name)
+                    ));
+                    self.name(ino, e.ino, e.name);
+                    if k.is_dir() {
+                        self.walk(e.ino, ino)?;
+                    }
+                }
+                // What cannot be read there an older one may have.
+                if whole {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The names a directory had at a checkpoint, as far as they can be read, and whether these are all.
+    fn older_names(&mut self, ino: u64, c: u64) -> (Vec<Entry>, bool) {
+        let mut all = Vec::new();
+        if self.v.open_view(Cno(c)).is_err() {
+            return (all, false);
+        }
+        let tree = Tree::Past(c);
+        let mut keys = Vec::new();
+        if self.v.inode(tree, Ino(ino)).is_ok_and(|i| i.attr.is_dir()) {
+            let _ = self.v.for_each_data(tree, Ino(ino), 0, |key| {
+                keys.push(key);
+                ControlFlow::Continue(())
+            });
+        }
+        let mut whole = !keys.is_empty();
+        for key in keys {
+            let Ok(Some(b)) = self.v.read_block(tree, Ino(ino), key) else {
+                whole = false;
+                continue;
+            };
+            // Names in a block that makes no sense may be others.
+            if dir::check(&b).is_err() || self.owner(&b, ino).is_some() {
+                whole = false;
+                continue;
+            }
+            for e in dir::entries(&b).map_while(std::result::Result::ok) {
+                if e.ino.0 != 0 && e.name != b"." && e.name != b".." {
+                    all.push(Entry { name: e.name.to_vec(), ino: e.ino.0, kind: e.file_type });
+                }
+            }
+        }
+        self.v.close_view(Cno(c));
+        (all, whole)
+    }
+}

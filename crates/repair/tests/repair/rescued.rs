@@ -1,0 +1,109 @@
+//! What a rescue reads and the tables have lost; and blocks that are not what they should be.
+
+use std::collections::BTreeSet;
+
+use silt_device::Device;
+use silt_format::BlockNr;
+use silt_format::summary::{BlockInfo, for_each_payload};
+use silt_verify::surgeon::Surgeon;
+use silt_verify::{Moment, Tree};
+
+use crate::common::{mends, noise, say, tree};
+
+/// Names that are not as they were and of which the plan says nothing.
+fn untold(missing: &[String], said: &str) -> Vec<String> {
+    missing.iter().filter(|p| !said.contains(&format!("(/{p})"))).cloned().collect()
+}
+
+#[test]
+fn a_table_that_is_lost_in_large_parts_costs_no_file() {
+    for name in ["basic-4k", "basic-1k", "btree-1k", "gc-4k"] {
+        let s = Surgeon::golden(name);
+        let (g, dat) = (s.g(), s.dat());
+        let broken = s.device.fork();
+        let zero = |block: u64| broken.write_at(g.byte_of(BlockNr(block)), &[&vec![0; g.bs()]]).unwrap();
+        dat.blocks.values().for_each(|block| zero(*block));
+        // And the nodes of its map.
+        let (latest, mut nodes) = (s.latest(), 0);
+        let size = u64::from(latest.header.summary_blocks(&g));
+        let summary: Vec<u8> = (0..size).flat_map(|n| s.read(latest.pos.0 + n)).collect();
+        let _ = for_each_payload(&g, &latest.header, &summary, |p| {
+            if let BlockInfo::DatNode { .. } = p.info {
+                zero(latest.pos.0 + size + u64::from(p.index));
+                nodes += 1;
+            }
+        });
+        let lost = dat.blocks.len() + nodes;
+        let outcome = mends(&s.device, &broken).unwrap_or_else(|e| panic!("{name}, {lost} blocks: {e}"));
+        let there = tree(&outcome.device, Moment::Latest).unwrap();
+        let before = tree(&s.device, Moment::Latest).unwrap();
+        let gone: Vec<_> = before
+            .keys()
+            .filter(|p| !there.contains_key(*p))
+            .map(|p| String::from_utf8_lossy(p).into_owned())
+            .collect();
+        eprintln!(
+            "{name}: {lost} blocks, {} of {} gone, {} other",
+            gone.len(),
+            before.len(),
+            outcome.missing.len()
+        );
+        assert_eq!(gone, Vec::<String>::new(), "{name}\n{}", say(&outcome.plan));
+        let said: String =
+            outcome.plan.rounds.iter().flat_map(|r| &r.done).map(|l| format!("{l}\n")).collect();
+        let missing: Vec<_> = outcome.missing.iter().filter(|p| !p.is_empty()).cloned().collect();
+        assert_eq!(untold(&missing, &said), Vec::<String>::new(), "{name}\n{}", say(&outcome.plan));
+    }
+}
+
+#[test]
+fn a_bitmap_of_the_table_that_is_noise_is_made_anew() {
+    for name in ["basic-4k", "btree-1k"] {
+        let s = Surgeon::golden(name);
+        let (g, dat) = (s.g(), s.dat());
+        let broken = s.device.fork();
+        let bitmap = dat.blocks[&dat.layout.bitmap_block(0)];
+        broken.write_at(g.byte_of(BlockNr(bitmap)), &[&noise(g.bs(), 99)]).unwrap();
+        let outcome = mends(&s.device, &broken).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(outcome.missing, Vec::<String>::new(), "{name}\n{}", say(&outcome.plan));
+    }
+}
+
+#[test]
+fn names_in_a_block_of_another_directory_are_not_taken() {
+    let s = Surgeon::golden("basic-4k");
+    let g = s.g();
+    let walked = Tree::open(&s.device, Moment::Latest).unwrap().walk().unwrap();
+    let directories: Vec<_> =
+        walked.iter().filter(|f| f.attributes.is_directory() && f.attributes.ino > 10).collect();
+    let (to, from) = directories
+        .iter()
+        .flat_map(|a| directories.iter().map(move |b| (a, b)))
+        .find(|(a, b)| {
+            let has =
+                |d: &Vec<u8>| walked.iter().filter(|f| f.path.starts_with(&[d, &b"/"[..]].concat())).count();
+            a.attributes.ino != b.attributes.ino
+                && !b.path.starts_with(&a.path)
+                && !a.path.starts_with(&b.path)
+                && has(&a.path) > 0
+                && has(&b.path) > 1
+        })
+        .expect("two directories with names");
+    let block = |ino: u64| s.file(ino)[&0];
+    let broken = s.device.fork();
+    broken
+        .write_at(g.byte_of(BlockNr(block(to.attributes.ino))), &[&s.read(block(from.attributes.ino))])
+        .unwrap();
+    let outcome = mends(&s.device, &broken).unwrap();
+    let mended = Tree::open(&outcome.device, Moment::Latest).unwrap().walk().unwrap();
+    let under = |d: &[u8]| -> BTreeSet<u64> {
+        let inside = mended.iter().filter(|f| f.path.starts_with(&[d, &b"/"[..]].concat()));
+        inside.map(|f| f.attributes.ino).collect()
+    };
+    let both: Vec<_> = under(&to.path).intersection(&under(&from.path)).copied().collect();
+    assert_eq!(both, Vec::<u64>::new(), "{}", say(&outcome.plan));
+    // An older version of the block has the names.
+    let there: BTreeSet<&Vec<u8>> = mended.iter().map(|f| &f.path).collect();
+    let gone: Vec<_> = walked.iter().map(|f| &f.path).filter(|p| !there.contains(p)).collect();
+    assert!(gone.is_empty(), "{gone:?}\n{}", say(&outcome.plan));
+}
