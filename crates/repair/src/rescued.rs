@@ -18,7 +18,7 @@ use silt_engine::{Attr, Block, Tree, Volume, writable, zeroed};
 use silt_format::dir::{self, file_type};
 use silt_format::{Cno, Ino};
 use silt_verify::rescue::{
-    Content, Directory, Extent, Inode, LOST_AND_FOUND, Note, Origin, Problem, Rescue, Sink, Tree as Read,
+    Content, Directory, Extent, Inode, Note, Origin, Problem, Rescue, Sink, Tree as Read,
 };
 use silt_verify::{Unwatched, Watch};
 
@@ -69,23 +69,22 @@ pub(crate) fn bring(
         return Ok(false);
     }
     let Ok(tree) = rescue.tree(wanted.newest) else { return Ok(false) };
-    let homeless = homeless(mender.volume());
     let mut compare = Compare {
         v: mender.volume(),
         tree: &tree,
         wanted,
-        homeless,
         directories: HashMap::new(),
         at: None,
         lacks: BTreeMap::new(),
         names: Vec::new(),
+        gone: BTreeSet::new(),
     };
     tree.walk(watch, &mut compare)?;
     if watch.stop() {
         return Err(Error::Stopped);
     }
-    let Compare { lacks, names, .. } = compare;
-    if lacks.is_empty() && names.is_empty() {
+    let Compare { lacks, names, gone, .. } = compare;
+    if lacks.is_empty() && names.is_empty() && gone.is_empty() {
         return Ok(false);
     }
     let mut made = BTreeSet::new();
@@ -103,25 +102,13 @@ pub(crate) fn bring(
         take(mender, &tree, *ino, *lack, said)?;
         mender.relieve(wanted.now)?;
     }
-    let told = dirs::Told { revived: made, names, ..dirs::Told::default() };
+    let told = dirs::Told { revived: made, gone, names, ..dirs::Told::default() };
     dirs::mend(mender.volume(), told, said)?;
     Ok(true)
 }
 
 /// Names of a directory, with number and type of what they name.
 type Names = HashMap<Vec<u8>, (u64, u8)>;
-
-/// What has no name but one in `lost+found`.
-fn homeless(v: &mut Volume) -> BTreeSet<u64> {
-    let mut out = BTreeSet::new();
-    for (name, (ino, kind)) in names_of(v, Ino::ROOT.0) {
-        if name.starts_with(LOST_AND_FOUND) && kind == file_type::DIR {
-            let all = names_of(v, ino).into_iter();
-            out.extend(all.filter(|(name, (nr, _))| *name == dirs::name_of_lost(*nr)).map(|(_, (nr, _))| nr));
-        }
-    }
-    out
-}
 
 /// The names in a directory of the mended tree, as far as it can be read.
 fn names_of(v: &mut Volume, ino: u64) -> Names {
@@ -155,7 +142,6 @@ struct Compare<'m, 't, 'r, 'd> {
     v: &'m mut Volume,
     tree: &'t Read<'r, 'd>,
     wanted: &'t Wanted<'t>,
-    homeless: BTreeSet<u64>,
     /// Directories of the mended tree by their path in the rescued one.
     directories: HashMap<Vec<u8>, u64>,
     /// The names in the directory that was looked at last.
@@ -163,6 +149,8 @@ struct Compare<'m, 't, 'r, 'd> {
     lacks: BTreeMap<u64, Lack>,
     /// Names that are missing, those of a directory behind its own.
     names: Vec<Name>,
+    /// Names that a newer version of their directory does not have.
+    gone: BTreeSet<(u64, Vec<u8>)>,
 }
 
 /// The directory and the last name of a path.
@@ -200,7 +188,9 @@ impl Compare<'_, '_, '_, '_> {
             return None;
         }
         if self.at.as_ref().is_none_or(|(ino, _)| *ino != directory) {
-            self.at = Some((directory, names_of(self.v, directory)));
+            let mut names = names_of(self.v, directory);
+            names.retain(|name, _| !self.gone.contains(&(directory, name.clone())));
+            self.at = Some((directory, names));
         }
         self.at.as_ref()?.1.get(name).copied()
     }
@@ -233,6 +223,30 @@ impl Compare<'_, '_, '_, '_> {
         self.lacks.insert(inode.ino, Lack::Inode(kind, parent));
         self.want(path, inode.ino);
         true
+    }
+
+    /// Where a directory was put back and the rescue reads a newer one: what only the older has goes.
+    fn newer_directory(&mut self, path: &[u8], inode: &Inode, found: &Directory) -> Result<()> {
+        let There::Same(attr) = self.there(inode) else { return Ok(()) };
+        let own = Attr::of(&inode.raw);
+        let guess = !self.wanted.whole_only && self.wanted.put_back.contains(&inode.ino);
+        let complete = found.lost == 0 && self.tree.examine(path, inode, &found.content).only_unverified();
+        if !guess || !complete || own.ctime < attr.ctime {
+            return Ok(());
+        }
+        let there: HashMap<&[u8], u64> = found.entries.iter().map(|e| (&e.name[..], e.ino)).collect();
+        for (name, (ino, _)) in names_of(self.v, inode.ino) {
+            if there.get(&name[..]) != Some(&ino) {
+                self.gone.insert((inode.ino, name));
+            }
+        }
+        if own.ctime > attr.ctime {
+            let (links, size) = (attr.links, attr.size);
+            *self.v.attr_mut(Ino(inode.ino))? = Attr { links, size, ..own };
+        }
+        // Names are looked for without those that go.
+        self.at = None;
+        Ok(())
     }
 
     /// Whether the content that a rescue reads is that of the mended tree.
@@ -312,8 +326,9 @@ impl Sink for Compare<'_, '_, '_, '_> {
     fn directory(&mut self, path: &[u8], inode: &Inode, found: &Directory) -> Result<()> {
         if path.is_empty() {
             self.directories.insert(Vec::new(), Ino::ROOT.0);
-            return Ok(());
+            return self.newer_directory(path, inode, found);
         }
+        self.newer_directory(path, inode, found)?;
         let (parent, name) = split(path);
         let parent = self.directories.get(parent).copied();
         if let Some((ino, kind)) = parent.and_then(|parent| self.named(parent, name)) {
@@ -323,11 +338,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
             return Ok(());
         }
         match self.there(inode) {
-            There::Same(_) => {
-                if self.homeless.contains(&inode.ino) {
-                    self.want(path, inode.ino);
-                }
-            }
+            There::Same(_) => self.want(path, inode.ino),
             There::Nothing => {
                 let problem = self.tree.examine(path, inode, &found.content);
                 if !self.missing(path, inode, &found.content, &problem) {
@@ -349,9 +360,8 @@ impl Sink for Compare<'_, '_, '_, '_> {
                 self.missing(path, inode, &content, &problem);
             }
             There::Same(attr) => {
-                if self.homeless.contains(&inode.ino) {
-                    self.want(path, inode.ino);
-                }
+                // Taken only if it wants a name.
+                self.want(path, inode.ino);
                 let own = Attr::of(&inode.raw);
                 let differs = !same_attributes(&attr, &own);
                 if !differs && !self.wanted.told.contains(&inode.ino) {

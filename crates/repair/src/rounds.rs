@@ -17,7 +17,7 @@ use crate::{Error, Options, Result, classes, past, supers, tables, tree};
 const FINDINGS: usize = 50_000;
 /// Bytes of segments that are emptied at once: what is wanted of them is in memory until it is written.
 const AT_ONCE: u64 = 256 << 20;
-/// How often counts and entries are tried again when nothing else is left.
+/// How often tables are tried again when nothing else is left.
 const AGAIN: u32 = 3;
 /// How often it is tried to empty a segment.
 const TRIES: u32 = 3;
@@ -374,11 +374,14 @@ impl State<'_> {
             return Ok(Some(step));
         }
         // What was given up because other things hindered it.
-        let rest: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == Stage::Rest).collect();
-        if !rest.is_empty() && self.again < AGAIN {
+        let left = Stage::ALL.iter().find_map(|stage| {
+            let mine: Vec<_> = tables.iter().copied().filter(|f| tables::stage(f) == *stage).collect();
+            (!mine.is_empty()).then_some((*stage, mine))
+        });
+        if let Some((stage, mine)) = left.filter(|_| self.again < AGAIN) {
             self.again += 1;
-            let (wounds, _) = tables::wounds(&rest, report, None);
-            return Ok(Some(step(Kind::Tables(Stage::Rest), &rest, wounds, none())));
+            let (wounds, _) = tables::wounds(&mine, report, None);
+            return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
         }
         if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
             let mut step = step(Kind::Flag, &[], Wounds::default(), none());

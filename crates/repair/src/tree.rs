@@ -291,7 +291,7 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
         let revived = if torn { revive(mender, said)? } else { BTreeSet::new() };
         let new = said.get(before..).unwrap_or_default();
         let older = words::inodes(new, |line| line.ends_with(CHANGES_LOST)).collect();
-        let told = dirs::Told { forced: work.directories.clone(), revived, older, names: Vec::new() };
+        let told = dirs::Told { forced: work.directories.clone(), revived, older, ..dirs::Told::default() };
         dirs::mend(mender.volume(), told, said)?;
     }
     Ok(opened)

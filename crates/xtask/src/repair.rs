@@ -13,10 +13,11 @@ use silt_fs::Tree as FsTree;
 use silt_fs_model::FsTarget;
 use silt_model::manifest::Columns;
 use silt_model::target::{Target, Tree as ModelTree};
-use silt_repair::{Options, errors, plan};
+use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, Options as CheckOptions, Tree, check};
 
+use crate::damage;
 use crate::golden::{self, snapshot_trees, store};
 use crate::guest;
 use crate::rig::Rig;
@@ -138,8 +139,20 @@ const SAMPLE: &[&str] = &["gc-4k"];
 /// Checkpoints that are shown of a volume after going back.
 const SHOWN: usize = 6;
 
-fn cases(volumes: &[&'static str]) -> Vec<Case> {
+/// Golden volumes damaged in every way, and volumes with a past damaged at random; of those only such as are mended whole
+/// are shown, since [`crate::damage`] judges the others.
+fn cases(volumes: &[&'static str], random: Vec<(String, MemoryDevice)>) -> Vec<Case> {
     let mut all = Vec::new();
+    for (name, broken) in random {
+        let options = Options { drop_snapshots: true, zero_unreadable: true, ..options() };
+        let made = plan(Arc::new(broken.fork()), &options);
+        // The kernel's cleaner does not come to an end where there is little room.
+        let room =
+            |made: &Plan| made.after.stats.segments * 2 < Surgeon { device: broken.fork() }.g().nsegments;
+        if made.is_ok_and(|made| !made.is_empty() && errors(&made.after) == 0 && room(&made)) {
+            all.push(Case { name, broken, options, shown: Vec::new() });
+        }
+    }
     for volume in volumes {
         for (class, damage) in DAMAGE {
             let mut s = Surgeon::golden(volume);
@@ -205,7 +218,8 @@ fn options() -> Options {
 pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
     let scratch = Scratch::new("repair")?;
     let (mut turns, mut names, mut bad) = (Vec::new(), Vec::new(), 0);
-    for (n, case) in cases(if sample { SAMPLE } else { VOLUMES }).into_iter().enumerate() {
+    let random = if sample { damage::images(3..4, 4)? } else { damage::images(100..104, 1)? };
+    for (n, case) in cases(if sample { SAMPLE } else { VOLUMES }, random).into_iter().enumerate() {
         let made = plan(Arc::new(case.broken.fork()), &case.options)?;
         if errors(&made.after) > 0 || made.is_empty() {
             println!("{}: {} errors are left, {:?}", case.name, errors(&made.after), made.stopped);

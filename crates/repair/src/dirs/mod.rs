@@ -78,6 +78,8 @@ struct Mend<'a> {
     forced: BTreeSet<u64>,
     inodes: BTreeMap<u64, Known>,
     written: BTreeMap<u64, Written>,
+    /// Names that are dropped.
+    gone: BTreeSet<(u64, Vec<u8>)>,
     /// What has its name again: entries of `lost+found` for it go.
     home: BTreeSet<u64>,
     /// Directories that are older than the tree: names in them count only for what wants one.
@@ -101,13 +103,15 @@ pub(crate) struct Told {
     pub revived: BTreeSet<u64>,
     /// Files that were put back to an older version, and directories among them.
     pub older: BTreeSet<u64>,
+    /// Names that a newer version of their directory does not have.
+    pub gone: BTreeSet<(u64, Vec<u8>)>,
     /// What comes back, those of a directory behind its own, if what they name is there and wants a name.
     pub names: Vec<Name>,
 }
 
 /// Looks at every directory and mends what is wrong.
 pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result<()> {
-    let Told { forced, revived, older, names } = told;
+    let Told { forced, revived, older, gone, names } = told;
     let mut numbers = vec![Ino::ROOT.0];
     v.for_each_inode(0, |ino, _| {
         numbers.push(ino.0);
@@ -125,6 +129,7 @@ pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result
         v,
         forced,
         older,
+        gone,
         todo_older: VecDeque::new(),
         doubtful: Vec::new(),
         inodes,
@@ -231,6 +236,14 @@ impl Mend<'_> {
                 }
                 if e.ino.0 == 0 || dots {
                     bad |= dots && !(n == 0 && i < 2);
+                    continue;
+                }
+                if self.gone.remove(&(ino, e.name.to_vec())) {
+                    self.said.push(format!(
+                        "the name {:?} in directory {ino} is dropped: a newer version of it has other names",
+                        String::from_utf8_lossy(e.name)
+                    ));
+                    bad = true;
                     continue;
                 }
                 let known = self.inodes.get(&e.ino.0);

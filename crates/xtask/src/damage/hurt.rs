@@ -253,6 +253,11 @@ impl<'a> Knife<'a> {
         Arc::new(device)
     }
 
+    /// The damaged volume alone; `None` where sectors of it cannot be read.
+    pub fn image(&self) -> Option<MemoryDevice> {
+        self.unreadable.is_empty().then(|| self.device.fork())
+    }
+
     /// Blocks that are other than on the sound volume.
     pub fn changed(&self) -> Vec<u64> {
         let size = self.volume.geometry.bs();

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use silt_device::Device;
+use silt_device::undo::{Undo, save};
+use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::rescue::Rescue;
-use silt_verify::{Options as CheckOptions, Unwatched, check};
+use silt_verify::{Moment, Options as CheckOptions, Unwatched, check};
 
-use super::volume::{Aged, Names, digest_of, names};
+use super::volume::{Aged, Names, digest_of, names, names_at};
 
 /// What came of one damaged volume.
 #[derive(Debug, Default)]
@@ -115,14 +117,72 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
     match made {
         Ok(made) => {
             let device = copy();
+            let undo = dir.with_extension("undo");
+            if let Err(e) = save(&undo, &*device, [7; 16], made.overlay()) {
+                verdict.findings.push(format!("UNDO: not saved: {e}"));
+            }
             if let Err(e) = made.apply(&*device) {
                 verdict.findings.push(format!("REPAIR: not applied: {e}"));
             }
             repaired(volume, &made, &*device, before.as_ref(), &untouched, &changed, &mut verdict);
+            if !verdict.older {
+                snapshots(volume, &made, broken, &*device, &mut verdict);
+            }
+            if let Err(e) = taken_back(&undo, &*device, broken) {
+                verdict.findings.push(format!("UNDO: {e}"));
+            }
+            let _ = std::fs::remove_file(&undo);
         }
         Err(e) => verdict.findings.push(format!("REPAIR: no plan: {e} ({} errors before)", errors(&report))),
     }
     verdict
+}
+
+/// Snapshots: what could be read of them is there, or the plan tells of their trees.
+fn snapshots(volume: &Aged, made: &Plan, broken: &dyn Device, device: &dyn Device, verdict: &mut Verdict) {
+    let told = |c: u64| {
+        let heads =
+            [format!("checkpoint {c}: "), format!("checkpoint {c} is "), format!("checkpoint {c} has ")];
+        made.rounds.iter().flat_map(|r| &r.done).any(|l| heads.iter().any(|h| l.contains(h)))
+    };
+    for (c, names) in &volume.snapshots {
+        let Some((before, _)) = names_at(broken, Moment::Checkpoint(*c)) else { continue };
+        let after = names_at(device, Moment::Checkpoint(*c)).map(|(whole, _)| whole).unwrap_or_default();
+        let right = |p: &&Vec<u8>| names.contains_key(*p) && before.get(*p) == names.get(*p);
+        let spoiled: Vec<_> =
+            before.keys().filter(right).filter(|p| after.get(*p) != names.get(*p)).collect();
+        if !spoiled.is_empty() && !told(*c) {
+            verdict.findings.push(format!("SNAPSHOT {c}: right before and not after: {}", some(&spoiled)));
+        }
+    }
+}
+
+/// Takes a repair back; an error where anything is another than it was.
+fn taken_back(undo: &Path, device: &dyn Device, broken: &dyn Device) -> Result<(), String> {
+    let undo = Undo::read(undo).map_err(|e| e.to_string())?;
+    let second = secondary_offset(device.len());
+    undo.take_back(device, |at| at < PRIMARY_OFFSET + 4096 || at >= second).map_err(|e| e.to_string())?;
+    let (mut was, mut is) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let compare = |at: u64, was: &mut [u8], is: &mut [u8]| {
+        // What could not be read was not saved.
+        broken.read_at(at, was).is_err() || (device.read_at(at, is).is_ok() && was == is)
+    };
+    for at in (0..device.len()).step_by(was.len()) {
+        let n = usize::try_from(device.len() - at).unwrap_or(usize::MAX).min(was.len());
+        if broken.read_at(at, &mut was[..n]).is_ok() {
+            if !compare(at, &mut was[..n], &mut is[..n]) {
+                return Err(format!("the {n} bytes at byte {at} are not as they were"));
+            }
+            continue;
+        }
+        let sectors = (at..at + n as u64).step_by(512);
+        for at in sectors.filter(|at| at + 512 <= device.len()) {
+            if !compare(at, &mut was[..512], &mut is[..512]) {
+                return Err(format!("the sector at byte {at} is not as it was"));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn rescued(

@@ -6,6 +6,7 @@ mod judge;
 mod volume;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use silt_device::{Device, MemoryDevice};
 
 use self::hurt::{KINDS, Knife};
 use self::judge::{Verdict, judge};
@@ -70,6 +72,26 @@ impl Campaign {
     }
 }
 
+/// Damaged volumes for others to judge: of these volumes one of every `step`-th kind, by name. Those of which sectors cannot
+/// be read, or of which the end is missing, are left out.
+pub fn images(volumes: Range<u64>, step: usize) -> Result<Vec<(String, MemoryDevice)>> {
+    let mut all = Vec::new();
+    for number in volumes {
+        let volume = Aged::new(number)?;
+        for (kind, (name, hurt)) in KINDS.iter().enumerate().step_by(step.max(1)) {
+            let mut knife = Knife::new(&volume, seed_of(number, kind, 0));
+            hurt(&mut knife);
+            let whole = |image: &MemoryDevice| image.len() == volume.device.len();
+            all.extend(knife.image().filter(whole).map(|image| (format!("volume {number}, {name}"), image)));
+        }
+    }
+    Ok(all)
+}
+
+fn seed_of(volume: u64, kind: usize, case: u64) -> u64 {
+    volume << 32 | (kind as u64) << 16 | case
+}
+
 #[derive(Default)]
 struct Sum {
     cases: u64,
@@ -85,7 +107,7 @@ struct Sum {
 
 fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explained: bool) -> Verdict {
     let (_, hurt) = KINDS[kind];
-    let mut knife = Knife::new(volume, number << 32 | (kind as u64) << 16 | seed);
+    let mut knife = Knife::new(volume, seed_of(number, kind, seed));
     hurt(&mut knife);
     let changed = knife.changed();
     let verdict = judge(volume, &|| knife.broken(), &changed, dir);
@@ -98,7 +120,8 @@ fn case(volume: &Aged, number: u64, kind: usize, seed: u64, dir: &Path, explaine
             volume.crashed,
             volume.end
         );
-        println!("segments: {}", volume.free);
+        let snapshots: Vec<u64> = volume.snapshots.iter().map(|(c, _)| *c).collect();
+        println!("segments: {}; snapshots: {snapshots:?}", volume.free);
         println!("changed: {}", volume.whose(&changed));
         verdict.rescued.iter().chain(&verdict.said).for_each(|line| println!("  {line}"));
     }

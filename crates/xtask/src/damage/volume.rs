@@ -43,6 +43,8 @@ pub struct Aged {
     pub names: Names,
     /// Contents alone, as a copy elsewhere has them.
     pub contents: Names,
+    /// The snapshots, and what is in each.
+    pub snapshots: Vec<(u64, Names)>,
     /// Inode numbers on the way to each name, the file's last.
     pub ways: BTreeMap<Vec<u8>, Vec<u64>>,
     /// Blocks without which an inode cannot be read: its own, that of its inode, and the summaries that tell of them.
@@ -61,7 +63,12 @@ pub struct Aged {
 /// Paths of a tree with digests of all that is to be compared, and of content alone; files that cannot be read are
 /// left out. None: the tree cannot be read.
 pub fn names(device: &dyn Device) -> Option<(Names, Names)> {
-    let tree = Tree::open(device, Moment::Latest).ok()?;
+    names_at(device, Moment::Latest)
+}
+
+/// The same of a moment.
+pub fn names_at(device: &dyn Device, moment: Moment) -> Option<(Names, Names)> {
+    let tree = Tree::open(device, moment).ok()?;
     let (mut whole, mut contents) = (Names::new(), Names::new());
     for file in tree.walk().ok()? {
         let a = &file.attributes;
@@ -268,6 +275,12 @@ impl Aged {
 
     fn known(device: MemoryDevice, older: Vec<MemoryDevice>, crashed: bool) -> Result<Aged> {
         let (names, contents) = names(&device).ok_or_else(|| anyhow!("a sound volume cannot be read"))?;
+        let mut snapshots = Vec::new();
+        for c in silt_engine::mend::snapshots(Arc::new(device.fork()))? {
+            let (whole, _) = names_at(&device, Moment::Checkpoint(c))
+                .ok_or_else(|| anyhow!("snapshot {c} of a sound volume cannot be read"))?;
+            snapshots.push((c, whole));
+        }
         let tree = Tree::open(&device, Moment::Latest)?;
         let walked = tree.walk()?;
         let inodes: BTreeMap<Vec<u8>, u64> =
@@ -326,6 +339,7 @@ impl Aged {
             cno,
             names,
             contents,
+            snapshots,
             ways,
             needs,
             newest,
