@@ -17,7 +17,7 @@ use crate::{Error, Options, Result, classes, past, supers, tables, tree};
 const FINDINGS: usize = 50_000;
 /// Bytes of segments that are emptied at once: what is wanted of them is in memory until it is written.
 const AT_ONCE: u64 = 256 << 20;
-/// How often tables are tried again when nothing else is left.
+/// How often tables and logs are tried again when nothing else is left.
 const AGAIN: u32 = 3;
 /// How often it is tried to empty a segment.
 const TRIES: u32 = 3;
@@ -382,6 +382,14 @@ impl State<'_> {
             self.again += 1;
             let (wounds, _) = tables::wounds(&mine, report, None);
             return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
+        }
+        if !logs.is_empty() && self.again < AGAIN {
+            self.again += 1;
+            let (segments, _) = tables::segments(&found, geometry.as_ref());
+            let segments = segments.into_iter().take(self.at_once(geometry.as_ref())).collect();
+            let zero_unreadable = self.options.zero_unreadable;
+            let wounds = Wounds { segments, zero_unreadable, ..Wounds::default() };
+            return Ok(Some(step(Kind::Logs, &logs, wounds, none())));
         }
         if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
             let mut step = step(Kind::Flag, &[], Wounds::default(), none());

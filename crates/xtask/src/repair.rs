@@ -220,7 +220,7 @@ fn options() -> Options {
 pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
     let scratch = Scratch::new("repair")?;
     let (mut turns, mut names, mut bad) = (Vec::new(), Vec::new(), 0);
-    let random = if sample { damage::images(3..4, 4)? } else { damage::images(100..104, 1)? };
+    let random = if sample { damage::images(2..3, 5)? } else { damage::images(0..3, 1)? };
     for (n, case) in cases(if sample { SAMPLE } else { VOLUMES }, random).into_iter().enumerate() {
         let made = plan(Arc::new(case.broken.fork()), &case.options)?;
         if errors(&made.after) > 0 || made.is_empty() {
