@@ -151,6 +151,14 @@ impl Volume {
         Ok(ino)
     }
 
+    /// As [`Volume::create_inode`], with a number above this one if there is one.
+    pub fn create_inode_behind(&mut self, ino: Ino, attr: Attr) -> Result<Ino> {
+        let before = std::mem::replace(&mut self.next_ino, ino.0.saturating_add(1));
+        let made = self.create_inode(attr);
+        self.next_ino = before;
+        made
+    }
+
     /// Deletes an inode that nobody uses any more: with the next checkpoint its blocks end and
     /// its number is free. Works on inodes that cannot be opened, too.
     pub fn delete_inode(&mut self, ino: Ino) -> Result<()> {

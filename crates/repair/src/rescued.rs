@@ -196,12 +196,13 @@ impl Compare<'_, '_, '_, '_> {
     }
 
     /// Notes a name that is missing.
-    fn want(&mut self, path: &[u8], ino: u64) {
+    fn want(&mut self, path: &[u8], inode: &Inode) {
         let (parent, name) = split(path);
         if let Some(directory) = self.directories.get(parent).copied()
             && self.named(directory, name).is_none()
         {
-            self.names.push(Name { directory, name: name.to_vec(), ino });
+            let (ino, links) = (inode.ino, inode.raw.links_count.get().into());
+            self.names.push(Name { directory, name: name.to_vec(), ino, links });
         }
     }
 
@@ -221,7 +222,7 @@ impl Compare<'_, '_, '_, '_> {
         let parent = self.directories.get(split(path).0).copied().unwrap_or(Ino::ROOT.0);
         let kind = file_type::from_mode(inode.raw.file_type());
         self.lacks.insert(inode.ino, Lack::Inode(kind, parent));
-        self.want(path, inode.ino);
+        self.want(path, inode);
         true
     }
 
@@ -338,7 +339,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
             return Ok(());
         }
         match self.there(inode) {
-            There::Same(_) => self.want(path, inode.ino),
+            There::Same(_) => self.want(path, inode),
             There::Nothing => {
                 let problem = self.tree.examine(path, inode, &found.content);
                 if !self.missing(path, inode, &found.content, &problem) {
@@ -361,7 +362,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
             }
             There::Same(attr) => {
                 // Taken only if it wants a name.
-                self.want(path, inode.ino);
+                self.want(path, inode);
                 let own = Attr::of(&inode.raw);
                 let differs = !same_attributes(&attr, &own);
                 if !differs && !self.wanted.told.contains(&inode.ino) {
@@ -394,7 +395,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
 
     fn link(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
         if matches!(self.there(inode), There::Same(_)) || self.lacks.contains_key(&inode.ino) {
-            self.want(path, inode.ino);
+            self.want(path, inode);
         }
         Ok(())
     }

@@ -239,10 +239,21 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
     let before = said.len();
     mender.look_for_blocks(&work.doubted);
     // Before anything is made of their entries: of another type, content is what no writer puts there.
-    let typed = types(mender, work, said)?;
-    let mut opened: Vec<u64> = typed.iter().copied().collect();
+    let mut typed = types(mender, work, said)?;
     // What was put back waits in memory.
-    let settled = work.doubted.union(&typed).copied().collect();
+    let mut settled: BTreeSet<u64> = work.doubted.union(&typed).copied().collect();
+    let noise = mender.noise(&settled)?;
+    if !noise.is_empty() {
+        mender.look_for_blocks(&work.doubted.union(&noise).copied().collect());
+    }
+    for ino in &noise {
+        if !bring_back(mender, Ino(*ino), true, None, said)? {
+            cut(mender, Ino(*ino), said)?;
+        }
+    }
+    settled.extend(&noise);
+    typed.extend(&noise);
+    let mut opened: Vec<u64> = typed.iter().copied().collect();
     for ino in mender.make_possible(&settled)? {
         said.push(format!("inode {ino} is given possible values where they were impossible"));
         opened.push(ino.0);

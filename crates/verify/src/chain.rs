@@ -287,6 +287,16 @@ impl Heads<'_, '_> {
         search::datasum_matches(self.r, log).unwrap_or(false)
     }
 
+    /// Whether a log begins at a block whose summary is whole, as far as something is `left` to be read.
+    fn is_head(&mut self, segment: SegNr, pos: u64, seq: u64) -> bool {
+        let Some(log) = self.head(segment, pos, seq, false).ok().flatten() else { return false };
+        let Some(rest) = self.left.checked_sub(u64::from(log.header.summary_blocks(&self.r.g))) else {
+            return false;
+        };
+        self.left = rest;
+        search::summary_is_whole(self.r, &log)
+    }
+
     fn enter(&mut self, segment: SegNr, seq: u64) -> Entered {
         let mut first = None;
         let start = self.r.g.segment_start(segment).0;
@@ -335,11 +345,14 @@ impl Heads<'_, '_> {
         match &here {
             Ok(Some(log)) if self.is_whole(log) => return Step::Whole(*log),
             Ok(Some(log)) => {
-                // What lies behind it and was made before it was left behind, too.
                 if search::summary_is_whole(self.r, log) {
+                    // What lies behind it and was made before it was left behind, too.
                     self.since = self.since.max(log.header.create.get());
+                    return Step::Broken { pos, end: log.end(), certain: false };
                 }
-                return Step::Broken { pos, end: log.end(), certain: false };
+                // Its length is not to be believed: another log may lie within.
+                let next = (pos + 1..end).find(|pos| self.is_head(segment, *pos, seq));
+                return Step::Broken { pos, end: next.unwrap_or(log.end()), certain: false };
             }
             _ => {}
         }

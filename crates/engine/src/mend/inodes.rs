@@ -67,6 +67,22 @@ impl Volume {
         Ok(true)
     }
 
+    /// Whether an entry looks like noise: several of its fields have values that no writer writes.
+    pub(crate) fn is_noise(&self, raw: &RawInode) -> bool {
+        const MANY: usize = 3;
+        let g = &self.store.geometry;
+        let impossible = [
+            raw.ctime_nsec.get() >= 1_000_000_000,
+            raw.mtime_nsec.get() >= 1_000_000_000,
+            raw.links_count.get() > LINK_MAX,
+            raw.size.get() > g.max_file_size(),
+            raw.xattr.get() != 0,
+            raw.pad.get() != 0,
+            raw.check().is_err(),
+        ];
+        impossible.into_iter().filter(|is| *is).count() >= MANY
+    }
+
     /// Settles of which type an inode is that a name has for one of `named` (bits of a mode; spec 9.1): that of the newest
     /// other checkpoint that has the same file; where there is none, what its first block shows where one of the two is a
     /// directory; else its own if its entry makes sense so. Nothing of the inode may wait in memory.

@@ -50,6 +50,7 @@ impl Mender {
 
     /// What the next mender is to know; to be asked before [`Mender::finish`].
     pub fn leave(&mut self) -> Known {
+        self.note_rewritten();
         Known {
             own: true,
             newest: self.volume.mended_from.map(|c| c.0),
@@ -58,5 +59,20 @@ impl Mender {
             inode_blocks: self.doubts.moved.clone(),
             unsure: self.volume.unsure.clone(),
         }
+    }
+
+    /// Notes blocks of the inode file that are about to be written elsewhere out of logs that do not verify: what is not
+    /// changed of them stays doubtful.
+    fn note_rewritten(&mut self) {
+        let v = &self.volume;
+        let layout = v.ifile.palloc.layout;
+        let changed = v.inodes.values().filter(|i| i.dirty).map(|i| layout.entry(i.ino.0).block);
+        let offsets: BTreeSet<u64> = v.ifile.file.data.keys().copied().chain(changed).collect();
+        let is_bad = |offset: &u64| match v.ifile.file.place(&v.store, &v.dat, *offset) {
+            Ok(Some(at)) => self.doubts.is_bad(&v.store.geometry, at),
+            Ok(None) | Err(_) => false,
+        };
+        let bad: Vec<u64> = offsets.into_iter().filter(is_bad).collect();
+        self.doubts.moved.extend(bad);
     }
 }

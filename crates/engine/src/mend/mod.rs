@@ -390,6 +390,19 @@ impl Mender {
         self.volume.assemble_inode(ino, kind, self.end_of_log)
     }
 
+    /// Inodes but those of `settled` whose entries look like noise, in logs that do not verify, or did not at first.
+    pub fn noise(&self, settled: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
+        let (v, mut noise) = (&self.volume, BTreeSet::new());
+        v.for_each_inode(0, |ino, raw| {
+            if !settled.contains(&ino.0) && v.is_noise(raw) {
+                noise.insert(ino.0);
+            }
+            ControlFlow::Continue(())
+        })?;
+        noise.retain(|ino| self.is_doubtful(Ino(*ino)));
+        Ok(noise)
+    }
+
     /// Makes the entries of all inodes but `settled` such that they can be opened, as far as that can be told;
     /// returns those that were not.
     pub fn make_possible(&mut self, settled: &BTreeSet<u64>) -> Result<Vec<Ino>> {

@@ -14,10 +14,11 @@ const VERSIONS: usize = 64;
 impl Mend<'_> {
     /// Names that were found elsewhere.
     pub(super) fn take_names(&mut self, names: Vec<Name>) -> Result<()> {
-        for Name { directory, name, ino } in names {
+        for Name { directory, name, ino, links } in names {
             let Some(k) = self.inodes.get(&ino).copied() else { continue };
             let is_there = self.inodes.get(&directory).is_some_and(|d| d.is_dir() && d.reached);
-            if !is_there || !k.wants_name() || self.entries_of(directory)?.taken.contains(&name) {
+            let wanted = k.wants_name() || (!k.is_dir() && k.named < links);
+            if !is_there || !wanted || self.entries_of(directory)?.taken.contains(&name) {
                 continue;
             }
             self.said.push(format!(

@@ -17,6 +17,9 @@ use silt_format::inode::LINK_MAX;
 use crate::Result;
 pub(crate) use nameless::name_of_lost;
 
+/// Numbers this far above all others are noise.
+const NUMBERS: u64 = 1 << 16;
+
 #[derive(Clone, Debug)]
 struct Entry {
     name: Vec<u8>,
@@ -30,6 +33,8 @@ pub(crate) struct Name {
     pub directory: u64,
     pub name: Vec<u8>,
     pub ino: u64,
+    /// How many names a file has where this one was found.
+    pub links: u32,
 }
 
 /// A directory to be written.
@@ -89,6 +94,10 @@ struct Mend<'a> {
     todo_older: VecDeque<(u64, u64)>,
     /// Names of files in those, with their directories.
     doubtful: Vec<(u64, Entry)>,
+    /// Directories that something left for its right name.
+    left: BTreeSet<u64>,
+    /// The greatest number that an inode has or a name tells of.
+    greatest: u64,
     /// Directories that have lost names.
     gaps: Vec<u64>,
     said: &'a mut Vec<String>,
@@ -132,6 +141,8 @@ pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result
         gone,
         todo_older: VecDeque::new(),
         doubtful: Vec::new(),
+        left: BTreeSet::new(),
+        greatest: inodes.keys().next_back().copied().unwrap_or(0),
         inodes,
         written: BTreeMap::new(),
         home: names.iter().map(|n| n.ino).collect(),
@@ -144,6 +155,7 @@ pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result
     m.take_doubtful()?;
     m.fill_gaps()?;
     m.orphans()?;
+    m.drop_empty()?;
     m.write()?;
     m.links()
 }
@@ -238,6 +250,9 @@ impl Mend<'_> {
                     bad |= dots && !(n == 0 && i < 2);
                     continue;
                 }
+                if e.ino.0 < self.greatest.saturating_add(NUMBERS) {
+                    self.greatest = self.greatest.max(e.ino.0);
+                }
                 if self.gone.remove(&(ino, e.name.to_vec())) {
                     self.said.push(format!(
                         "the name {:?} in directory {ino} is dropped: a newer version of it has other names",
@@ -296,7 +311,10 @@ impl Mend<'_> {
         };
         let known = match self.inodes.get_mut(&e.ino.0) {
             _ if e.ino == Ino::ROOT => return drop("it names the root"),
-            Some(_) if self.home.contains(&e.ino.0) && e.name == name_of_lost(e.ino.0) => return None,
+            Some(_) if self.home.contains(&e.ino.0) && e.name == name_of_lost(e.ino.0) => {
+                self.left.insert(directory);
+                return None;
+            }
             Some(k) if k.links > 0 || k.mode != 0 => k,
             _ => return drop(&format!("there is no inode {}", e.ino)),
         };

@@ -6,7 +6,7 @@ use silt_engine::{Attr, Tree};
 use silt_format::Ino;
 use silt_format::dir::{self, file_type};
 
-use super::{Known, Mend, Written};
+use super::{Entry, Known, Mend, Written};
 use crate::Result;
 
 /// Where it goes.
@@ -68,6 +68,29 @@ impl Mend<'_> {
         Ok(())
     }
 
+    /// Takes away a `lost+found` that nothing is left in.
+    pub(super) fn drop_empty(&mut self) -> Result<()> {
+        let root = Ino::ROOT.0;
+        for directory in std::mem::take(&mut self.left) {
+            let is_one = |e: &Entry| e.ino == directory && e.name.starts_with(LOST);
+            let empty = self.entries_of(directory)?.entries.is_empty();
+            if !empty || !self.entries_of(root)?.entries.iter().any(is_one) {
+                continue;
+            }
+            if let Some(written) = self.written.get_mut(&root) {
+                written.entries.retain(|e| !is_one(e));
+            }
+            if let Some(k) = self.inodes.get_mut(&root) {
+                k.below = k.below.saturating_sub(1);
+            }
+            self.written.remove(&directory);
+            self.inodes.remove(&directory);
+            self.v.delete_inode(Ino(directory))?;
+            self.said.push("lost+found is empty again and goes".into());
+        }
+        Ok(())
+    }
+
     /// The directory for what has no name, made if need be.
     fn lost_and_found(&mut self) -> Result<u64> {
         let root = Ino::ROOT.0;
@@ -81,7 +104,8 @@ impl Mend<'_> {
         }
         let like = self.v.inode(Tree::Live, Ino::ROOT)?.attr.clone();
         let attr = Attr { mode: 0o040_700, links: 2, size: 0, flags: 0, device: (0, 0), ..like };
-        let ino = self.v.create_inode(attr)?.0;
+        // Numbers that names tell of are those of files that may come back.
+        let ino = self.v.create_inode_behind(Ino(self.greatest), attr)?.0;
         self.inodes.insert(ino, Known { mode: 0o040_700, links: 2, reached: true, ..Known::default() });
         self.written.insert(ino, Written::new(root, Vec::new()));
         self.name(root, ino, name);

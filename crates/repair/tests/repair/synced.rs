@@ -149,3 +149,23 @@ fn contents(device: &MemoryDevice, files: &BTreeSet<u64>) -> BTreeMap<u64, Vec<u
     };
     files.iter().filter_map(read).collect()
 }
+
+#[test]
+fn a_length_that_is_wrong_hides_no_log_behind_it() {
+    for name in ["dsync-4k", "dsync-1k"] {
+        let s = Surgeon::golden(name);
+        let (g, logs) = (s.g(), synced(&s));
+        for log in logs.iter().take(logs.len() - 1) {
+            for bit in 0..8 {
+                let torn: MemoryDevice = s.device.fork();
+                // The number of blocks (format 3.2).
+                let at = g.byte_of(BlockNr(log.pos.0)) + 40;
+                let mut byte = [0];
+                torn.read_at(at, &mut byte).unwrap();
+                torn.write_at(at, &[&[byte[0] ^ 1 << bit]]).unwrap();
+                let found = unreached(&torn).unwrap_or_else(|| panic!("{name}: {} bit {bit}", log.pos));
+                assert_eq!(found.block, log.pos.0, "{name}: {} bit {bit}", log.pos);
+            }
+        }
+    }
+}
