@@ -133,6 +133,8 @@ enum There {
     /// The same file.
     Same(Attr),
     Nothing,
+    /// Another file, which the rounds so far made up.
+    MadeUp,
     /// Another file, or it cannot be told.
     Other,
 }
@@ -169,7 +171,9 @@ impl Compare<'_, '_, '_, '_> {
     fn there(&mut self, inode: &Inode) -> There {
         match self.v.inode(Tree::Live, Ino(inode.ino)) {
             Err(silt_engine::Error::NoInode(_)) => There::Nothing,
-            Ok(i) if inode.raw.file_type() != i.attr.file_type() => There::Other,
+            Ok(i) if inode.raw.file_type() != i.attr.file_type() => {
+                if self.wanted.told.contains(&inode.ino) { There::MadeUp } else { There::Other }
+            }
             // An inode that was made up has none. What was put back may have been another file's that had the number before.
             Ok(i)
                 if inode.origin == Origin::Made
@@ -178,6 +182,7 @@ impl Compare<'_, '_, '_, '_> {
             {
                 There::Same(i.attr.clone())
             }
+            Ok(_) if self.wanted.told.contains(&inode.ino) => There::MadeUp,
             Ok(_) | Err(_) => There::Other,
         }
     }
@@ -346,7 +351,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
                     return Ok(());
                 }
             }
-            There::Other => return Ok(()),
+            There::MadeUp | There::Other => return Ok(()),
         }
         self.directories.insert(path.to_vec(), inode.ino);
         Ok(())
@@ -355,6 +360,14 @@ impl Sink for Compare<'_, '_, '_, '_> {
     fn file(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
         match self.there(inode) {
             There::Other => {}
+            There::MadeUp => {
+                let content = self.tree.content(inode);
+                let problem = self.tree.examine(path, inode, &content);
+                if self.is_worth(&content, &problem) && problem.missing.is_empty() {
+                    self.lacks.insert(inode.ino, Lack::Content);
+                    self.want(path, inode);
+                }
+            }
             There::Nothing => {
                 let content = self.tree.content(inode);
                 let problem = self.tree.examine(path, inode, &content);
@@ -394,7 +407,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
     }
 
     fn link(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
-        if matches!(self.there(inode), There::Same(_)) || self.lacks.contains_key(&inode.ino) {
+        if matches!(self.there(inode), There::Same(_) | There::MadeUp) || self.lacks.contains_key(&inode.ino) {
             self.want(path, inode);
         }
         Ok(())
@@ -426,8 +439,13 @@ fn take(
     match lack {
         Lack::Inode(..) => mender.make(nr, Attr { size: 0, ..attr.clone() })?,
         Lack::Content => {
-            attr.links = mender.volume().inode(Tree::Live, nr)?.attr.links;
-            mender.volume().cut(nr, 0..u64::MAX)?;
+            let v = mender.volume();
+            let there = &v.inode(Tree::Live, nr)?.attr;
+            let size = there.size;
+            attr.links = there.links;
+            // It may have been of another type.
+            *v.attr_mut(nr)? = Attr { size, ..attr.clone() };
+            v.cut(nr, 0..u64::MAX)?;
         }
     }
     let v = mender.volume();

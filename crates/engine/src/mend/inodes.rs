@@ -69,7 +69,7 @@ impl Volume {
 
     /// Whether an entry looks like noise: several of its fields have values that no writer writes.
     pub(crate) fn is_noise(&self, raw: &RawInode) -> bool {
-        const MANY: usize = 3;
+        const MANY: usize = 2;
         let g = &self.store.geometry;
         let impossible = [
             raw.ctime_nsec.get() >= 1_000_000_000,
