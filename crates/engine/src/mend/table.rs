@@ -14,6 +14,7 @@ use silt_format::palloc::Kind as Part;
 use silt_format::summary::BlockInfo;
 
 use super::bits::Bits;
+use super::doubts::Doubts;
 use super::mapped::{Mappers, Role};
 use super::records::Record;
 use crate::Result;
@@ -112,6 +113,27 @@ impl Volume {
             }
         }
         Ok(lost)
+    }
+
+    /// Blocks of entries, by offset, that lie in logs that do not verify and of which several entries cannot be.
+    pub(crate) fn noisy_entries(&self, doubts: &Doubts) -> Result<Vec<u64>> {
+        const MANY: usize = 3;
+        let (layout, g) = (self.dat.palloc.layout, self.store.geometry);
+        let mut keys = Vec::new();
+        self.each_dat_block(|at, key| keys.extend(key.map(|key| (key, at))))?;
+        keys.retain(|(key, at)| {
+            matches!(layout.kind(*key), Part::Entries { .. }) && doubts.is_bad(&g, BlockNr(*at))
+        });
+        let impossible = |e: &DatEntry| {
+            let at = e.blocknr.get();
+            (at != 0 && !g.holds(BlockNr(at))) || e.start.get() > self.last.cno || e.rsv.get() != 0
+        };
+        keys.retain(|(key, _)| {
+            let Ok(Some(b)) = self.dat.file.block(&self.store, &Physical, *key) else { return false };
+            let all = b.chunks_exact(g.dat_entry_size as usize).filter_map(|e| DatEntry::read(e, 0).ok());
+            all.filter(impossible).count() >= MANY
+        });
+        Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
     /// First step for suspect entries: where a log has a record of the block, its place and its beginning; ends

@@ -33,7 +33,11 @@ impl Volume {
             suspects.insert(*e);
         });
         if wounds.table || wounds.table_map || !wounds.table_blocks.is_empty() {
-            let lost: Vec<u64> = wounds.table_blocks.iter().copied().collect();
+            let mut lost: Vec<u64> = wounds.table_blocks.iter().copied().collect();
+            if wounds.table_map {
+                // No check could look into them.
+                lost.extend(v.noisy_entries(doubts)?);
+            }
             let lost = v.clear_lost_table_blocks(&lost, &mut suspects, end_of_log)?;
             if !lost.is_empty() {
                 said.push(format!(
