@@ -172,7 +172,11 @@ impl Compare<'_, '_, '_, '_> {
         match self.v.inode(Tree::Live, Ino(inode.ino)) {
             Err(silt_engine::Error::NoInode(_)) => There::Nothing,
             Ok(i) if inode.raw.file_type() != i.attr.file_type() => {
-                if self.wanted.told.contains(&inode.ino) { There::MadeUp } else { There::Other }
+                if self.wanted.told.contains(&inode.ino) {
+                    There::MadeUp
+                } else {
+                    There::Other
+                }
             }
             // An inode that was made up has none. What was put back may have been another file's that had the number before.
             Ok(i)
@@ -407,7 +411,8 @@ impl Sink for Compare<'_, '_, '_, '_> {
     }
 
     fn link(&mut self, path: &[u8], inode: &Inode) -> Result<()> {
-        if matches!(self.there(inode), There::Same(_) | There::MadeUp) || self.lacks.contains_key(&inode.ino) {
+        if matches!(self.there(inode), There::Same(_) | There::MadeUp) || self.lacks.contains_key(&inode.ino)
+        {
             self.want(path, inode);
         }
         Ok(())

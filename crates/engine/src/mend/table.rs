@@ -115,6 +115,46 @@ impl Volume {
         Ok(lost)
     }
 
+    /// Takes the numbers that logs have blocks for, where a bitmap lies in a log that does not verify and its count does not
+    /// agree: a number in use would be handed out again. Those that nobody maps are freed later.
+    pub(crate) fn keep_numbers(&mut self, doubts: &Doubts, end_of_log: (SegNr, u64)) -> Result<()> {
+        let (layout, g) = (self.dat.palloc.layout, self.store.geometry);
+        let mut groups = Vec::new();
+        self.each_dat_block(|at, key| {
+            if let Some(Part::Bitmap { group }) = key.map(|key| layout.kind(key))
+                && doubts.is_bad(&g, BlockNr(at))
+            {
+                groups.push(group);
+            }
+        })?;
+        let read = |offset: u64| self.dat.file.block(&self.store, &Physical, offset).ok().flatten();
+        groups.retain(|group| {
+            let ones: Option<u64> =
+                read(layout.bitmap_block(*group)).map(|b| b.iter().map(|b| u64::from(b.count_ones())).sum());
+            let (desc, byte) = layout.desc(*group);
+            let free =
+                read(desc).and_then(|b| Some(u32::from_le_bytes(b.get(byte..byte + 4)?.try_into().ok()?)));
+            ones.zip(free)
+                .is_none_or(|(ones, free)| u64::from(free) != layout.entries_per_group().saturating_sub(ones))
+        });
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let mut used = Bits::default();
+        self.each_record(end_of_log, |_, p, _| {
+            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = p.info
+                && layout.check("DAT", vblock.0).is_ok()
+                && groups.contains(&layout.group(vblock.0))
+            {
+                used.insert(vblock.0);
+            }
+        });
+        for v in used.iter().filter(|v| *v != 0) {
+            self.set_taken(v, true)?;
+        }
+        Ok(())
+    }
+
     /// Blocks of entries, by offset, that lie in logs that do not verify and of which several entries cannot be.
     pub(crate) fn noisy_entries(&self, doubts: &Doubts) -> Result<Vec<u64>> {
         const MANY: usize = 3;

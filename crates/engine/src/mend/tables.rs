@@ -28,6 +28,10 @@ impl Volume {
         if wounds.table_map {
             said.push(v.mend_table_map(end_of_log)?);
         }
+        if !wounds.known.own {
+            // What cannot be read is looked at below.
+            let _ = v.keep_numbers(doubts, end_of_log);
+        }
         let mut suspects = Bits::default();
         wounds.entries.iter().for_each(|e| {
             suspects.insert(*e);
