@@ -240,7 +240,10 @@ impl Compare<'_, '_, '_, '_> {
         let There::Same(attr) = self.there(inode) else { return Ok(()) };
         let own = Attr::of(&inode.raw);
         let guess = !self.wanted.whole_only && self.wanted.put_back.contains(&inode.ino);
-        let complete = found.lost == 0 && self.tree.examine(path, inode, &found.content).only_unverified();
+        let problem = self.tree.examine(path, inode, &found.content);
+        let known =
+            |n: &Note| matches!(n, Note::Doubtful | Note::Unverified { .. } | Note::OlderAttributes { .. });
+        let complete = found.lost == 0 && problem.notes.iter().all(known);
         if !guess || !complete || own.ctime < attr.ctime {
             return Ok(());
         }
@@ -367,7 +370,13 @@ impl Sink for Compare<'_, '_, '_, '_> {
             There::MadeUp => {
                 let content = self.tree.content(inode);
                 let problem = self.tree.examine(path, inode, &content);
-                if self.is_worth(&content, &problem) && problem.missing.is_empty() {
+                // A rescue believes an entry whose log verifies, whatever its name says of its type.
+                let (parent, name) = split(path);
+                let parent = self.directories.get(parent).copied();
+                let named = parent.and_then(|parent| self.named(parent, name));
+                let kind = file_type::from_mode(inode.raw.file_type());
+                let fits = named.is_none_or(|(_, own)| own == kind);
+                if fits && self.is_worth(&content, &problem) && problem.missing.is_empty() {
                     self.lacks.insert(inode.ino, Lack::Content);
                     self.want(path, inode);
                 }
