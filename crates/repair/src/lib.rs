@@ -97,6 +97,8 @@ pub struct Plan {
     pub checkpoints_lost: Option<String>,
     /// Bytes that the volume had, and bytes that are there, where the device is shorter.
     pub cut_short: Option<(u64, u64)>,
+    /// Snapshots of the mended volume: what becomes of these is of more weight than of plain checkpoints.
+    pub snapshots: BTreeSet<u64>,
 }
 
 impl Plan {
@@ -367,6 +369,7 @@ fn attempt(
                 .into(),
         );
     }
+    let snapshots = silt_engine::mend::snapshots(overlay.clone()).unwrap_or_default();
     let plan = Plan {
         overlay,
         rounds,
@@ -378,6 +381,7 @@ fn attempt(
         synced_lost: lost.synced,
         checkpoints_lost: lost.logs,
         cut_short: supers::cut_short(&**device),
+        snapshots,
     };
     let left = || if given_up { u64::MAX } else { errors_but_of_data(&plan) };
     let left = state.passed.map(|_| left());

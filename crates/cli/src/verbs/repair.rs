@@ -277,10 +277,16 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
     for round in plan.rounds.iter().filter(|round| !round.done.is_empty()) {
         let classes: Vec<&str> = round.classes.keys().copied().collect();
         out.line(format!("[{}]", classes.join(", ")))?;
-        // What the current tree loses is not buried under what older ones do.
-        let (past, now): (Vec<_>, Vec<_>) =
+        // What the current tree loses is not buried under what older ones do, nor what is lost under what may be wrong,
+        // nor snapshots under plain checkpoints.
+        let (past, mut now): (Vec<_>, Vec<_>) =
             round.done.iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
-        now.iter().chain(past.iter().take(SHOWN)).try_for_each(|line| out.line(format!("  {line}")))?;
+        now.sort_by_key(|line| line.contains("in a log that does not verify: "));
+        let number = |line: &str| line.strip_prefix("checkpoint ")?.split(':').next()?.parse().ok();
+        let kept = |line: &&String| number(line).is_some_and(|c: u64| plan.snapshots.contains(&c));
+        let (kept, past): (Vec<_>, Vec<_>) = past.into_iter().partition(kept);
+        let shown = now.iter().chain(&kept).chain(past.iter().take(SHOWN));
+        shown.copied().try_for_each(|line| out.line(format!("  {line}")))?;
         if past.len() > SHOWN {
             out.line(format!("  and {} more of older checkpoints (--json shows them)", past.len() - SHOWN))?;
         }

@@ -36,6 +36,7 @@ pub use state::{Counts, FINDINGS, Position, State};
 pub use supers::SuperFinding;
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
 
 use silt_device::Device;
 use silt_format::SegNr;
@@ -123,7 +124,16 @@ pub fn scrub(
         state.problems.extend(view.chain.lost());
     }
     let segments: Vec<(u64, u64)> = view.used.iter().map(|(s, n)| (*s, *n)).collect();
-    let mut pass = Pass { device, options, conduct, view, tree: OnceCell::new(), state, before: 0 };
+    let mut pass = Pass {
+        device,
+        options,
+        conduct,
+        view,
+        tree: OnceCell::new(),
+        state,
+        before: 0,
+        numbers: HashMap::new(),
+    };
     let bits = pass.view.r.g.block_bits;
     let mut outcome = Outcome::Finished;
     for (segment, used) in segments {
@@ -157,6 +167,8 @@ struct Pass<'a, 's> {
     state: &'s mut State,
     /// Blocks in use of the segments before.
     before: u64,
+    /// Segments by their sequence numbers.
+    numbers: HashMap<u64, u64>,
 }
 
 impl<'a> Pass<'a, '_> {
@@ -193,6 +205,9 @@ impl<'a> Pass<'a, '_> {
                 continue;
             };
             let seq = *at.seq.get_or_insert(header.seq.get());
+            if at.pos == start {
+                self.only_one(seq, segment);
+            }
             if self.options.changing && seq > self.view.latest.header.seq.get() && self.is_new(seq) {
                 return Ok(());
             }
@@ -213,6 +228,19 @@ impl<'a> Pass<'a, '_> {
             self.verify(&mut at, start)?;
         }
         Ok(())
+    }
+
+    /// A segment that lies over another one verifies in its place, too, but has a number that was given out once.
+    fn only_one(&mut self, seq: u64, segment: u64) {
+        if let Some(other) = self.numbers.insert(seq, segment).filter(|other| *other != segment) {
+            let said = format!(
+                "segments {other} and {segment} have the same sequence number {seq}: one of them was written over what the \
+                 other's place held; silt check says what is lost, silt repair mends it"
+            );
+            if !self.state.problems.contains(&said) {
+                self.state.problems.push(said);
+            }
+        }
     }
 
     /// Verifies the log at `at`, which moves behind it. Of the first log of a segment, at block `start`, nothing tells

@@ -254,3 +254,29 @@ fn the_block_behind_the_newest_log_is_looked_at() {
     let [finding] = state.findings.as_slice() else { panic!("{state:#?}") };
     assert_eq!((finding.kind, finding.log), (Kind::Unreadable, end));
 }
+
+/// Every log in it verifies, but a sequence number is given out once.
+#[test]
+fn a_segment_over_another_one_is_told() {
+    let mut told = 0;
+    for name in ["basic-4k", "gc-4k"] {
+        let s = Surgeon::golden(name);
+        let g = s.g();
+        let used: Vec<u64> =
+            View::load(&s.device, &Options::default(), None).unwrap().used.into_keys().collect();
+        for (from, over) in used.iter().zip(used.iter().skip(1)).filter(|(from, _)| **from > 0) {
+            let torn = s.device.fork();
+            let blocks = g.segment_blocks(SegNr(*from)).min(g.segment_blocks(SegNr(*over)));
+            let mut bytes = vec![0; usize::try_from(blocks).unwrap() * g.bs()];
+            torn.read_at(g.byte_of(g.segment_start(SegNr(*from))), &mut bytes).unwrap();
+            torn.write_at(g.byte_of(g.segment_start(SegNr(*over))), &[&bytes]).unwrap();
+            let mut state = State::new();
+            // Where the newest super root went with it, none can be made.
+            if scrub(&torn, &Options::default(), &mut state, &Unpaced).is_ok() {
+                let words = format!("segments {from} and {over} have the same sequence number");
+                told += usize::from(state.problems.iter().any(|p| p.starts_with(&words)));
+            }
+        }
+    }
+    assert!(told > 2, "{told}");
+}
