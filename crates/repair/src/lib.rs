@@ -39,6 +39,10 @@ use rounds::{Kind, State};
 /// share what is damaged show one after another.
 const ROUNDS: usize = 40;
 const ROUNDS_OF_PAST: usize = 2;
+/// Rounds in which checkpoints are dropped and as much is wrong as before.
+const SAME: u32 = 16;
+/// Most rounds on top of these in which segments are emptied.
+const EMPTYING: usize = 6;
 /// Rounds of a kind that may follow each other and leave no less errors.
 const FRUITLESS: u32 = 4;
 /// Bytes of a plan in memory from which on no further round is begun.
@@ -254,8 +258,9 @@ fn attempt(
     let mut fruitless: BTreeMap<Kind, (u64, u32)> = BTreeMap::new();
     let mut round = 0;
     // Segments are emptied a few at once, each a few times at most.
-    let mut emptying = 0;
-    while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() + emptying {
+    let mut emptying: usize = 0;
+    let mut same = 0;
+    while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() + emptying.min(EMPTYING) {
         round += 1;
         state.left = errors(&now);
         let step = match state.next(&now) {
@@ -299,6 +304,13 @@ fn attempt(
             Err(e) => {
                 if matches!(e, Error::Engine(silt_engine::Error::NoSpace)) {
                     no_space = true;
+                    if step.kind == Kind::Rescued {
+                        let said = format!(
+                            "what a rescue reads besides does not fit into the free space: {}",
+                            rescued::FIRST
+                        );
+                        rounds.push(Round { classes: step.classes.clone(), done: vec![said] });
+                    }
                     // What could be mended with more space is not given up for want of it.
                     state.given_up.insert(Kind::Past);
                 }
@@ -344,6 +356,12 @@ fn attempt(
             state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
         } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
             state.given_up.insert(step.kind);
+        } else if step.kind == Kind::Past {
+            // One after the other shows the same damage.
+            same += 1;
+            if same >= SAME {
+                state.given_up.insert(Kind::Past);
+            }
         }
     }
     let back = options.to_checkpoint.is_some()

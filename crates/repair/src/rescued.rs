@@ -93,7 +93,7 @@ pub(crate) fn bring(
             return Err(Error::Stopped);
         }
         if trial.memory() > MEMORY {
-            said.push("there is more that a rescue reads: repair it again for the rest".into());
+            said.push(format!("there is more that a rescue reads, and too little memory for it: {FIRST}"));
             break;
         }
         if let Lack::Inode(..) = lack {
@@ -515,6 +515,9 @@ fn in_words(ino: u64, problem: &Problem) -> String {
     }
     format!("inode {ino} is there as a rescue reads it: {}", but.join(", "))
 }
+
+/// What is said where not all is taken.
+pub(crate) const FIRST: &str = "silt rescue copies it out: do that first";
 
 /// What is said of a file that is whole again.
 pub(crate) const AS_IT_WAS: &str = "is as it was: a rescue reads all of it, and all of it verifies";

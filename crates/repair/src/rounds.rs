@@ -91,6 +91,12 @@ impl Step {
     }
 }
 
+/// How many segments may be in memory at once.
+fn at_once(g: Option<&Geometry>) -> usize {
+    let bytes = g.map_or(AT_ONCE, |g| u64::from(g.blocks_per_segment) << g.block_bits);
+    usize::try_from(AT_ONCE / bytes.max(1)).unwrap_or(1).max(1)
+}
+
 /// What is known while a plan is made.
 pub(crate) struct State<'a> {
     options: &'a Options,
@@ -247,7 +253,7 @@ impl State<'_> {
         let geometry = supers::geometry(&*self.overlay);
         let (segments, logs) = tables::segments(&found, geometry.as_ref());
         let copies = segments.difference(&self.copied).copied();
-        let copies: BTreeSet<u64> = copies.take(self.at_once(geometry.as_ref())).collect();
+        let copies: BTreeSet<u64> = copies.take(at_once(geometry.as_ref())).collect();
         if !copies.is_empty() {
             self.copied.extend(&copies);
             return Ok(Some(step(Kind::Copies, &logs, Wounds { copies, ..Wounds::default() }, none())));
@@ -399,10 +405,9 @@ impl State<'_> {
         Ok(None)
     }
 
-    /// How many segments may be emptied at once.
+    /// How many segments may be emptied at once, for want of memory or of space.
     fn at_once(&self, g: Option<&Geometry>) -> usize {
-        let bytes = g.map_or(AT_ONCE, |g| u64::from(g.blocks_per_segment) << g.block_bits);
-        usize::try_from(AT_ONCE / bytes.max(1)).unwrap_or(1).min(self.at_once).max(1)
+        at_once(g).min(self.at_once).max(1)
     }
 
     /// Of segments that are to be emptied, those that are in this round: which was tried least often.
@@ -416,7 +421,9 @@ impl State<'_> {
     /// Empties less at once, if there was no space for all of `step`; whether that can be tried.
     pub fn with_less(&mut self, step: &Step) -> bool {
         let n = step.wounds.segments.len();
-        self.at_once = (n / 2).max(1);
+        if n > 1 {
+            self.at_once = n / 2;
+        }
         n > 1
     }
 }

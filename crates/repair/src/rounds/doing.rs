@@ -197,6 +197,10 @@ impl State<'_> {
         for segment in &step.wounds.segments {
             *self.emptied.entry(*segment).or_default() += 1;
         }
+        if !step.wounds.segments.is_empty() {
+            // What was emptied is space for more.
+            self.at_once = self.at_once.saturating_mul(2);
+        }
         if step.kind == Kind::Past {
             // What those checkpoints held back may be emptied now.
             self.emptied.clear();

@@ -353,7 +353,12 @@ impl Around<'_, '_> {
                 owners::describe(self.view, spot, ino, record);
             }
         });
-        if spot.unused {
+        let newest = (self.view.latest.header.seq.get(), self.view.latest.pos.0);
+        if spot.unused && (header.seq.get(), at.pos) > newest {
+            // Nothing points at it yet, and a mount, a rescue or a repair may come to it.
+            spot.unused = false;
+            "a block written behind the newest checkpoint".clone_into(&mut spot.what);
+        } else if spot.unused {
             "a block of the past".clone_into(&mut spot.what);
         }
     }

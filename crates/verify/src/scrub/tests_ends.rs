@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use silt_device::{Fault, Times};
+use silt_format::BlockNr;
 use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
 use silt_format::super_block::secondary_offset;
 
@@ -279,4 +280,29 @@ fn a_segment_over_another_one_is_told() {
         }
     }
     assert!(told > 2, "{told}");
+}
+
+/// Where the last checkpoint's own log has a flipped bit, what lies in it is not of the past.
+#[test]
+fn what_was_written_last_is_not_of_the_past() {
+    let mut s = Surgeon::golden("basic-4k");
+    let (g, newest) = (s.g(), s.latest());
+    let mut roots: Vec<_> = (0..g.nsegments)
+        .flat_map(|n| s.logs(n))
+        .filter(|l| l.header.has(silt_format::summary::SR) && l.header.seq.get() <= newest.header.seq.get())
+        .collect();
+    roots.sort_by_key(|l| (l.header.seq.get(), l.pos.0));
+    let base = roots.iter().rev().find(|l| l.pos != newest.pos).unwrap();
+    s.patch_super((true, true), |b| {
+        b.state = 0.into();
+        b.last_pseg = base.pos.0.into();
+        b.last_seq = base.header.seq;
+        b.last_cno = base.header.cno;
+    });
+    turn(&s.device, g.byte_of(BlockNr(newest.end() - 2)) + 70, 4);
+    let state = pass(&s.device);
+    let finding =
+        state.findings.iter().find(|f| f.log == newest.pos.0).unwrap_or_else(|| panic!("{state:#?}"));
+    let spot = &finding.spots[0];
+    assert_eq!((&*spot.what, spot.unused), ("a block written behind the newest checkpoint", false));
 }
