@@ -26,7 +26,7 @@ pub const CLASSES: &[Class] = &[
     class("directory", "damaged directories are written anew with the entries that are sound"),
     class("links", "link counts are set to the number of names"),
     class("orphans", "files without a name are put into lost+found"),
-    class("log", "segments with logs that do not verify are emptied"),
+    class("log", "segments with logs that do not verify, or that hold old copies of blocks, are emptied"),
     class("checkpoints", "checkpoints that cannot be read are dropped"),
     class("recovery", "synced data behind the newest checkpoint is taken in as far as it can be"),
     class("rescued", "what a rescue reads and all other mends did not bring back is taken from there"),

@@ -273,7 +273,8 @@ fn attempt(
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;
-        emptying += usize::from(matches!(step.kind, Kind::Copies | Kind::Logs | Kind::Overwritten));
+        emptying +=
+            usize::from(matches!(step.kind, Kind::Copies | Kind::Logs | Kind::Overwritten | Kind::Stale));
         invalid |= step.kind == Kind::Twins;
         let before_it = state.passed;
         let mut silent = false;

@@ -48,6 +48,10 @@ pub(crate) enum Kind {
     Logs,
     /// Of blocks in the place of which other ones lie.
     Overwritten,
+    /// Of segments that hold copies of what lies elsewhere.
+    Stale,
+    /// Of those that cannot be emptied: they are marked as bad.
+    Bad,
     /// Of what a rescue reads and is not there.
     Rescued,
     PastTrees,
@@ -347,6 +351,12 @@ impl State<'_> {
             let wounds = Wounds { segments, ..Wounds::default() };
             return Ok(Some(step(Kind::Overwritten, &mine, wounds, none())));
         }
+        let (segments, mine) = tables::stale(&found, geometry.as_ref());
+        let segments = self.next_to_empty(segments, geometry.as_ref());
+        if !segments.is_empty() && !self.given_up.contains(&Kind::Stale) {
+            let wounds = Wounds { segments, ..Wounds::default() };
+            return Ok(Some(step(Kind::Stale, &mine, wounds, none())));
+        }
         if self.may_lose && self.given_up.insert(Kind::Rescued) {
             let mut step = step(Kind::Rescued, &[], Wounds::default(), none());
             step.classes.insert("rescued", 0);
@@ -396,6 +406,11 @@ impl State<'_> {
             let zero_unreadable = self.options.zero_unreadable;
             let wounds = Wounds { segments, zero_unreadable, ..Wounds::default() };
             return Ok(Some(step(Kind::Logs, &logs, wounds, none())));
+        }
+        let stale: Vec<_> = found.iter().copied().filter(|f| tables::is_stale(f)).collect();
+        if !stale.is_empty() && self.given_up.insert(Kind::Bad) {
+            let bad = stale.iter().filter_map(|f| f.place.segment).collect();
+            return Ok(Some(step(Kind::Bad, &stale, Wounds { bad, ..Wounds::default() }, none())));
         }
         if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
             let mut step = step(Kind::Flag, &[], Wounds::default(), none());

@@ -185,7 +185,7 @@ pub(crate) fn hides_inodes(f: &Finding) -> bool {
 
 /// Whether a finding is about a log.
 pub(crate) fn is_log(f: &Finding) -> bool {
-    f.id.starts_with("log-")
+    (f.id.starts_with("log-") && !is_stale(f))
         || f.id == "super-root-reserved"
         || (f.id == "super-root-block" && f.place.cno.is_some())
         || (f.id == "device-read" && f.place.segment.is_some())
@@ -199,7 +199,7 @@ fn segment_of(f: &Finding, g: Option<&Geometry>) -> Option<u64> {
 
 /// Segments with logs that do not verify.
 pub(crate) fn segments<'a>(found: &[&'a Finding], g: Option<&Geometry>) -> (BTreeSet<u64>, Vec<&'a Finding>) {
-    some(found.iter().copied().filter(|f| is_log(f)), g)
+    of_segments(found.iter().copied().filter(|f| is_log(f)), g)
 }
 
 /// Segments with blocks of files in the place of which whole logs have other ones, as far as the table cannot be made to
@@ -209,18 +209,26 @@ pub(crate) fn overwritten<'a>(
     g: Option<&Geometry>,
 ) -> (BTreeSet<u64>, Vec<&'a Finding>) {
     let stays = |f: &&Finding| f.id == "dat-attribution" && f.place.block.is_some() && f.place.ino.is_some();
-    some(found.iter().copied().filter(stays), g)
+    of_segments(found.iter().copied().filter(stays), g)
 }
 
-/// The segments of findings, some at a time: what they hold is in memory until it is written.
-fn some<'a>(
+/// Whether a finding says that a segment in use has copies of blocks that lie elsewhere.
+pub(crate) fn is_stale(f: &Finding) -> bool {
+    f.id == "log-stale"
+}
+
+/// Segments in use with blocks that lie elsewhere.
+pub(crate) fn stale<'a>(found: &[&'a Finding], g: Option<&Geometry>) -> (BTreeSet<u64>, Vec<&'a Finding>) {
+    of_segments(found.iter().copied().filter(|f| is_stale(f)), g)
+}
+
+/// The segments of findings.
+fn of_segments<'a>(
     found: impl Iterator<Item = &'a Finding>,
     g: Option<&Geometry>,
 ) -> (BTreeSet<u64>, Vec<&'a Finding>) {
-    const AT_ONCE: usize = 16;
     let mine: Vec<_> = found.filter(|f| segment_of(f, g).is_some()).collect();
-    let all: BTreeSet<u64> = mine.iter().filter_map(|f| segment_of(f, g)).collect();
-    (all.into_iter().take(AT_ONCE).collect(), mine)
+    (mine.iter().filter_map(|f| segment_of(f, g)).collect(), mine)
 }
 
 /// Older checkpoints but `kept` that are damaged, which are dropped: plain ones, and snapshots if that is allowed.

@@ -175,6 +175,7 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
         return;
     }
     if full {
+        c.segments.check_left_behind(c.out);
         dat::check_entries(c);
     }
     if c.stop() {

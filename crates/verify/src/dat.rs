@@ -271,11 +271,15 @@ pub(crate) fn check_unmapped(c: &Context<'_>) {
 
 /// What a log record says of a virtual block at `block`; called for every record of every log.
 pub(crate) fn note_record(c: &mut Context<'_>, block: u64, ino: u64, fi_cno: u64, v: u64, offset: u64) {
-    if !c.dat_state.allocated.contains(v) {
-        return;
+    let allocated = c.dat_state.allocated.contains(v);
+    let entry = if allocated { c.dat.entry(&c.r, v) } else { Ok(None) };
+    let here = matches!(&entry, Ok(Some(e)) if e.blocknr.get() == block);
+    // What has one version only gives its number back at once, and a number that cannot be looked up is told elsewhere.
+    if !here && fi_cno != 0 && (!allocated || matches!(entry, Ok(Some(_)))) {
+        c.segments.leave(&c.r.g, block);
     }
-    let Ok(Some(entry)) = c.dat.entry(&c.r, v) else { return };
-    if entry.blocknr.get() != block {
+    let Ok(Some(entry)) = entry else { return };
+    if !here {
         return;
     }
     *c.dat_state.owner.slot(v) = owner_digest(ino, offset);

@@ -63,6 +63,7 @@ invariants! {
     LOG_SUMBYTES "log-sumbytes" Error false "3.4" "ss_sumbytes ends exactly behind the last record.";
     LOG_GAPS "log-gaps" Note true "3.4" "Bytes of a summary between and behind records are zero.";
     LOG_FLAGS "log-flags" Error false "3.3" "Flags are known, a super root only ends a logical segment, data-sync logs hold nothing but data.";
+    LOG_STALE "log-stale" Error false "13.4" "The blocks that logs in use describe lie there: a cleaner takes them for what their numbers are.";
     LOG_SEQ "log-seq" Error false "3.2" "All logs of a segment carry one sequence number, and no two segments carry the same.";
     LOG_NEXT "log-next" Error false "3.2" "All logs of a segment name the same next segment, and the next sequence number is there.";
     LOG_CNO "log-cno" Error false "3.3" "The checkpoint number of logs never goes back, and grows by one behind each super root.";

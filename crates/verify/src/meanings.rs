@@ -138,6 +138,12 @@ pub static ALL: &[Meaning] = &[
         mends: "silt repair moves what is alive elsewhere. Do not run a cleaner before.",
     },
     Meaning {
+        ids: &["log-stale"],
+        reads: Well,
+        means: "A segment is in use with old copies of blocks that lie elsewhere: a cleaner of Linux ends at it with an error, or takes the copy for the block.",
+        mends: "silt repair gives the segment back. Do not run a cleaner before.",
+    },
+    Meaning {
         ids: &["sufile-header-block", "sufile-clean-count", "sufile-dirty-count", "sufile-last-alloc"],
         reads: Well,
         means: "Free space is miscounted: writing may end too early, or go on until nothing is left.",

@@ -51,7 +51,7 @@ rules! {
     "19.16" "when the volume may be marked as clean" ["super-root-newer"] "That the mark is taken away before the first log: a rule of time.";
     "19.17" "end and start of lifetimes" ["dat-unwritten" "dat-lifetime" "map-dead" "map-lifetime" "dat-live-unmapped"] "";
     "19.18" "lifetimes in cpfile and sufile" ["dat-single-version"] "";
-    "19.19" "a moved block keeps its number" ["dat-attribution" "map-owner"] "";
+    "19.19" "a moved block keeps its number" ["dat-attribution" "map-owner" "log-stale"] "";
     "19.20" "the checkpoint number of records" ["dat-record-cno"] "";
     "19.21" "every block is described, and rightly" ["log-records" "dat-attribution" "map-owner" "dat-own-block"] "";
     "19.22" "fill levels of segments" ["sufile-nblocks" "sufile-current" "dat-blocknr"] "";

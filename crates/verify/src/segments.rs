@@ -9,7 +9,7 @@ use silt_format::{BlockNr, Geometry, Ino, SegNr};
 
 use crate::context::Context;
 use crate::invariants as inv;
-use crate::report::Place;
+use crate::report::{Place, Sink};
 
 /// A segment that is not clean.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +24,8 @@ pub(crate) struct Usage {
 #[derive(Default)]
 pub(crate) struct Segments {
     pub used: BTreeMap<u64, Usage>,
+    /// Blocks whose numbers belong elsewhere, by segment: how many, and the first of them.
+    left_behind: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Segments {
@@ -36,6 +38,23 @@ impl Segments {
         self.used
             .get(&segment.0)
             .is_some_and(|u| u.flags & DIRTY != 0 && block - g.segment_start(segment).0 < u.nblocks)
+    }
+
+    /// Notes a block that a log describes under a number that leads elsewhere, or is free.
+    pub fn leave(&mut self, g: &Geometry, block: u64) {
+        let (count, _) = self.left_behind.entry(g.segment_of(BlockNr(block)).0).or_insert((0, block));
+        *count += 1;
+    }
+
+    /// Tells of segments that a cleaner would take such blocks from (13.4): nothing but a repair leaves them in use.
+    pub fn check_left_behind(&self, out: &Sink) {
+        for (segment, (count, first)) in &self.left_behind {
+            if self.used.get(segment).is_some_and(|u| u.flags & ERROR == 0) {
+                let message =
+                    format!("{count} blocks that its logs describe lie elsewhere by now, or nowhere");
+                out.add(&inv::LOG_STALE, Place::segment(*segment).at_block(*first), message);
+            }
+        }
     }
 }
 
@@ -80,7 +99,7 @@ pub(crate) fn check(c: &mut Context<'_>, blocks: &[(u64, u64)]) {
         }
     }
     c.out.stats(|s| s.segments = unclean);
-    c.segments = Segments { used };
+    c.segments = Segments { used, ..Segments::default() };
     let Some(header) = header else {
         c.out.add(&inv::SU_BLOCK0, me.at_offset(0), "the first block is missing");
         return;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, anyhow, bail};
 use silt_device::MemoryDevice;
+use silt_format::SegNr;
 use silt_format::btree::{self, Node};
+use silt_format::segment_usage::{self, SuEntry};
 use silt_format::summary::SR;
 use silt_fs::Tree as FsTree;
 use silt_fs_model::FsTarget;
@@ -84,6 +86,20 @@ const DAMAGE: &[(&str, Damage)] = &[
         noise(s, broken.end() - 2);
     }),
     ("links", |s| s.patch_inode(2, |i| i.links_count = 90.into())),
+    // As a repair leaves one that cannot be read to the end: no cleaner takes it.
+    ("bad segment", |s| {
+        let (g, newest) = (s.g(), s.latest());
+        let segment = (0..g.segment_of(newest.pos).0).find(|n| !s.logs(*n).is_empty()).unwrap_or(0);
+        let (offset, byte) = segment_usage::place(&g, SegNr(segment));
+        let Some(block) = s.file(5).get(&offset).copied() else { return };
+        s.patch(block, |b| {
+            if let Ok(mut e) = SuEntry::read(b, byte) {
+                e.flags = (e.flags.get() | segment_usage::DIRTY | segment_usage::ERROR).into();
+                e.store(b, byte);
+            }
+        });
+        s.patch_inode(2, |i| i.links_count = 90.into());
+    }),
     ("log", |s| {
         let block = s.latest().pos.0;
         noise(s, block);

@@ -188,6 +188,14 @@ impl State<'_> {
                 return Ok(Vec::new());
             }
         }
+        if step.kind == Kind::Bad {
+            said.extend(step.wounds.bad.iter().map(|s| {
+                format!(
+                    "segment {s} holds what cannot be moved, and old copies of what was: it is marked as bad, so that no \
+                     cleaner takes these for the blocks"
+                )
+            }));
+        }
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
         let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);

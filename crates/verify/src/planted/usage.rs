@@ -15,6 +15,11 @@ fn header(s: &mut Surgeon, change: impl FnOnce(&mut segment_usage::SuHeader)) {
     });
 }
 
+fn entry_of(s: &Surgeon, segment: u64) -> SuEntry {
+    let (offset, byte) = segment_usage::place(&s.g(), SegNr(segment));
+    SuEntry::read(&s.read(s.file(5)[&offset]), byte).unwrap()
+}
+
 fn entry(s: &mut Surgeon, segment: u64, change: impl FnOnce(&mut SuEntry)) {
     let (offset, byte) = segment_usage::place(&s.g(), SegNr(segment));
     let block = s.file(5)[&offset];
@@ -26,6 +31,27 @@ fn entry(s: &mut Surgeon, segment: u64, change: impl FnOnce(&mut SuEntry)) {
 }
 
 pub const CASES: &[Case] = &[
+    ("log-stale", "gc-4k", |s| {
+        // A segment that was cleaned, and is in use again with the logs that were in it.
+        let (root, g) = (s.latest(), s.g());
+        let logs =
+            |n: u64| s.logs(n).into_iter().filter(|l| l.header.seq < root.header.seq).collect::<Vec<_>>();
+        let live = s.past_blocks();
+        let used = |n: u64| live.iter().any(|b| g.segment_of(silt_format::BlockNr(*b)).0 == n);
+        let cleaned =
+            (0..g.nsegments).find(|n| entry_of(s, *n) == SuEntry::CLEAN && !logs(*n).is_empty() && !used(*n));
+        let cleaned = cleaned.unwrap();
+        let last = *logs(cleaned).last().unwrap();
+        entry(s, cleaned, |e| {
+            e.flags = segment_usage::DIRTY.into();
+            e.lastmod = last.header.create;
+            e.nblocks = u32::try_from(last.end() - g.segment_start(SegNr(cleaned)).0).unwrap().into();
+        });
+        header(s, |h| {
+            h.ncleansegs = (h.ncleansegs.get() - 1).into();
+            h.ndirtysegs = (h.ndirtysegs.get() + 1).into();
+        });
+    }),
     ("sufile-header-block", "btree-1k", |s| {
         s.patch_root(|r| {
             let mut bmap = [0; 56];

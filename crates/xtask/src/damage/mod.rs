@@ -3,7 +3,7 @@
 
 mod hurt;
 mod judge;
-mod volume;
+pub mod volume;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
