@@ -72,8 +72,7 @@ pub const PATHS: [Path; 14] = [
     Path { target: "rescue", ..path("rescue of a damaged copy", 16, 3, worst::rescue_damaged) },
     Path { target: "rescue", ..path("rescue and copy out", 32, 2, worst::copy_out) },
     Path { target: "rescue", ..path("scrub", 16, 3, worst::scrub) },
-    // Up to some 80 rounds, each with a check of all checkpoints; and what a rescue read is kept.
-    Path { target: "repair", copies: 3, ..path("plan a repair", 32, 60, worst::repair) },
+    Path { target: "repair", copies: 2, ..path("plan a repair", 32, 20, worst::repair) },
 ];
 
 /// The time of all paths in seconds.

@@ -2,8 +2,8 @@
 
 use silt_device::Device;
 use silt_engine::mend;
-use silt_format::Geometry;
 use silt_format::super_block::{self as sb, Copy, STATE_ERROR, STATE_VALID, SuperBlock};
+use silt_format::{Geometry, Ino};
 use silt_verify::Unwatched;
 use silt_verify::rescue::Rescue;
 
@@ -16,6 +16,7 @@ pub(crate) fn is_about(id: &str) -> bool {
         "super-block-copy"
             | "super-block-fields"
             | "super-block-agreement"
+            | "super-block-first-inode"
             | "super-block-other-cursor"
             | "super-root-found"
             | "super-root-newer"
@@ -228,6 +229,14 @@ pub(crate) fn put_right(device: &dyn Device, torn: bool, seed: u64) -> Result<Op
     if newer && block.state.get() & STATE_VALID != 0 {
         block.state = (block.state.get() & !STATE_VALID).into();
         said.push("newer checkpoints follow the one the super blocks name: the mark of a clean unmount is taken away, so that they are found".to_owned());
+    }
+    let first = Ino::FIRST_USER.0;
+    if u64::from(block.first_ino.get()) > first {
+        said.push(format!(
+            "files have inodes from {first} on, as on every volume, and not from {} on only",
+            block.first_ino
+        ));
+        block.first_ino = u32::try_from(first).unwrap_or(u32::MAX).into();
     }
     let usable = !block.secondary_is_bogus(device.len());
     let to = if from == Copy::Primary { Copy::Secondary } else { Copy::Primary };

@@ -43,6 +43,7 @@ invariants! {
     SUPER_STATE "super-block-state" Note true "2.2" "No error was recorded, no resize is under way, no unknown state bit is set.";
     SUPER_FEATURES "super-block-features" Note false "2.4" "No unknown read-only-compatible feature is set.";
     SUPER_SIZE "super-block-device-size" Note true "2.2" "The recorded size is that of the device.";
+    SUPER_FIRST_INODE "super-block-first-inode" Error false "2.2" "No inode in use lies below the first one that the super block allows files to have.";
     SUPER_RESERVED "super-block-reserved" Note true "2.2" "Unused bytes of the super block are zero.";
 
     ROOT_FOUND "super-root-found" Error false "4.2" "The preferred super block's cursor leads to a valid log with a super root.";

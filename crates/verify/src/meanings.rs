@@ -66,6 +66,12 @@ pub static ALL: &[Meaning] = &[
         mends: "Nothing need be done if nothing else was found; silt repair takes the mark away.",
     },
     Meaning {
+        ids: &["super-block-first-inode"],
+        reads: Not,
+        means: "The super block says that files have higher inode numbers than some have: no mount reads those.",
+        mends: "silt repair sets the number to 11, which it is on every volume.",
+    },
+    Meaning {
         ids: &["super-block-features"],
         reads: Well,
         means: "A newer program has changed the volume; here it can only be read.",

@@ -28,7 +28,7 @@ rules! {
     "14.6.2" "sizes and counts in logs and super roots" ["log-header" "log-in-segment" "log-records" "log-sumbytes" "super-root-block"] "";
     "14.6.3" "disk block numbers" ["dat-blocknr" "dat-own-place" "super-block-fields"] "";
     "14.6.4" "B-trees: levels, bounds, order, no cycles" ["btree-root" "btree-level" "btree-count" "btree-order" "btree-bound" "map-twice"] "";
-    "14.6.5" "offsets and numbers that can exist" ["map-key" "palloc-key" "inode-size" "log-payload-metadata"] "";
+    "14.6.5" "offsets and numbers that can exist" ["map-key" "palloc-key" "inode-size" "log-payload-metadata" "super-block-first-inode"] "";
     "14.6.6" "virtual blocks that exist; lifetimes" ["btree-pointer-zero" "map-vblock" "dat-entry-zero" "dat-lifetime"] "";
     "14.6.7" "directory entries, sizes of directories and symlinks" ["directory-tiling" "directory-dots" "directory-name" "directory-reserved-inode" "directory-size" "symlink-size"] "";
     "14.6.8" "the list of snapshots ends" ["cpfile-snapshot-list"] "";

@@ -91,6 +91,15 @@ fn inode_file(
     if let Some(free) = (0..=10).find(|i| !allocated.contains(*i)) {
         c.out.add(&inv::INODE_RESERVED_BITS, Place::ino(free).at_cno(cno), "is not allocated");
     }
+    let below = |i: &u64| (Ino::FIRST_USER.0..g.first_ino).contains(i);
+    if scope.current
+        && g.first_ino > Ino::FIRST_USER.0
+        && let Some(hidden) = allocated.iter().skip(11).find(below)
+    {
+        let message =
+            format!("inode {hidden} is in use; files are said to have inodes from {} on", g.first_ino);
+        c.out.add(&inv::SUPER_FIRST_INODE, Place::none(), message);
+    }
     (blocks, walked.total())
 }
 

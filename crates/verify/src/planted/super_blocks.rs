@@ -43,6 +43,7 @@ pub const CASES: &[Case] = &[
     ("super-block-state", "basic-4k", |s| s.patch_super(FIRST, |sb| sb.state = 3.into())),
     ("super-block-features", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.feature_compat_ro = 2.into())),
     ("super-block-device-size", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.dev_size = 4096.into())),
+    ("super-block-first-inode", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.first_ino = 14.into())),
     ("super-block-reserved", "basic-4k", |s| s.patch_super(BOTH, |sb| sb.reserved[9] = 1)),
     ("super-root-found", "basic-4k", |s| {
         let at = s.latest().pos.0;

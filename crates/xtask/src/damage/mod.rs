@@ -3,7 +3,7 @@
 
 mod hurt;
 mod judge;
-pub mod volume;
+mod volume;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
