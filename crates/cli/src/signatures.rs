@@ -8,6 +8,8 @@ use silt_format::super_block::{self as sb, SuperBlock};
 
 /// Bytes read at the front; every signature below lies within.
 const FRONT: u64 = 384 << 10;
+/// Bytes that are lost with a bad place, at least.
+const SECTOR: usize = 512;
 /// Bytes read at the end.
 const BACK: u64 = 1 << 20;
 
@@ -76,10 +78,28 @@ const TABLE: &[Magic] = &[
 
 /// What the device holds, with its article, if that is known.
 pub fn find(device: &dyn Device) -> Result<Option<&'static str>> {
-    let len = device.len();
+    find_in(device.len(), |at, bytes| device.read_at(at, bytes))
+}
+
+/// The same of a device that is damaged: what of it cannot be read tells nothing.
+pub fn find_around_damage(device: &dyn Device) -> Option<&'static str> {
+    let read = |at: u64, bytes: &mut [u8]| {
+        if device.read_at(at, bytes).is_err() {
+            for (n, sector) in (0u64..).zip(bytes.chunks_mut(SECTOR)) {
+                if device.read_at(at + n * SECTOR as u64, sector).is_err() {
+                    sector.fill(0);
+                }
+            }
+        }
+        Ok(())
+    };
+    find_in(device.len(), read).ok().flatten()
+}
+
+fn find_in(len: u64, read_at: impl Fn(u64, &mut [u8]) -> Result<()>) -> Result<Option<&'static str>> {
     let read = |at: u64, size: u64| -> Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-        device.read_at(at, &mut bytes)?;
+        read_at(at, &mut bytes)?;
         Ok(bytes)
     };
     let front = read(0, len.min(FRONT))?;

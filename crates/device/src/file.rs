@@ -66,6 +66,8 @@ pub struct FileDevice {
     main: OwnedFd,
     direct: Option<Direct>,
     large: Option<Direct>,
+    /// Of a block device, past the page cache by its own sectors: where one of them is bad.
+    sectors: Option<Direct>,
     claim: Mutex<Option<OwnedFd>>,
     len: AtomicU64,
     capabilities: Capabilities,
@@ -86,10 +88,13 @@ impl FileDevice {
             Kind::Block => capabilities.logical_block,
             Kind::Image => direct_unit(&fds.main).max(4096),
         };
+        // Without it, what lies in one page with a bad sector cannot be read or written.
+        let sectors = fds.large.as_ref().filter(|_| kind == Kind::Block).and_then(|fd| fd.try_clone().ok());
         let device = FileDevice {
             path: path.to_owned(),
             kind,
             direct: fds.direct.map(|fd| Direct::new(fd, align)),
+            sectors: sectors.map(|fd| Direct::new(fd, capabilities.logical_block)),
             large: fds.large.map(|fd| Direct::new(fd, align.max(page_size()))),
             main: fds.main,
             claim: Mutex::new(fds.claim),
@@ -198,9 +203,24 @@ impl FileDevice {
                         result => result,
                     }
                 }
-                _ => transfer::write_at(self.main.as_fd(), offset, bufs, flags),
+                _ => transfer::write_at(self.main.as_fd(), offset, bufs, flags)
+                    .or_else(|e| self.write_beside_the_cache(e, offset, bufs, flags)),
             },
         }
+    }
+
+    /// The system reads what it does not have of a page before it changes a part of it. Past its cache a bad sector beside
+    /// what is written, or below it, is not read, and one that is written whole is good again.
+    fn write_beside_the_cache(
+        &self,
+        e: io::Error,
+        offset: u64,
+        bufs: &[&[u8]],
+        flags: ReadWriteFlags,
+    ) -> io::Result<()> {
+        let sectors = self.sectors.as_ref().filter(|s| is_io(&e) && s.takes_whole(offset, total(bufs)));
+        let Some(sectors) = sectors else { return Err(e) };
+        sectors.write_at(self.main.as_fd(), self.len(), offset, bufs, flags).map_err(|_| e)
     }
 
     /// Whether a large request failed because the system below cannot do it past the page cache; none will be tried
@@ -216,11 +236,9 @@ impl FileDevice {
     /// The system reads a block device in runs of pages, and where one of them fails, says so of all, again and again.
     /// Past its cache a bad place costs what it takes and no more.
     fn read_beside_the_cache(&self, e: io::Error, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let failed =
-            self.kind == Kind::Block && e.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
-        let Some(large) = self.large.as_ref().filter(|_| failed) else { return Err(e) };
+        let Some(sectors) = self.sectors.as_ref().filter(|_| is_io(&e)) else { return Err(e) };
         // If that cannot be had, the first error counts.
-        large.read_at(self.main.as_fd(), self.len(), offset, buf).map_err(|_| e)
+        sectors.read_at(self.main.as_fd(), self.len(), offset, buf).map_err(|_| e)
     }
 
     /// Has the system read a range into the page cache, without waiting.
@@ -434,6 +452,11 @@ impl Device for FileDevice {
         let host = rustix::fs::fstatvfs(&self.main).ok()?;
         Some(host.f_bavail.saturating_mul(host.f_frsize))
     }
+}
+
+/// Whether the medium failed.
+fn is_io(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
 /// Whether a write failed because the kernel or file system does not know its flag.

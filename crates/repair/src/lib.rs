@@ -273,8 +273,7 @@ fn attempt(
             base.get_or_insert(now.stats.last_cno);
         }
         stage("mending")?;
-        emptying +=
-            usize::from(matches!(step.kind, Kind::Copies | Kind::Logs | Kind::Overwritten | Kind::Stale));
+        emptying += usize::from(step.kind == Kind::Copies || step.kind.empties());
         invalid |= step.kind == Kind::Twins;
         let before_it = state.passed;
         let mut silent = false;
@@ -284,7 +283,7 @@ fn attempt(
                 passed = passed.or(state.passed.filter(|c| has(*c)));
                 rounds.push(Round { classes: step.classes, done });
             }
-            Ok(done) if done.is_empty() && matches!(step.kind, Kind::Copies | Kind::Rescued) => continue,
+            Ok(done) if done.is_empty() && step.kind.may_be_idle() => continue,
             Ok(mut done) => {
                 silent = done.is_empty();
                 if step.kind == Kind::Supers && state.known.own && step.classes.contains_key("recovery") {
@@ -294,6 +293,7 @@ fn attempt(
                         now.stats.last_cno
                     ));
                 }
+                base = base.or(state.base);
                 done.retain(|line| base.is_none_or(|newest| words::is_of_volume(line, newest)));
                 state.told.extend(words::inodes(&done, |_| true));
                 state.put_back.extend(words::inodes(&done, words::is_patched));

@@ -60,6 +60,18 @@ pub(crate) enum Kind {
     Flag,
 }
 
+impl Kind {
+    /// Whether segments are emptied in such a round.
+    pub fn empties(self) -> bool {
+        matches!(self, Kind::Logs | Kind::Overwritten | Kind::Stale)
+    }
+
+    /// Whether such a round may find that there is nothing to do, and leaves all as it was.
+    pub fn may_be_idle(self) -> bool {
+        self.empties() || matches!(self, Kind::Copies | Kind::Rescued)
+    }
+}
+
 /// Metadata, in the order in which one rests on the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
@@ -89,7 +101,9 @@ impl Step {
     fn new(kind: Kind, findings: &[&silt_verify::Finding], wounds: Wounds, tree: tree::Work) -> Step {
         let mut classes = BTreeMap::new();
         for f in findings {
-            *classes.entry(classes::of(f.id)).or_insert(0) += 1;
+            // What lies there that cannot be read is of any kind.
+            let class = if kind == Kind::Copies || kind.empties() { "log" } else { classes::of(f.id) };
+            *classes.entry(class).or_insert(0) += 1;
         }
         Step { kind, classes, wounds, tree, past: Vec::new() }
     }
@@ -126,12 +140,16 @@ pub(crate) struct State<'a> {
     again: u32,
     /// How often it was tried to empty a segment.
     emptied: BTreeMap<u64, u32>,
+    /// Of which nothing can be moved, as long as nothing else changes.
+    stuck: BTreeSet<u64>,
     /// So many segments are emptied at once; less where there is no space for more.
     at_once: usize,
     /// Whether whole super roots that no mount comes to are taken.
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
+    /// The newest checkpoint before others were written of it while super blocks were put right.
+    pub base: Option<u64>,
     /// Inodes that the rounds so far tell of.
     pub told: BTreeSet<u64>,
     /// Of those, the ones that were put back to an older version or put together.
@@ -167,9 +185,11 @@ impl<'a> State<'a> {
             copied: BTreeSet::new(),
             again: 0,
             emptied: BTreeMap::new(),
+            stuck: BTreeSet::new(),
             at_once: usize::MAX,
             ahead,
             passed: None,
+            base: None,
             told: BTreeSet::new(),
             put_back: BTreeSet::new(),
             foreign: BTreeSet::new(),
@@ -399,10 +419,11 @@ impl State<'_> {
             let (wounds, _) = tables::wounds(&mine, report, None);
             return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
         }
-        if !logs.is_empty() && self.again < AGAIN {
+        let (segments, logs) = tables::segments(&found, geometry.as_ref());
+        let segments = segments.difference(&self.stuck).copied();
+        let segments: BTreeSet<u64> = segments.take(self.at_once(geometry.as_ref())).collect();
+        if !segments.is_empty() && self.again < AGAIN {
             self.again += 1;
-            let (segments, _) = tables::segments(&found, geometry.as_ref());
-            let segments = segments.into_iter().take(self.at_once(geometry.as_ref())).collect();
             let zero_unreadable = self.options.zero_unreadable;
             let wounds = Wounds { segments, zero_unreadable, ..Wounds::default() };
             return Ok(Some(step(Kind::Logs, &logs, wounds, none())));
@@ -428,7 +449,8 @@ impl State<'_> {
     /// Of segments that are to be emptied, those that are in this round: which was tried least often.
     fn next_to_empty(&self, segments: BTreeSet<u64>, g: Option<&Geometry>) -> BTreeSet<u64> {
         let tries = |s: &u64| self.emptied.get(s).copied().unwrap_or(0);
-        let mut all: Vec<u64> = segments.into_iter().filter(|s| tries(s) < TRIES).collect();
+        let mut all: Vec<u64> =
+            segments.into_iter().filter(|s| tries(s) < TRIES && !self.stuck.contains(s)).collect();
         all.sort_by_key(tries);
         all.into_iter().take(self.at_once(g)).collect()
     }

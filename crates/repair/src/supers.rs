@@ -140,7 +140,7 @@ fn from_nothing(device: &dyn Device, torn: bool, seed: u64) -> Result<Vec<String
                 device.write_durably(place(device, copy), &bytes)?;
             }
         }
-        let newest = rescue.roots().first().map_or(0, |root| root.cno);
+        let newest = rescue.rootless().max(rescue.roots().first().map(|root| root.cno)).unwrap_or(0);
         let later = if newest > cno.get() {
             format!(
                 "; what came after it up to checkpoint {newest} is lost, but for what silt rescue reads: do that first"

@@ -172,7 +172,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     let device = open(path)?;
     if silt_verify::is_no_volume(&device) {
         // What another file system has made its own since is not taken for a volume that has lost its super blocks.
-        if !asked.yes || signatures::find(&device)?.is_some() {
+        if !asked.yes || signatures::find_around_damage(&device).is_some() {
             return Err(check::no_volume(path).into());
         }
         drop(device);
@@ -279,6 +279,9 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         }
         made => made.map_err(repair::failed)?,
     };
+    if plan.is_empty() && silt_verify::is_no_volume(&*device) {
+        return Err(check::no_volume(path).into());
+    }
     if let Some(words) = repair::unreached(&plan).filter(|_| plan.unreached.is_some() || !told) {
         out.line(words)?;
     }

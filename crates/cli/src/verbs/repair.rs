@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> Result<()> {
     let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
     let device: Arc<dyn Device> = Arc::new(device);
     if silt_verify::is_no_volume(&*device)
-        && let Some(other) = signatures::find(&*device)?
+        && let Some(other) = signatures::find_around_damage(&*device)
     {
         let message =
             format!("{} holds {other} and no super block of a NILFS2 volume", args.volume.display());

@@ -28,11 +28,10 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What scrub, check and rescue make of a sector of a file.
-///
-/// Of a file each sector is tried; of a block device the kernel reads whole pages.
+/// What scrub, check and rescue make of a sector of a file: each sector is tried, also of a block device, of which the kernel
+/// reads whole pages.
 fn look(b: &Bench, volume: &str, (path, ino, block): (&str, u64, u64), round: &str) {
-    let (byte, bytes) = if round == "file" { (1024, 512) } else { (0, 4096) };
+    let (byte, bytes) = (1024, 512);
     // Scrub: the sector, and whose it is.
     let run = b.run(&["scrub", "--restart", "--json", volume]);
     assert_eq!(run.code, 4, "{}{}", run.out, run.err);
@@ -141,6 +140,38 @@ fn sectors_of_the_volume_itself() {
     let run = b.run(&["rescue", &disk.path(), "--to", &b.name("copy")]);
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     assert!(run.out.contains("Everything came back"), "{}", run.out);
+}
+
+/// Of a block device the system reads whole pages, and does so before it writes a part of one: what is beside a bad sector
+/// is read, and what is written over it is written.
+#[test]
+fn super_blocks_that_cannot_be_read_are_written_anew() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    for both in [false, true] {
+        let b = Bench::new();
+        let g = b.golden("basic-4k");
+        let size = std::fs::metadata(&g).unwrap().len();
+        let disk = Disk::writable(&b, &g);
+        let Some(device) = Loop::writable(&disk.path()) else { return };
+        let (volume, copy) = (device.path(), b.name("copy"));
+        // In the page of the first one, and not in it: nothing is wrong.
+        disk.spoil(512..1024);
+        assert!(b.ok(&["check", volume]).contains(": sound; "), "{both}");
+        disk.spoil(1024..1536);
+        if both {
+            let second = ((size >> 12) - 1) << 12;
+            disk.spoil(second..second + 512);
+        }
+        let run = b.run(&["check", volume]);
+        assert!(run.code != 0 && !run.out.contains("sound"), "{}{}", run.out, run.err);
+        let run = b.run(&["rescue", volume, "--to", &copy]);
+        assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+        let run = b.run(&["repair", volume, "--undo", &b.name("undo"), "--yes"]);
+        assert_eq!(run.code, 0, "{both}: {}{}", run.out, run.err);
+        assert!(b.ok(&["check", volume]).contains(": sound; "), "{both}");
+    }
 }
 
 /// An image that lies in a mounted volume, with its first super block or both overwritten: it is not taken for a file of

@@ -458,6 +458,11 @@ impl Mender {
         &mut self.volume
     }
 
+    /// Whether blocks wait to be moved, or segments to be given back.
+    pub fn empties(&self) -> bool {
+        self.moves() || !self.empty.is_empty()
+    }
+
     /// Whether blocks wait to be moved.
     pub fn moves(&self) -> bool {
         !self.moved.is_empty()

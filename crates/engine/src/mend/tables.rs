@@ -75,7 +75,10 @@ impl Volume {
             }
             said.extend(rebuilt.unsure.words());
             for (ino, b, _) in &rebuilt.lost {
-                said.push(format!("inode {ino}: the node at virtual block {b} stays lost"));
+                said.push(match b {
+                    0 => format!("inode {ino}: a node of its map stays lost: the pointer to it is 0"),
+                    b => format!("inode {ino}: the node at virtual block {b} stays lost"),
+                });
             }
             moved = rebuilt.moved;
         }

@@ -8,8 +8,14 @@ use silt_engine::mend::{self, LastLog, Mender, SetAside, Wounds};
 use super::{Kind, Quiet, Stage, State, Step};
 use crate::{Result, errors, newest_log, past, rescued, supers, tree};
 
-/// What is said of super blocks that were put right, and synced data behind them.
-type Righted = (Vec<String>, SetAside);
+/// Super blocks that were put right.
+struct Righted {
+    said: Vec<String>,
+    /// Synced data behind them.
+    aside: SetAside,
+    /// The checkpoint whose tree the newest one has, where one was written.
+    base: Option<u64>,
+}
 
 impl State<'_> {
     /// Where a log in the midst is damaged and whole ones follow: the volume goes on behind the newest of these, and what
@@ -57,7 +63,8 @@ impl State<'_> {
             // A volume that was cleanly unmounted had this checkpoint, and so has its checkpoint file.
             sure &= !kept.doubtful || all.contains_key(&kept.checkpoint);
             let errors = newest_log::errors_but_of_data(&after, g.as_ref(), &given_up);
-            best = Some((errors, kept.trial, (kept.said, kept.aside)));
+            let base = Some(kept.checkpoint);
+            best = Some((errors, kept.trial, Righted { said: kept.said, aside: kept.aside, base }));
         }
         let whole = best.as_ref().is_some_and(|(errors, ..)| sure || *errors == 0);
         let ways: &[bool] = match (whole, clean) {
@@ -72,7 +79,7 @@ impl State<'_> {
                 None if !bad.is_empty() => Vec::new(),
                 None => continue,
             };
-            let mut aside = SetAside::default();
+            let (mut aside, mut base) = (SetAside::default(), None);
             if supers::are_lost(&*self.overlay)
                 && let Some(kept) = newest_log::keep_newest(&trial, self.options, &open)
             {
@@ -80,15 +87,16 @@ impl State<'_> {
                 said.truncate(1);
                 said.extend(kept.said);
                 kept.trial.apply(&*trial)?;
-                aside = kept.aside;
+                (aside, base) = (kept.aside, Some(kept.checkpoint));
             } else if !bad.is_empty() {
+                base = supers::reached(&*trial);
                 let left = newest_log::leave(&trial, &bad, self.options, &open)?;
                 said.extend(left.0);
                 aside = left.1;
             }
             let errors = errors(&self.check_of(&*trial)?);
             if best.as_ref().is_none_or(|(least, ..)| errors < *least) {
-                best = Some((errors, trial, (said, aside)));
+                best = Some((errors, trial, Righted { said, aside, base }));
             }
         }
         let Some((_, trial, done)) = best else { return Ok(None) };
@@ -125,11 +133,12 @@ impl State<'_> {
                     return Ok(said);
                 }
                 if step.classes.contains_key("super-block")
-                    && let Some((said, aside)) = self.mend_supers()?
+                    && let Some(righted) = self.mend_supers()?
                 {
                     self.known.own = false;
-                    self.known.aside = aside;
-                    return Ok(said);
+                    self.known.aside = righted.aside;
+                    self.base = righted.base;
+                    return Ok(righted.said);
                 }
             }
             Kind::Flag => {
@@ -197,6 +206,15 @@ impl State<'_> {
             }));
         }
         past::mend(&mut mender, &step.past, &mut self.past, &self.kept, self.options.now, &mut said)?;
+        if step.kind.empties() {
+            // What cannot be moved was told when it was first tried.
+            if !mender.empties() && step.wounds.segments.iter().all(|s| self.emptied.contains_key(s)) {
+                self.stuck.extend(&step.wounds.segments);
+                return Ok(Vec::new());
+            }
+        } else {
+            self.stuck.clear();
+        }
         let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
         if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {

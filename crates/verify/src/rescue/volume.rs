@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use silt_device::Device;
+use silt_format::summary::SYNDT;
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Geometry, checkpoint};
 
@@ -10,7 +11,7 @@ use super::behind::Behind;
 use super::geometry::{self, Shape};
 use super::records::Records;
 use super::state::State;
-use super::survey::Survey;
+use super::survey::{LogRecord, Survey};
 use crate::reader::{Block, Reader};
 use crate::{Error, Watch};
 
@@ -142,12 +143,31 @@ impl<'d> Rescue<'d> {
         &self.roots
     }
 
-    /// What a super block tells of and is not there, in sentences: a newer checkpoint than those found, and the end of the
-    /// device.
+    /// The greatest checkpoint of which logs are there behind the newest super root, and none of its own. A power cut in
+    /// the midst of making it leaves that, too.
+    pub fn rootless(&self) -> Option<u64> {
+        let newest = self.roots.first()?;
+        let behind = |log: &&LogRecord| {
+            !log.stale && !log.has(SYNDT) && log.cno > newest.cno && log.order() > newest.order
+        };
+        self.survey.logs.iter().filter(behind).map(|log| log.cno).max()
+    }
+
+    /// What is told of and is not there, in sentences: a newer checkpoint than those found, and the end of the device.
     pub fn missing(&self) -> Vec<String> {
         let mut out = Vec::new();
-        let Some(sb) = &self.shape.super_block else { return out };
-        let (named, newest) = (sb.last_cno.get(), self.roots.first().map_or(0, |root| root.cno));
+        let newest = self.roots.first().map_or(0, |root| root.cno);
+        let Some(sb) = &self.shape.super_block else {
+            // Nothing says whether it was cleanly unmounted.
+            out.extend(self.rootless().map(|cno| {
+                format!(
+                    "logs of checkpoint {cno} are there, behind checkpoint {newest}, and its super root is not: unless a \
+                     power cut came before it was done, what was written after checkpoint {newest} is lost"
+                )
+            }));
+            return out;
+        };
+        let named = sb.last_cno.get();
         if named > newest {
             out.push(format!(
                 "checkpoint {named}, which a super block names, is lost: no super root of it is left, and what came after \

@@ -219,6 +219,9 @@ impl Filesystem for Files {
             None => {}
         }
         let dead = state.dead;
+        // A sector that is written whole is good again.
+        let end = write.offset + write.data.len() as u64;
+        state.bad.retain(|bad| dead || bad.start < write.offset || bad.end > end);
         drop(state);
         match self.image.write_all_at(write.data, write.offset) {
             _ if dead => reply.error(Errno::EIO),
