@@ -297,7 +297,6 @@ fn attempt(
                 done.retain(|line| base.is_none_or(|newest| words::is_of_volume(line, newest)));
                 state.told.extend(words::inodes(&done, |_| true));
                 state.put_back.extend(words::inodes(&done, words::is_patched));
-                state.foreign.extend(words::inodes(&done, |line| line.contains(words::FOREIGN)));
                 rounds.push(Round { classes: step.classes, done });
             }
             Err(Error::Stopped) => return Err(Error::Stopped),

@@ -38,8 +38,6 @@ pub(crate) struct Wanted<'a> {
     pub told: &'a BTreeSet<u64>,
     /// Of those, the ones that were put back to an older version or put together.
     pub put_back: &'a BTreeSet<u64>,
-    /// Those whose content may be another file's.
-    pub foreign: &'a BTreeSet<u64>,
     /// Only what verifies.
     pub whole_only: bool,
     pub now: u64,
@@ -407,7 +405,6 @@ impl Sink for Compare<'_, '_, '_, '_> {
                         || own.generation != attr.generation
                         || (own.ctime == attr.ctime && !self.same_content(inode, &content)?));
                 let own_content = guess
-                    && self.wanted.foreign.contains(&inode.ino)
                     && problem.only_older()
                     && own.ctime >= attr.ctime
                     && !self.same_content(inode, &content)?;
@@ -506,7 +503,7 @@ fn in_words(ino: u64, problem: &Problem) -> String {
             Note::Doubtful => "its inode or its map lies in a log that does not verify".into(),
             Note::OlderAttributes { cno } => format!("its attributes are those of checkpoint {}", Cno(*cno)),
             Note::AttributesLost => "its owner, permissions and times are lost".into(),
-            Note::SizeGuessed => "zeros at its end may be missing".into(),
+            Note::SizeGuessed => "of zeros at its end there may be too few or too many".into(),
             _ => continue,
         });
     }

@@ -154,8 +154,6 @@ pub(crate) struct State<'a> {
     pub told: BTreeSet<u64>,
     /// Of those, the ones that were put back to an older version or put together.
     pub put_back: BTreeSet<u64>,
-    /// Those whose content may be another file's.
-    pub foreign: BTreeSet<u64>,
     /// Errors that are left so far.
     pub left: u64,
     /// Whether a round so far may have lost something of the current tree.
@@ -192,7 +190,6 @@ impl<'a> State<'a> {
             base: None,
             told: BTreeSet::new(),
             put_back: BTreeSet::new(),
-            foreign: BTreeSet::new(),
             left: 0,
             may_lose: false,
         }

@@ -189,7 +189,6 @@ impl State<'_> {
                 newest,
                 told: &self.told,
                 put_back: &self.put_back,
-                foreign: &self.foreign,
                 whole_only: self.options.cut,
                 now: self.options.now,
             };

@@ -1,14 +1,17 @@
 //! What a rescue reads and the tables have lost; and blocks that are not what they should be.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use silt_device::Device;
-use silt_format::BlockNr;
+use silt_device::{Device, Fault, Times};
+use silt_engine::{OpenOptions, Volume};
 use silt_format::summary::{BlockInfo, for_each_payload};
+use silt_format::{BlockNr, Ino};
+use silt_repair::plan;
 use silt_verify::surgeon::Surgeon;
 use silt_verify::{Moment, Tree};
 
-use crate::common::{mends, noise, say, tree};
+use crate::common::{mends, noise, options, say, tree};
 
 /// Names that are not as they were and of which the plan says nothing.
 fn untold(missing: &[String], said: &str) -> Vec<String> {
@@ -106,4 +109,41 @@ fn names_in_a_block_of_another_directory_are_not_taken() {
     let there: BTreeSet<&Vec<u8>> = mended.iter().map(|f| &f.path).collect();
     let gone: Vec<_> = walked.iter().map(|f| &f.path).filter(|p| !there.contains(p)).collect();
     assert!(gone.is_empty(), "{gone:?}\n{}", say(&outcome.plan));
+}
+
+/// Inodes lie in the same log as what was written last: where a block of them cannot be read, that log does not verify, and
+/// older inodes lead to older blocks. The newer ones are there all the same.
+#[test]
+fn a_block_of_inodes_that_cannot_be_read_takes_no_new_content_with_it() {
+    let s = Surgeon::golden("basic-4k");
+    let device = Arc::new(s.device.fork());
+    let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+    let now = 1_900_000_000;
+    v.take_over(now).unwrap();
+    let walked = Tree::open(&s.device, Moment::Latest).unwrap().walk().unwrap();
+    let full = |w: &&silt_verify::Walked| w.attributes.is_regular() && w.attributes.size >= 4096;
+    let mut files: Vec<_> = walked.iter().filter(full).map(|w| Ino(w.attributes.ino)).collect();
+    files.dedup();
+    for ino in &files {
+        let bytes = noise(v.geometry().bs(), ino.0);
+        v.write_block(*ino, 0, bytes.into()).unwrap();
+    }
+    v.close(now + 1).unwrap();
+    drop(v);
+    let whole = tree(&*device, Moment::Latest).unwrap();
+    let new = Surgeon { device: device.fork() };
+    let (g, blocks) = (new.g(), new.file(6));
+    let inodes: Vec<u64> = blocks.iter().filter(|(offset, _)| **offset >= 2).map(|(_, at)| *at).collect();
+    assert!(files.len() > 2 && !inodes.is_empty(), "{} files", files.len());
+    for block in inodes {
+        let at = g.byte_of(BlockNr(block));
+        let device = Arc::new(Fault::new(new.device.fork()));
+        device.fail_reads(at..at + 512, Times::Always);
+        let made = plan(device.clone(), &options()).unwrap();
+        made.apply(&*device).unwrap();
+        let mended = tree(&*device, Moment::Latest).unwrap();
+        let other: Vec<_> = whole.iter().filter(|(path, digest)| mended.get(*path) != Some(digest)).collect();
+        let other: Vec<_> = other.iter().map(|(path, _)| String::from_utf8_lossy(path)).collect();
+        assert!(other.is_empty(), "block {block}: {other:?}\n{}", say(&made));
+    }
 }

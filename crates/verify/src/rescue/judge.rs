@@ -54,9 +54,11 @@ impl Problem {
             && self.notes.iter().all(|n| matches!(n, Note::Unverified { .. } | Note::Doubtful))
     }
 
-    /// Whether the content verifies and is all there, and only the attributes may be older.
+    /// Whether the content is all there but for zeros at its end: it may not verify, and the attributes may be older.
     pub fn only_older(&self) -> bool {
-        let older = |n: &Note| matches!(n, Note::Doubtful | Note::OlderAttributes { .. });
+        use Note::{Doubtful, OlderAttributes, SizeGuessed, Unverified};
+        let older =
+            |n: &Note| matches!(n, Doubtful | SizeGuessed | Unverified { .. } | OlderAttributes { .. });
         self.missing.is_empty() && self.notes.iter().all(older)
     }
 

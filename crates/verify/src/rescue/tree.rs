@@ -47,7 +47,8 @@ pub struct Content {
     pub mapped: Mapped,
     /// Bytes.
     pub size: u64,
-    /// Whether the size is told by the last block alone: zeros at the end are not counted.
+    /// Whether the size is told by the last block alone, zeros at the end not counted, or by what it was before a hole
+    /// at the end.
     pub guessed: bool,
 }
 
@@ -287,8 +288,8 @@ impl<'r, 'd> Tree<'r, 'd> {
             && c.cno <= older
             && size > start
         {
-            let end = start.saturating_add(bs);
-            return Content { mapped, size: size.min(end), guessed: size > end };
+            // A cut in the hole behind it writes nothing.
+            return Content { mapped, size, guessed: size > start.saturating_add(bs) };
         }
         let used = match self.state.rescue.block(c.block) {
             Ok(bytes) => bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1) as u64,

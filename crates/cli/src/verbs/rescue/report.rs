@@ -69,7 +69,9 @@ fn note_in_words(note: &Note) -> String {
             format!("owner, permissions and times are those of checkpoint {cno}")
         }
         Note::AttributesLost => "owner, permissions and times are lost".into(),
-        Note::SizeGuessed => "its exact size is lost: zeros at its end are missing".into(),
+        Note::SizeGuessed => {
+            "its exact size is lost: of zeros at its end there may be too few or too many".into()
+        }
         Note::NamesLost { blocks: 1 } => "a block of the directory is lost, and names with it".into(),
         Note::NamesLost { blocks } => {
             format!("{blocks} blocks of the directory are lost, and names with them")
