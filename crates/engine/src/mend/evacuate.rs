@@ -227,6 +227,9 @@ impl Volume {
                         out.zeroed.insert((ino.0, offset));
                         block::zeroed(self.store.geometry.bs())
                     }
+                    (Err(_), Some(offset)) if zero && ino == Ino::IFILE && self.is_unused(newest, offset) => {
+                        block::zeroed(self.store.geometry.bs())
+                    }
                     (Err(_), _) => return Ok(false),
                 };
                 out.moved.push(Moved { v, ino, offset, bytes });
@@ -239,14 +242,27 @@ impl Volume {
 
     /// Whether an inode is a regular file in the current tree (`u64::MAX`) or at a checkpoint.
     fn is_regular(&self, ino: Ino, c: u64) -> bool {
-        let of = |ifile: &IFile| ifile.get(&self.store, &self.dat, ino).ok();
-        let raw = if c == u64::MAX {
-            of(&self.ifile)
-        } else {
-            let entry = self.cpfile.get(&self.store, &self.dat, Cno(c)).ok().flatten();
-            entry.and_then(|e| IFile::new(&self.store.geometry, e.ifile_inode).ok()).and_then(|i| of(&i))
-        };
+        let raw = self.in_ifile(c, |ifile| ifile.get(&self.store, &self.dat, ino).ok()).flatten();
         raw.is_some_and(|raw| raw.file_type() == 0o100_000)
+    }
+
+    /// Whether a block of the inode file has entries, and none is in use in the current tree (`u64::MAX`) or at a checkpoint.
+    fn is_unused(&self, c: u64, offset: u64) -> bool {
+        let none = |ifile: &IFile| {
+            let layout = ifile.palloc.layout;
+            let Kind::Entries { first } = layout.kind(offset) else { return false };
+            let taken = |nr| ifile.palloc.bit(&ifile.file, &self.store, &self.dat, nr).unwrap_or(true);
+            !(first..=layout.last_of_block(first)).any(taken)
+        };
+        self.in_ifile(c, none).unwrap_or(false)
+    }
+
+    fn in_ifile<T>(&self, c: u64, f: impl Fn(&IFile) -> T) -> Option<T> {
+        if c == u64::MAX {
+            return Some(f(&self.ifile));
+        }
+        let entry = self.cpfile.get(&self.store, &self.dat, Cno(c)).ok().flatten();
+        entry.and_then(|e| IFile::new(&self.store.geometry, e.ifile_inode).ok()).map(|ifile| f(&ifile))
     }
 
     fn evacuate_table(

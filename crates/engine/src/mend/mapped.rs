@@ -138,7 +138,10 @@ impl Volume {
             let block = match read_data(&self.store, &self.dat, silt_device::Kind::Tables, v) {
                 Ok(b) => b,
                 Err(e) => {
-                    seen.damaged(Ino::IFILE, v, Role::Data(key), e);
+                    // Where no inode is in use, what the block had is nothing to anybody.
+                    if (first..=layout.last_of_block(first)).any(|nr| self.is_file(ifile, Ino(nr))) {
+                        seen.damaged(Ino::IFILE, v, Role::Data(key), e);
+                    }
                     continue;
                 }
             };
@@ -195,6 +198,8 @@ pub(crate) struct Mappers {
     /// The newest checkpoint that maps a block (`u64::MAX`: the current tree or metadata), and as what.
     pub newest: HashMap<u64, (u64, Ino, Role)>,
     pub broken: Vec<(Ino, u64, Role)>,
+    /// Whether some of these are of the current tree or metadata, which are walked first.
+    pub broken_now: bool,
     pub distrust: Bits,
 }
 
@@ -210,6 +215,7 @@ impl Seen for Mappers {
     }
     fn damaged(&mut self, ino: Ino, v: u64, role: Role, _: Error) {
         self.broken.push((ino, v, role));
+        self.broken_now |= self.now == u64::MAX;
     }
     fn distrusts(&self, v: u64) -> bool {
         self.distrust.contains(v)

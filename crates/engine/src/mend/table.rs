@@ -260,6 +260,17 @@ impl Volume {
         s == self.cursor.segment || self.sufile.entry(&self.store, &self.dat, s).is_ok_and(used)
     }
 
+    /// Ends the life of an entry that is current with the checkpoint that is made next; whether it was.
+    fn end_now(&mut self, v: u64) -> Result<bool> {
+        let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { return Ok(false) };
+        let possible = (1..=self.last.cno).contains(&e.start.get());
+        if e.end.get() != LIVE || e.blocknr.get() == 0 || !possible {
+            return Ok(false);
+        }
+        self.set_entry(v, DatEntry { end: self.cno.0.into(), ..e })?;
+        Ok(true)
+    }
+
     /// Second step for suspect entries: who maps the block says how long it lives; what nothing maps is free,
     /// unless part of the maps cannot be read. But where a segment in use still has a record of the block, its number
     /// stays taken by a block that is dead since it was born: cleaners go by records, and would take an old copy for
@@ -284,6 +295,10 @@ impl Volume {
                 // What has neither an entry nor a record is nobody's, whatever maps cannot be read.
                 let nothing = !records.contains_key(&v) && !self.has_entry(v);
                 if !mappers.broken.is_empty() && !nothing {
+                    // A past tree that cannot be read may have it, but nothing current.
+                    if !mappers.broken_now && self.end_now(v)? {
+                        ended += 1;
+                    }
                     continue;
                 }
                 if let Some(r) = records.get(&v).copied().filter(|r| self.is_in_use(BlockNr(r.at))) {
@@ -317,6 +332,9 @@ impl Volume {
             }
             // While part of the current tree cannot be read, nothing current is taken for past.
             if newest != u64::MAX && e.end.get() == LIVE && !mappers.broken.is_empty() {
+                if !mappers.broken_now && self.end_now(v)? {
+                    set += 1;
+                }
                 continue;
             }
             if !self.store.geometry.holds(BlockNr(e.blocknr.get())) {
