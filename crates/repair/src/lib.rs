@@ -39,6 +39,8 @@ use rounds::{Kind, State};
 /// share what is damaged show one after another.
 const ROUNDS: usize = 40;
 const ROUNDS_OF_PAST: usize = 2;
+/// Most rounds on top of these that mend a few past trees at a time, where there is little space.
+const IN_PARTS: usize = 100;
 /// Rounds in which checkpoints are dropped and as much is wrong as before.
 const SAME: u32 = 16;
 /// Most rounds on top of these in which segments are emptied.
@@ -243,7 +245,7 @@ fn attempt(
         return Err(e.into());
     }
     let mut invalid = false;
-    let mut no_space = false;
+    let (mut no_space, mut past_stays) = (false, false);
     let mut now = before.clone();
     let newest = (!before.stats.clean || !before.is_clean()).then(|| supers::newest(&*overlay)).flatten();
     // The newest checkpoint once the super blocks are right, before anything is written.
@@ -260,9 +262,18 @@ fn attempt(
     // Segments are emptied a few at once, each a few times at most.
     let mut emptying: usize = 0;
     let mut same = 0;
-    while round < ROUNDS + ROUNDS_OF_PAST * state.past_mended() + emptying.min(EMPTYING) {
+    while round
+        < ROUNDS
+            + ROUNDS_OF_PAST * state.past_mended()
+            + emptying.min(EMPTYING)
+            + state.in_parts.min(IN_PARTS)
+    {
         round += 1;
+        if state.is_tight(&now) && state.make_room(&now) {
+            now = state.check()?;
+        }
         state.left = errors(&now);
+        let in_parts = state.in_parts;
         let step = match state.next(&now) {
             Ok(Some(step)) => step,
             Ok(None) => break,
@@ -300,6 +311,13 @@ fn attempt(
                 rounds.push(Round { classes: step.classes, done });
             }
             Err(Error::Stopped) => return Err(Error::Stopped),
+            Err(Error::Engine(silt_engine::Error::NoSpace)) if state.make_room(&now) => {
+                // What was tried is tried again.
+                round -= 1;
+                state.not_tried(&step);
+                state.given_up.remove(&step.kind);
+                continue;
+            }
             Err(Error::Engine(silt_engine::Error::NoSpace)) if state.with_less(&step) => continue,
             Err(e) => {
                 if matches!(e, Error::Engine(silt_engine::Error::NoSpace)) {
@@ -311,8 +329,14 @@ fn attempt(
                         );
                         rounds.push(Round { classes: step.classes.clone(), done: vec![said] });
                     }
-                    // What could be mended with more space is not given up for want of it.
-                    state.given_up.insert(Kind::Past);
+                    // What could be mended with more space is not given up for want of it, but for what a cleaner would
+                    // take for want of it, too.
+                    if step.kind == Kind::PastTrees {
+                        state.plain_only = true;
+                    } else {
+                        past_stays = true;
+                        state.given_up.insert(Kind::Past);
+                    }
                 }
                 // The others are tried all the same.
                 stopped = Some(e.to_string());
@@ -346,15 +370,19 @@ fn attempt(
         if fruitless.get(&step.kind).is_some_and(|f| f.1 >= FRUITLESS) {
             state.given_up.insert(step.kind);
         }
-        if changed {
+        if changed && state.in_parts > in_parts {
+            // The other past trees first.
+        } else if changed {
             // What could not be done before may be possible now.
             let left = errors(&now);
             let stuck = |k: &Kind| fruitless.get(k).is_some_and(|f| f.1 >= FRUITLESS && left >= f.0);
             let once = |k: &Kind| {
                 stuck(k) || matches!(k, Kind::Twins | Kind::Root | Kind::Rescued | Kind::Back | Kind::Flag)
             };
-            state.given_up.retain(|k| once(k) || (no_space && *k == Kind::Past));
-        } else if silent || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree) {
+            state.given_up.retain(|k| once(k) || (past_stays && *k == Kind::Past));
+        } else if (silent && state.in_parts == in_parts)
+            || !matches!(step.kind, Kind::Past | Kind::PastTrees | Kind::Tree)
+        {
             state.given_up.insert(step.kind);
         } else if step.kind == Kind::Past {
             // One after the other shows the same damage.

@@ -77,7 +77,18 @@ pub(crate) fn roots<'a>(
     (all.into_iter().map(past).collect(), mine)
 }
 
-/// Findings about trees of past checkpoints but `kept`, and what to do about them: the newest first, some at a time.
+impl Tries {
+    /// What was to be mended was not tried.
+    pub fn take_back(&mut self, past: &[Past]) {
+        for past in past {
+            if let Some(n) = self.rounds.get_mut(&past.cno) {
+                *n = n.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// Findings about trees of past checkpoints but `kept`, and what to do about them: the newest first, `at_once` at a time.
 pub(crate) fn works<'a>(
     found: &[&'a Finding],
     report: &Report,
@@ -85,6 +96,7 @@ pub(crate) fn works<'a>(
     tries: &mut Tries,
     kept: &BTreeSet<u64>,
     cut: bool,
+    at_once: usize,
 ) -> (Vec<Past>, Vec<&'a Finding>) {
     let mut by_cno: BTreeMap<u64, Vec<&'a Finding>> = BTreeMap::new();
     for f in found {
@@ -123,7 +135,7 @@ pub(crate) fn works<'a>(
         mine.extend(tables);
         mine.extend(files);
         all.push(Past { cno, rebuild, wounds, work });
-        if all.len() == AT_ONCE {
+        if all.len() >= at_once.min(AT_ONCE) {
             break;
         }
     }

@@ -19,6 +19,8 @@ const FINDINGS: usize = 50_000;
 const AT_ONCE: u64 = 256 << 20;
 /// How often tables and logs are tried again when nothing else is left.
 const AGAIN: u32 = 3;
+/// Free segments below which a round does as little as it can.
+const TIGHT: u64 = 8;
 /// How often it is tried to empty a segment.
 const TRIES: u32 = 3;
 
@@ -142,6 +144,16 @@ pub(crate) struct State<'a> {
     emptied: BTreeMap<u64, u32>,
     /// Of which nothing can be moved, as long as nothing else changes.
     stuck: BTreeSet<u64>,
+    /// There is no space for past trees that could be mended: no snapshot is dropped for that.
+    pub plain_only: bool,
+    /// Rounds that mended fewer past trees than they would have for want of space.
+    pub in_parts: usize,
+    /// So many past trees are mended at once.
+    past_at_once: usize,
+    /// Free segments below which rounds give back what they took.
+    tight: u64,
+    /// Whether space was taken back since the last round.
+    roomed: bool,
     /// So many segments are emptied at once; less where there is no space for more.
     at_once: usize,
     /// Whether whole super roots that no mount comes to are taken.
@@ -184,6 +196,11 @@ impl<'a> State<'a> {
             again: 0,
             emptied: BTreeMap::new(),
             stuck: BTreeSet::new(),
+            plain_only: false,
+            in_parts: 0,
+            past_at_once: usize::MAX,
+            tight: TIGHT,
+            roomed: false,
             at_once: usize::MAX,
             ahead,
             passed: None,
@@ -380,14 +397,23 @@ impl State<'_> {
             return Ok(Some(step));
         }
         if !self.given_up.contains(&Kind::PastTrees) {
+            // Each is a checkpoint, or some.
+            let at_once = self.past_at_once;
+            self.in_parts += usize::from(at_once < usize::MAX);
+            let cut = self.options.cut;
             let (past, mine) =
-                past::works(&found, report, geometry.as_ref(), &mut self.past, &self.kept, self.options.cut);
+                past::works(&found, report, geometry.as_ref(), &mut self.past, &self.kept, cut, at_once);
             if !past.is_empty() {
                 return Ok(Some(Step { past, ..step(Kind::PastTrees, &mine, Wounds::default(), none()) }));
             }
         }
-        let (drop, past) =
-            tables::past(&found, report, self.options.drop_snapshots, &self.kept, &self.overlay);
+        let (drop, past) = tables::past(
+            &found,
+            report,
+            self.options.drop_snapshots && !self.plain_only,
+            &self.kept,
+            &self.overlay,
+        );
         let new = drop.iter().any(|c| !self.dropped.contains(c));
         self.dropped.extend(&drop);
         if new && !self.given_up.contains(&Kind::Past) {
@@ -452,12 +478,33 @@ impl State<'_> {
         all.into_iter().take(self.at_once(g)).collect()
     }
 
-    /// Empties less at once, if there was no space for all of `step`; whether that can be tried.
+    /// Free segments, as a check counted them.
+    fn free(&self, report: &Report) -> u64 {
+        let g = supers::geometry(&*self.overlay).filter(|_| report.stats.segments > 0);
+        g.map_or(u64::MAX, |g| g.nsegments.saturating_sub(report.stats.segments))
+    }
+
+    /// Whether so few segments are free that a round may not find enough, and less than when it was last tried to take some
+    /// back in vain.
+    pub fn is_tight(&self, report: &Report) -> bool {
+        self.free(report) < self.tight
+    }
+
+    /// A step was not done for want of space.
+    pub fn not_tried(&mut self, step: &Step) {
+        self.past.take_back(&step.past);
+    }
+
+    /// Does less at once, if there was no space for all of `step`; whether that can be tried.
     pub fn with_less(&mut self, step: &Step) -> bool {
-        let n = step.wounds.segments.len();
-        if n > 1 {
-            self.at_once = n / 2;
+        let (segments, past) = (step.wounds.segments.len(), step.past.len());
+        self.not_tried(step);
+        if segments > 1 {
+            self.at_once = segments / 2;
         }
-        n > 1
+        if past > 1 {
+            self.past_at_once = past / 2;
+        }
+        segments > 1 || past > 1
     }
 }

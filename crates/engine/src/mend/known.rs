@@ -25,6 +25,8 @@ pub struct Known {
     pub own: bool,
     /// The newest checkpoint that is not theirs: files are not put back to what later ones have.
     pub newest: Option<u64>,
+    /// Sequence number of the newest log before theirs.
+    pub(super) since: Option<u64>,
     /// What the volume was.
     pub original: Option<Original>,
     /// Synced data that was set aside.
@@ -54,6 +56,7 @@ impl Mender {
         Known {
             own: true,
             newest: self.volume.mended_from.map(|c| c.0),
+            since: Some(self.since),
             original: self.original.clone(),
             aside: self.set_aside(),
             inode_blocks: self.doubts.moved.clone(),

@@ -21,6 +21,7 @@ mod made;
 mod mapped;
 mod moves;
 mod nodes;
+mod own;
 mod past;
 mod records;
 mod start;
@@ -130,6 +131,8 @@ pub struct Mender {
     aside: SetAside,
     doubts: Doubts,
     original: Option<Original>,
+    /// Sequence number of the newest log when the repair began.
+    since: u64,
     end_of_log: (SegNr, u64),
     /// Of inodes of the tree at hand, whether logs have blocks that live in it.
     written: BTreeMap<u64, bool>,
@@ -209,6 +212,7 @@ impl Mender {
             aside,
             doubts,
             original: wounds.known.original.clone(),
+            since: wounds.known.since.unwrap_or(found.last_seq),
             end_of_log,
             written: BTreeMap::new(),
             past: past::Written::default(),

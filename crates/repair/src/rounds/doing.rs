@@ -5,7 +5,9 @@ use std::sync::Arc;
 use silt_device::Overlay;
 use silt_engine::mend::{self, LastLog, Mender, SetAside, Wounds};
 
-use super::{Kind, Quiet, Stage, State, Step};
+use silt_verify::Report;
+
+use super::{Kind, Quiet, Stage, State, Step, TIGHT};
 use crate::{Result, errors, newest_log, past, rescued, supers, tree};
 
 /// Super blocks that were put right.
@@ -120,6 +122,31 @@ impl State<'_> {
         Ok(said)
     }
 
+    /// Takes space back that the rounds so far took for themselves, once after each; whether there was any. `report` is of
+    /// now.
+    pub fn make_room(&mut self, report: &Report) -> bool {
+        if std::mem::replace(&mut self.roomed, true) {
+            return false;
+        }
+        let made = self.try_to_make_room().unwrap_or(false);
+        self.tight = if made { TIGHT } else { self.free(report).min(TIGHT) };
+        made
+    }
+
+    fn try_to_make_room(&mut self) -> Result<bool> {
+        let trial = Arc::new(Overlay::new(self.overlay.clone()));
+        let wounds = Wounds { known: self.known.clone(), ..Wounds::default() };
+        let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
+        if !mender.make_room()? {
+            return Ok(false);
+        }
+        let known = mender.leave();
+        mender.finish(self.options.now)?;
+        trial.apply(&*self.overlay)?;
+        self.known = known;
+        Ok(true)
+    }
+
     /// Does a round, or leaves all as it is; `newest` is the volume's newest checkpoint before anything was written.
     pub fn mend(&mut self, step: &Step, newest: Option<u64>) -> Result<Vec<String>> {
         match step.kind {
@@ -232,6 +259,7 @@ impl State<'_> {
         }
         trial.apply(&*self.overlay)?;
         self.known = known;
+        self.roomed = false;
         Ok(said)
     }
 }
