@@ -146,7 +146,13 @@ struct Case {
     options: Options,
     /// Checkpoints that become snapshots after the repair, so that the kernel can show them.
     shown: Vec<u64>,
+    /// Whether the kernel's cleaner runs: it does not come to an end where there is little room.
+    cleaned: bool,
 }
+
+/// Volumes of [`damage`] with so little free space that a repair takes back what it took itself: volume, kind, number.
+const TIGHT: [(u64, &str, u64); 3] =
+    [(1010, "the beginning", 1), (9003, "run of zeros", 0), (9015, "two kinds", 1)];
 
 /// The golden volumes of the campaign, and of its sample.
 const VOLUMES: &[&str] = &["basic-4k", "basic-1k", "gc-4k", "btree-1k"];
@@ -168,7 +174,7 @@ fn cases(volumes: &[&'static str], random: Vec<(String, MemoryDevice)>) -> Vec<C
             made.apply(&mended.device).is_ok() && made.after.stats.segments * 2 < mended.g().nsegments
         };
         if made.is_ok_and(|made| !made.is_empty() && errors(&made.after) == 0 && room(&made)) {
-            all.push(Case { name, broken, options, shown: Vec::new() });
+            all.push(Case { name, broken, options, shown: Vec::new(), cleaned: true });
         }
     }
     for volume in volumes {
@@ -181,6 +187,7 @@ fn cases(volumes: &[&'static str], random: Vec<(String, MemoryDevice)>) -> Vec<C
                 broken: s.device,
                 options,
                 shown: Vec::new(),
+                cleaned: true,
             });
         }
         for (what, damage) in PAST {
@@ -190,7 +197,7 @@ fn cases(volumes: &[&'static str], random: Vec<(String, MemoryDevice)>) -> Vec<C
                 continue;
             }
             let name = format!("{volume}, {what}");
-            all.push(Case { name, broken: s.device, options: options(), shown: Vec::new() });
+            all.push(Case { name, broken: s.device, options: options(), shown: Vec::new(), cleaned: true });
         }
         let sound = Surgeon::golden(volume);
         let every = silt_engine::mend::snapshots(Arc::new(sound.device.fork())).unwrap_or_default();
@@ -205,7 +212,7 @@ fn cases(volumes: &[&'static str], random: Vec<(String, MemoryDevice)>) -> Vec<C
                 Vec::new()
             };
             let name = format!("{volume}, roll-back to {c}, {} shown", shown.len());
-            all.push(Case { name, broken: sound.device.fork(), options, shown });
+            all.push(Case { name, broken: sound.device.fork(), options, shown, cleaned: true });
         }
     }
     all
@@ -237,7 +244,17 @@ pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
     let scratch = Scratch::new("repair")?;
     let (mut turns, mut names, mut bad) = (Vec::new(), Vec::new(), 0);
     let random = if sample { damage::images(2..3, 5)? } else { damage::images(0..3, 1)? };
-    for (n, case) in cases(if sample { SAMPLE } else { VOLUMES }, random).into_iter().enumerate() {
+    let mut all = cases(if sample { SAMPLE } else { VOLUMES }, random);
+    for (volume, kind, case) in TIGHT.into_iter().take(if sample { 1 } else { TIGHT.len() }) {
+        all.push(Case {
+            name: format!("volume {volume}, {kind}, little room"),
+            broken: damage::image(volume, kind, case)?,
+            options: Options { drop_snapshots: true, zero_unreadable: true, ..options() },
+            shown: Vec::new(),
+            cleaned: false,
+        });
+    }
+    for (n, case) in all.into_iter().enumerate() {
         let made = plan(Arc::new(case.broken.fork()), &case.options)?;
         if errors(&made.after) > 0 || made.is_empty() {
             println!("{}: {} errors are left, {:?}", case.name, errors(&made.after), made.stopped);
@@ -275,7 +292,7 @@ pub fn repair(rig: &Rig, sample: bool) -> Result<()> {
             snapshots,
             snapshots_made: 100,
             read_only: false,
-            clean: true,
+            clean: case.cleaned,
             ..KernelTurn::look(&image, block_size)
         });
         names.push((case.name, image));

@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use silt_device::{Device, MemoryDevice};
 
 use self::hurt::{KINDS, Knife};
@@ -39,10 +39,12 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 14] = [
+const ONCE_WRONG: [(u64, &str, u64); 21] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
+    (1008, "unreadable sectors", 0),
+    (1010, "the beginning", 1),
     (1013, "shifted run", 0),
     (1014, "newest blocks", 0),
     (1018, "newest blocks", 2),
@@ -54,6 +56,11 @@ const ONCE_WRONG: [(u64, &str, u64); 14] = [
     (4044, "newest blocks", 0),
     (5004, "newest blocks", 1),
     (5015, "segment of zeros", 1),
+    (7007, "segment", 1),
+    (9003, "run of zeros", 0),
+    (9003, "segment of zeros", 1),
+    (9015, "two kinds", 1),
+    (2, "misplaced segment", 0),
 ];
 
 impl Campaign {
@@ -70,6 +77,19 @@ impl Campaign {
         };
         ONCE_WRONG.iter().map(once).chain([common]).collect()
     }
+}
+
+/// A damaged volume for others to judge: the case of a number of a kind. An error where there is no such kind, or sectors
+/// of it cannot be read.
+pub fn image(number: u64, kind: &str, case: u64) -> Result<MemoryDevice> {
+    let at = KINDS.iter().position(|(name, _)| *name == kind);
+    let Some((at, (_, hurt))) = at.and_then(|at| Some((at, KINDS.get(at)?))) else {
+        bail!("there is no kind of damage {kind:?}")
+    };
+    let volume = Aged::new(number)?;
+    let mut knife = Knife::new(&volume, seed_of(number, at, case));
+    hurt(&mut knife);
+    knife.image().ok_or_else(|| anyhow!("volume {number}, {kind}: sectors cannot be read"))
 }
 
 /// Damaged volumes for others to judge: of these volumes one of every `step`-th kind, by name. Those of which sectors cannot
