@@ -72,6 +72,25 @@ pub fn lost(device: &dyn Device) -> Option<Lost> {
     (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs, roots })
 }
 
+/// Of a volume that was not cleanly unmounted, in a sentence: a log behind its newest checkpoint that does not verify and of
+/// which nothing else is told, since nothing whole follows it.
+pub fn torn(device: &dyn Device) -> Option<String> {
+    let (r, start) = search::open(device, 1 << 20).ok()?;
+    if start.clean {
+        return None;
+    }
+    let chain = chain::follow(&r, &start.found);
+    let first = chain.broken.first().filter(|first| !first.bare)?;
+    let told = in_chain(&r, &chain, start.found.cno).is_some() || chain.lost_checkpoints().is_some();
+    (!told).then(|| {
+        format!(
+            "behind checkpoint {} the log at block {} does not verify, and no mount takes it: a power cut in the midst of a \
+             sync leaves that, and then nobody was told that it was done",
+            start.found.cno, first.pos
+        )
+    })
+}
+
 /// The same of a chain behind this checkpoint.
 pub(crate) fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {
     let first = chain.broken.first()?;

@@ -187,6 +187,7 @@ mod tests {
     use std::path::Path;
 
     use silt_device::{Device, MemoryDevice};
+    use silt_format::summary::SR;
 
     use super::super::judge::Note;
     use crate::Unwatched;
@@ -278,6 +279,31 @@ mod tests {
                 assert!(problem.notes.contains(&Note::SyncedBeside { bytes: bytes as u64 }), "{problem:?}");
             }
             assert!(got != right);
+        }
+    }
+
+    /// What a power cut leaves of a log is told, and of one that is whole nothing is.
+    #[test]
+    fn a_newest_log_that_does_not_verify_is_told_of() {
+        for name in ["basic-4k", "basic-1k", "gc-4k"] {
+            let mut s = Surgeon::golden(name);
+            let (g, latest) = (s.g(), s.latest());
+            let mut roots: Vec<_> = (0..g.nsegments).flat_map(|n| s.logs(n)).collect();
+            roots.retain(|l| {
+                l.header.has(SR) && (l.header.seq.get(), l.pos) <= (latest.header.seq.get(), latest.pos)
+            });
+            roots.sort_by_key(|l| (l.header.seq.get(), l.pos));
+            let base = roots[roots.len() - 2];
+            s.patch_super((true, true), |b| {
+                b.state = 0.into();
+                b.last_pseg = base.pos.0.into();
+                b.last_seq = base.header.seq;
+                b.last_cno = base.header.cno;
+            });
+            assert_eq!(crate::torn(&s.device), None, "{name}");
+            let said = crate::torn(&torn(&s, latest.end() - 1)).unwrap();
+            let what = format!("behind checkpoint {} the log at block {} ", base.header.cno, latest.pos.0);
+            assert!(said.starts_with(&what), "{name}: {said}");
         }
     }
 }

@@ -163,6 +163,11 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         let mut out = Output::new();
         text(&mut out, &report, &impacts, args.verbose)?;
+        if source.at.is_none()
+            && let Some(line) = silt_verify::torn(&source.device)
+        {
+            out.line(line)?;
+        }
         let name = args.volume.display().to_string();
         out.line(match stopped {
             true => ended(&name, errors),
