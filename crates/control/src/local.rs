@@ -10,6 +10,7 @@ use silt_device::{Access, Device, FileDevice};
 use silt_engine::{OpenOptions, OpenReport, Volume};
 use silt_format::super_block::KNOWN_RO_FEATURES;
 use silt_fs::Fs;
+use silt_verify::Behind;
 
 use crate::connect::Control;
 use crate::error::plain;
@@ -63,18 +64,21 @@ impl LocalVolume {
             seed: getrandom::u64().unwrap_or(now),
             ..OpenOptions::default()
         };
-        let lost = lost::look(&*file);
+        let behind = lost::look(&*file);
         let mut open = || Volume::open(device.clone(), &options);
         let (mut volume, report, room) = open_with_room(&mut open, &Given::default(), now)?;
         if access == Access::ReadWrite {
             volume.take_over(now)?;
         }
-        let mut notes = notes(&report, access, lost.is_some());
+        let lost = behind.as_ref().is_some_and(Behind::is_lost);
+        let mut notes = notes(&report, access, lost);
         notes.extend(room);
         let mut fs = Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() });
-        let lost = lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs));
-        // A status carries them itself.
-        if request != Request::Status {
+        let lost = behind.as_ref().map_or_else(Vec::new, |behind| lost::sentences(behind, &mut fs));
+        // A status carries them itself, and what any power cut leaves.
+        if request == Request::Status {
+            notes.extend(behind.and_then(|behind| behind.torn).map(|torn| torn.to_string()));
+        } else {
             let mut told = notes.iter().chain(&lost);
             told.try_for_each(|note| out(Response::Notice(note.clone())))?;
         }

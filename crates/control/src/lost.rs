@@ -10,22 +10,22 @@ use silt_engine::Tree;
 use silt_format::Ino;
 use silt_format::dir::file_type;
 use silt_fs::Fs;
-use silt_verify::Lost;
+use silt_verify::Behind;
 
 /// Names that are looked at for those of files, and the time that this may take.
 const NAMES: usize = 200_000;
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Looks behind the newest checkpoint, as a check does: reads the logs there, 1 MiB of memory. `None` where nothing is
-/// lost, and where no checkpoint is found (which whoever opens the volume says).
-pub fn look(device: &dyn Device) -> Option<Lost> {
-    silt_verify::lost(device)
+/// Looks behind the newest checkpoint, as a check does: reads the logs there, 1 MiB of memory. `None` where all is whole,
+/// and where no checkpoint is found (which whoever opens the volume says).
+pub fn look(device: &dyn Device) -> Option<Behind> {
+    silt_verify::behind(device)
 }
 
 /// What is lost in sentences, with the names of files as far as they are found in the live tree.
-pub fn sentences(lost: &Lost, fs: &mut Fs) -> Vec<String> {
+pub fn sentences(behind: &Behind, fs: &mut Fs) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(synced) = &lost.synced {
+    if let Some(synced) = &behind.synced {
         let names = names(fs, synced.named().map(|(ino, _)| ino).collect());
         let name = |ino: u64| match names.get(&ino) {
             Some(path) => format!("{} (inode {ino})", String::from_utf8_lossy(path)),
@@ -33,7 +33,7 @@ pub fn sentences(lost: &Lost, fs: &mut Fs) -> Vec<String> {
         };
         out.push(synced.told(name, &when(synced.written)));
     }
-    out.extend(lost.logs.clone());
+    out.extend(behind.logs.clone());
     out
 }
 

@@ -47,13 +47,15 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let device = open_device(config)?;
     let shared = masked(config, &device);
     // Before it is opened: writing goes on beside the logs that tell of it.
-    let lost =
+    let behind =
         if options.moment.is_some() || options.super_block.is_some() { None } else { lost::look(&*shared) };
+    let torn = behind.as_ref().and_then(|behind| behind.torn);
     let (mut fs, report, room) = open_volume(config, shared)?;
     let mut found = Found {
-        lost: lost.map_or_else(Vec::new, |lost| lost::sentences(&lost, &mut fs)),
+        lost: behind.map_or_else(Vec::new, |behind| lost::sentences(&behind, &mut fs)),
         notes: notes(&report),
     };
+    found.notes.extend(torn.map(|torn| torn.to_string()));
     found.notes.extend(room);
     for note in found.lost.iter().chain(&found.notes) {
         tracing::warn!("{}: {note}", config.volume.display());

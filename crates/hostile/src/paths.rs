@@ -358,10 +358,8 @@ fn check_mount(device: &Arc<Watched>, _: &mut Seen) {
 
 /// What a mount says of the newest logs before it begins.
 fn not_come_to(device: &Arc<Watched>, _: &mut Seen) {
-    if let Some(lost) = silt_verify::lost(&**device)
-        && let Some(synced) = lost.synced
-    {
-        let _ = synced.to_string();
+    if let Some(behind) = silt_verify::behind(&**device) {
+        let _ = (behind.synced.map(|s| s.to_string()), behind.torn.map(|t| t.to_string()));
     }
 }
 

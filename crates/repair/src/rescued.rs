@@ -33,7 +33,7 @@ pub(crate) struct Wanted<'a> {
     /// The damaged volume.
     pub original: &'a dyn Device,
     /// The checkpoint of which the mended tree is.
-    pub newest: u64,
+    pub checkpoint: u64,
     /// Inodes that were not as they were when they were mended, or may not be.
     pub told: &'a BTreeSet<u64>,
     /// Of those, the ones that were put back to an older version or put together.
@@ -63,10 +63,10 @@ pub(crate) fn bring(
 ) -> Result<bool> {
     watch.stage("reading what a rescue reads", 0);
     let Ok(rescue) = Rescue::open(wanted.original, &Unwatched) else { return Ok(false) };
-    if rescue.moments().first().is_none_or(|m| m.cno != wanted.newest) {
+    if rescue.moments().first().is_none_or(|m| m.cno != wanted.checkpoint) {
         return Ok(false);
     }
-    let Ok(tree) = rescue.tree(wanted.newest) else { return Ok(false) };
+    let Ok(tree) = rescue.tree(wanted.checkpoint) else { return Ok(false) };
     let mut compare = Compare {
         v: mender.volume(),
         tree: &tree,

@@ -97,6 +97,8 @@ pub(crate) struct Step {
     wounds: Wounds,
     tree: tree::Work,
     past: Vec<past::Past>,
+    /// It mends fewer past trees than it would with more space.
+    pub in_parts: bool,
 }
 
 impl Step {
@@ -107,7 +109,7 @@ impl Step {
             let class = if kind == Kind::Copies || kind.empties() { "log" } else { classes::of(f.id) };
             *classes.entry(class).or_insert(0) += 1;
         }
-        Step { kind, classes, wounds, tree, past: Vec::new() }
+        Step { kind, classes, wounds, tree, past: Vec::new(), in_parts: false }
     }
 }
 
@@ -160,8 +162,6 @@ pub(crate) struct State<'a> {
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
     pub passed: Option<u64>,
-    /// The newest checkpoint before others were written of it while super blocks were put right.
-    pub base: Option<u64>,
     /// Inodes that the rounds so far tell of.
     pub told: BTreeSet<u64>,
     /// Of those, the ones that were put back to an older version or put together.
@@ -204,7 +204,6 @@ impl<'a> State<'a> {
             at_once: usize::MAX,
             ahead,
             passed: None,
-            base: None,
             told: BTreeSet::new(),
             put_back: BTreeSet::new(),
             left: 0,
@@ -399,12 +398,14 @@ impl State<'_> {
         if !self.given_up.contains(&Kind::PastTrees) {
             // Each is a checkpoint, or some.
             let at_once = self.past_at_once;
-            self.in_parts += usize::from(at_once < usize::MAX);
+            let in_parts = at_once < usize::MAX;
             let cut = self.options.cut;
             let (past, mine) =
                 past::works(&found, report, geometry.as_ref(), &mut self.past, &self.kept, cut, at_once);
             if !past.is_empty() {
-                return Ok(Some(Step { past, ..step(Kind::PastTrees, &mine, Wounds::default(), none()) }));
+                self.in_parts += usize::from(in_parts);
+                let step = step(Kind::PastTrees, &mine, Wounds::default(), none());
+                return Ok(Some(Step { past, in_parts, ..step }));
             }
         }
         let (drop, past) = tables::past(

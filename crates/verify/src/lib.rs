@@ -57,5 +57,5 @@ pub use impact::{Impact, explain};
 pub use report::{Finding, Held, Place, Report, Severity, Stats};
 pub use search::differs_for_linux;
 pub use tree::{Attributes, DirEntry, Moment, Tree, Walked};
-pub use unreached::{Lost, Unreached, lost, torn, unreached};
+pub use unreached::{Behind, Torn, Unreached, behind};
 pub use watch::{Unwatched, Watch};

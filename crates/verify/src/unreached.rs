@@ -17,7 +17,7 @@ use crate::search::{self, Log};
 /// Files that are named; of more it is said that there are more.
 const FILES: usize = 20;
 
-/// See [`unreached`].
+/// Synced data that no mount comes to: see [`behind`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unreached {
     /// The newest checkpoint.
@@ -39,60 +39,67 @@ pub struct Unreached {
     pub written: Option<(u64, u64)>,
 }
 
-/// What a mount does not come to: see [`lost`].
+/// What does not verify behind the newest checkpoint of a volume that was not cleanly unmounted: see [`behind`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// Data that was synced by itself (spec 12.5).
+pub struct Behind {
+    /// Data that was synced by itself (spec 12.5), and that no mount comes to.
     pub synced: Option<Unreached>,
-    /// Checkpoints, in a sentence.
+    /// Checkpoints that no mount comes to, in a sentence.
     pub logs: Option<String>,
     /// Where what does not verify was whole once: logs that made a checkpoint and that no mount comes to, the newest first.
     /// Those among them that do not verify have a head that says so.
     pub roots: Vec<LogPosition>,
+    /// A log that does not verify and of which nothing else is told, since nothing whole follows it.
+    pub torn: Option<Torn>,
 }
 
-/// What synced data behind the newest checkpoint of a volume that was not cleanly unmounted no mount comes to; `None`
-/// where all of it is whole, and where no checkpoint is found.
-pub fn unreached(device: &dyn Device) -> Option<Unreached> {
-    let (r, start) = search::open(device, 1 << 20).ok()?;
-    if start.clean { None } else { in_chain(&r, &chain::follow(&r, &start.found), start.found.cno) }
+/// A log that a power cut leaves of a sync that nobody was told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Torn {
+    /// The newest checkpoint.
+    pub checkpoint: u64,
+    /// The first block of the log.
+    pub block: u64,
 }
 
-/// The same, and the checkpoints that no mount comes to; `None` where nothing is lost. Whoever opens such a volume for
-/// writing goes on beside these logs, and nothing tells of them afterwards.
-pub fn lost(device: &dyn Device) -> Option<Lost> {
-    let (r, start) = search::open(device, 1 << 20).ok()?;
-    if start.clean {
-        return None;
-    }
-    let chain = chain::follow(&r, &start.found);
-    let synced = in_chain(&r, &chain, start.found.cno);
-    let logs = chain.lost_checkpoints();
-    let roots = chain.roots(&r);
-    (synced.is_some() || logs.is_some()).then_some(Lost { synced, logs, roots })
-}
-
-/// Of a volume that was not cleanly unmounted, in a sentence: a log behind its newest checkpoint that does not verify and of
-/// which nothing else is told, since nothing whole follows it.
-pub fn torn(device: &dyn Device) -> Option<String> {
-    let (r, start) = search::open(device, 1 << 20).ok()?;
-    if start.clean {
-        return None;
-    }
-    let chain = chain::follow(&r, &start.found);
-    let first = chain.broken.first().filter(|first| !first.bare)?;
-    let told = in_chain(&r, &chain, start.found.cno).is_some() || chain.lost_checkpoints().is_some();
-    (!told).then(|| {
-        format!(
+impl Display for Torn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
             "behind checkpoint {} the log at block {} does not verify, and no mount takes it: a power cut in the midst of a \
              sync leaves that, and then nobody was told that it was done",
-            start.found.cno, first.pos
+            self.checkpoint, self.block
         )
-    })
+    }
 }
 
-/// The same of a chain behind this checkpoint.
-pub(crate) fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {
+impl Behind {
+    /// Whether something is lost, or may be, that was synced.
+    pub fn is_lost(&self) -> bool {
+        self.synced.is_some() || self.logs.is_some()
+    }
+
+    /// What the chain behind this checkpoint tells; `None` where all of it verifies.
+    pub(crate) fn new(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Self> {
+        let first = chain.broken.first()?;
+        let (synced, logs) = (in_chain(r, chain, checkpoint), chain.lost_checkpoints());
+        let untold = synced.is_none() && logs.is_none() && !first.bare;
+        let torn = untold.then_some(Torn { checkpoint, block: first.pos });
+        let roots = chain.roots(r);
+        Some(Behind { synced, logs, roots, torn })
+    }
+}
+
+/// What does not verify behind the newest checkpoint; `None` where all of it is whole, of a volume that was cleanly
+/// unmounted, and where no checkpoint is found. Whoever opens such a volume for writing goes on beside these logs, and
+/// nothing tells of them afterwards.
+pub fn behind(device: &dyn Device) -> Option<Behind> {
+    let (r, start) = search::open(device, 1 << 20).ok()?;
+    if start.clean { None } else { Behind::new(&r, &chain::follow(&r, &start.found), start.found.cno) }
+}
+
+/// The synced data behind this checkpoint that no mount comes to.
+fn in_chain(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Unreached> {
     let first = chain.broken.first()?;
     let synced = |log: &Log| log.header.has(SYNDT);
     let logs = chain.unreached(first);

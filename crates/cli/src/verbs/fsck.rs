@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use silt_control::{ControlError, Kind, mounts};
 use silt_device::{Access, Device, FileDevice, OpenOptions};
-use silt_verify::{Depth, Lost, Options, Watch};
+use silt_verify::{Behind, Depth, Options, Watch};
 
 use super::{check, repair};
 use crate::failure::{Failure, Result, complain};
@@ -206,11 +206,13 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
         out.finish()?;
         return Ok(CANCELLED);
     }
-    let lost = silt_verify::lost(&device);
-    if let Some(Lost { synced, logs, .. }) = &lost {
+    let behind = silt_verify::behind(&device);
+    let lost = behind.as_ref().is_some_and(Behind::is_lost);
+    if let Some(Behind { synced, logs, torn, .. }) = &behind {
         let said = report.errors().any(|finding| finding.id == "recovery-reached");
         let logs = logs.iter().filter(|_| !said).cloned();
-        synced.iter().map(ToString::to_string).chain(logs).try_for_each(|line| out.line(line))?;
+        let torn = torn.iter().map(ToString::to_string);
+        synced.iter().map(ToString::to_string).chain(logs).chain(torn).try_for_each(|line| out.line(line))?;
     }
     if errors == 0 {
         match depth {
@@ -218,7 +220,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
             Depth::Mount => out.line(format!(
                 "{name}: not cleanly unmounted; the log is whole up to checkpoint {}, and mounting rolls {}it forward",
                 report.stats.last_cno,
-                if lost.is_some() { "what is whole behind " } else { "" },
+                if lost { "what is whole behind " } else { "" },
             ))?,
         }
         out.finish()?;
@@ -226,7 +228,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     }
     out.line(check::summary(&name.to_string(), &report, errors, false))?;
     drop(device);
-    let code = mend(asked, path, &mut out, &watch, lost.is_some())?;
+    let code = mend(asked, path, &mut out, &watch, lost)?;
     out.finish()?;
     Ok(code)
 }

@@ -239,7 +239,7 @@ fn text(
     out: &mut Output,
 ) -> Result<()> {
     report::survey_lines(rescue).into_iter().try_for_each(|line| out.line(line))?;
-    if let Some(lost) = synced.or_else(|| rescue.torn()) {
+    if let Some(lost) = synced.or_else(|| rescue.torn().map(|torn| torn.to_string())) {
         out.line(lost)?;
     }
     out.line("")?;

@@ -156,7 +156,7 @@ fn lost_synced_data_is_named() {
         &silt_device::OpenOptions::default(),
     )
     .unwrap();
-    assert_eq!(silt_verify::unreached(&device), None);
+    assert_eq!(silt_verify::behind(&device), None);
     drop(device);
     assert!(!b.ok(&["rescue", &g]).contains("synced data"));
     // The last block of the first log behind the newest checkpoint.

@@ -24,7 +24,7 @@ pub struct Known {
     /// The newest log is theirs, and nothing was written since: the log goes on behind it, and not in a fresh segment.
     pub own: bool,
     /// The newest checkpoint that is not theirs: files are not put back to what later ones have.
-    pub newest: Option<u64>,
+    pub mended_from: Option<u64>,
     /// Sequence number of the newest log before theirs.
     pub(super) since: Option<u64>,
     /// What the volume was.
@@ -55,7 +55,7 @@ impl Mender {
         self.note_rewritten();
         Known {
             own: true,
-            newest: self.volume.mended_from.map(|c| c.0),
+            mended_from: self.volume.mended_from.map(|c| c.0),
             since: Some(self.since),
             original: self.original.clone(),
             aside: self.set_aside(),

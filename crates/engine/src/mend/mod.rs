@@ -179,7 +179,7 @@ impl Mender {
             Volume::assemble(Parts { store, dat, sufile, cpfile, ifile, supers }, &found, options);
         volume.meta_dirty = true;
         volume.read_only = false;
-        volume.mended_from = wounds.known.newest.map(Cno);
+        volume.mended_from = wounds.known.mended_from.map(Cno);
         volume.unsure = wounds.known.unsure.clone();
         let end_of_log = (found.cursor.segment, found.cursor.offset);
         let doubts = Doubts::new(&volume.store.device, geometry, &wounds.known);

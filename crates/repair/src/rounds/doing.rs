@@ -23,7 +23,7 @@ impl State<'_> {
     /// Where a log in the midst is damaged and whole ones follow: the volume goes on behind the newest of these, and what
     /// is damaged is mended as in any other log.
     fn go_ahead(&mut self) -> Result<Option<Vec<String>>> {
-        let lost = silt_verify::lost(&*self.overlay).filter(|_| self.ahead);
+        let lost = silt_verify::behind(&*self.overlay).filter(|_| self.ahead);
         let known = (supers::geometry(&*self.overlay), supers::reached(&*self.overlay));
         let (Some(g), Some(base)) = known else { return Ok(None) };
         for root in lost.map(|lost| lost.roots).unwrap_or_default() {
@@ -147,14 +147,14 @@ impl State<'_> {
         Ok(true)
     }
 
-    /// Does a round, or leaves all as it is; `newest` is the volume's newest checkpoint before anything was written.
-    pub fn mend(&mut self, step: &Step, newest: Option<u64>) -> Result<Vec<String>> {
+    /// Does a round, or leaves all as it is.
+    pub fn mend(&mut self, step: &Step) -> Result<Vec<String>> {
         match step.kind {
             Kind::Supers => {
                 if step.classes.contains_key("recovery")
                     && let Some(said) = self.go_ahead()?
                 {
-                    self.known.own = false;
+                    (self.known.own, self.known.mended_from) = (false, None);
                     // It lies before what is taken in.
                     self.known.aside = SetAside::default();
                     return Ok(said);
@@ -164,7 +164,7 @@ impl State<'_> {
                 {
                     self.known.own = false;
                     self.known.aside = righted.aside;
-                    self.base = righted.base;
+                    self.known.mended_from = self.known.mended_from.or(righted.base);
                     return Ok(righted.said);
                 }
             }
@@ -199,7 +199,6 @@ impl State<'_> {
         };
         // What fails half-way must not stay: it is tried on a copy.
         let trial = Arc::new(Overlay::new(self.overlay.clone()));
-        self.known.newest = newest;
         let wounds = Wounds { known: self.known.clone(), ..step.wounds.clone() };
         let mut mender = Mender::open(trial.clone(), &self.open_options(), &wounds)?;
         let mut said = std::mem::take(&mut mender.said);
@@ -210,10 +209,12 @@ impl State<'_> {
         }
         if step.kind == Kind::Rescued {
             let original = self.known.original.clone();
-            let (Some(original), Some(newest)) = (original, newest) else { return Ok(Vec::new()) };
+            let (Some(original), Some(checkpoint)) = (original, self.known.mended_from) else {
+                return Ok(Vec::new());
+            };
             let wanted = rescued::Wanted {
                 original: &*original.0,
-                newest,
+                checkpoint,
                 told: &self.told,
                 put_back: &self.put_back,
                 whole_only: self.options.cut,

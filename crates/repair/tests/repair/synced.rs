@@ -9,7 +9,7 @@ use silt_format::summary::SYNDT;
 use silt_repair::{errors, plan};
 use silt_verify::rescue::Rescue;
 use silt_verify::surgeon::Surgeon;
-use silt_verify::{Moment, Tree, Unwatched, unreached};
+use silt_verify::{Moment, Tree, Unreached, Unwatched, behind};
 
 use crate::common::{checked, noise, options, say};
 
@@ -26,8 +26,13 @@ fn synced(s: &Surgeon) -> Vec<silt_verify::surgeon::Log> {
     all
 }
 
+/// Synced data that no mount comes to.
+fn unreached(device: &dyn Device) -> Option<Unreached> {
+    behind(device)?.synced
+}
+
 /// What a repair and a rescue say; both say the same.
-fn said(device: Arc<dyn Device>) -> Option<silt_verify::Unreached> {
+fn said(device: Arc<dyn Device>) -> Option<Unreached> {
     let made = plan(device.clone(), &options()).unwrap();
     assert_eq!(errors(&made.after), 0, "{}", say(&made));
     let found = unreached(&*device);

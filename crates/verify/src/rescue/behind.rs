@@ -16,7 +16,7 @@ use super::volume::{Rescue, Root};
 use super::walk::{Sink, walk};
 use crate::chain::{self, Chain};
 use crate::search::{self, Found, Log};
-use crate::unreached::{self, Unreached};
+use crate::unreached::{self, Torn, Unreached};
 use crate::{Error, Watch};
 
 /// What lies behind the newest super root. Read once.
@@ -31,8 +31,17 @@ impl<'d> Rescue<'d> {
     /// What was synced behind the newest checkpoint and does not come back with it, of a volume that was not cleanly
     /// unmounted. [`Rescue::copy_out`] puts beside what of it is whole.
     pub fn unreached(&self) -> Option<Unreached> {
+        self.not_reached()?.synced
+    }
+
+    /// A log behind the newest checkpoint that does not verify, as [`crate::Behind::torn`].
+    pub fn torn(&self) -> Option<Torn> {
+        self.not_reached()?.torn
+    }
+
+    fn not_reached(&self) -> Option<unreached::Behind> {
         let Behind { found, chain, .. } = self.behind()?;
-        unreached::in_chain(&self.r, chain, found.cno)
+        unreached::Behind::new(&self.r, chain, found.cno)
     }
 
     /// Names of files of a checkpoint by inode, as far as its directories can be read: a walk over all of them.
@@ -300,10 +309,12 @@ mod tests {
                 b.last_seq = base.header.seq;
                 b.last_cno = base.header.cno;
             });
-            assert_eq!(crate::torn(&s.device), None, "{name}");
-            let said = crate::torn(&torn(&s, latest.end() - 1)).unwrap();
-            let what = format!("behind checkpoint {} the log at block {} ", base.header.cno, latest.pos.0);
-            assert!(said.starts_with(&what), "{name}: {said}");
+            assert_eq!(crate::behind(&s.device), None, "{name}");
+            let device = torn(&s, latest.end() - 1);
+            let said = crate::behind(&device).unwrap();
+            let log = crate::Torn { checkpoint: base.header.cno.get(), block: latest.pos.0 };
+            assert_eq!((said.torn, said.is_lost()), (Some(log), false), "{name}");
+            assert_eq!(Rescue::open(&device, &Unwatched).unwrap().torn(), Some(log), "{name}");
         }
     }
 }

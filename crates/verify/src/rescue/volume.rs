@@ -143,11 +143,6 @@ impl<'d> Rescue<'d> {
         &self.roots
     }
 
-    /// What [`crate::torn`] says of the volume.
-    pub fn torn(&self) -> Option<String> {
-        crate::torn(self.r.device)
-    }
-
     /// The greatest checkpoint of which logs are there behind the newest super root, and none of its own. A power cut in
     /// the midst of making it leaves that, too.
     pub fn rootless(&self) -> Option<u64> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use silt_control::{ControlError, Kind};
-use silt_verify::{Finding, Impact, Options, Report, Severity, Watch};
+use silt_verify::{Finding, Impact, Options, Report, Severity, Torn, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
@@ -136,6 +136,22 @@ struct Summary<'a> {
     findings: &'a [Shown<'a>],
     /// How often each was found, those that are not shown included.
     counts: &'a BTreeMap<&'static str, u64>,
+    /// A log behind the newest checkpoint that a power cut has torn, or may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torn_log: Option<TornLog>,
+}
+
+/// See [`silt_verify::Torn`].
+#[derive(Serialize)]
+pub struct TornLog {
+    checkpoint: u64,
+    block: u64,
+}
+
+impl TornLog {
+    pub fn new(torn: Torn) -> Self {
+        TornLog { checkpoint: torn.checkpoint, block: torn.block }
+    }
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -158,16 +174,15 @@ pub fn run(args: &Args) -> Result<()> {
         memory();
     }
     let errors = errors(&report);
+    // Of a mounted one it is what is written next.
+    let behind = if source.at.is_some() { None } else { silt_verify::behind(&source.device) };
+    let torn = behind.and_then(|behind| behind.torn);
     if args.json {
-        json(&report, &impacts, errors, source.at.is_some())?;
+        json(&report, &impacts, errors, source.at.is_some(), torn)?;
     } else {
         let mut out = Output::new();
         text(&mut out, &report, &impacts, args.verbose)?;
-        if source.at.is_none()
-            && let Some(line) = silt_verify::torn(&source.device)
-        {
-            out.line(line)?;
-        }
+        torn.iter().try_for_each(|torn| out.line(torn.to_string()))?;
         let name = args.volume.display().to_string();
         out.line(match stopped {
             true => ended(&name, errors),
@@ -249,7 +264,7 @@ fn show<'a>(finding: &'a Finding, impact: &Impact, latest: u64) -> Shown<'a> {
     }
 }
 
-fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool) -> Result<()> {
+fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool, torn: Option<Torn>) -> Result<()> {
     let s = &report.stats;
     let findings: Vec<Shown<'_>> =
         report.findings.iter().zip(impacts).map(|(f, i)| show(f, i, s.last_cno)).collect();
@@ -270,6 +285,7 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool) -> Resu
         live_blocks: s.live_blocks,
         findings: &findings,
         counts: &report.counts,
+        torn_log: torn.map(TornLog::new),
     })?;
     out.finish()
 }

@@ -7,6 +7,7 @@ use silt_format::super_block::Copy;
 use silt_verify::rescue::geometry::Source;
 use silt_verify::rescue::{Answer, Grade, Note, Problem, Rated, Rescue, Tally};
 
+use super::super::check::TornLog;
 use super::shown;
 use crate::failure::Result;
 use crate::output::{Output, count};
@@ -306,6 +307,9 @@ pub struct Survey {
     /// Synced data behind the newest checkpoint that does not come back with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     synced_lost: Option<String>,
+    /// A log behind the newest checkpoint that a power cut has torn, or may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torn_log: Option<TornLog>,
     moments: Vec<Shown>,
     /// Of the newest moment, what is damaged or does not verify.
     items: Vec<Item>,
@@ -326,6 +330,7 @@ impl Survey {
             newest: answer.newest,
             newest_whole: answer.newest_whole,
             synced_lost,
+            torn_log: rescue.torn().map(TornLog::new),
             moments: answer.moments.iter().map(|r| shown_moment(rescue, r)).collect(),
             items: newest.map(|t| t.problems.iter().map(Item::new).collect()).unwrap_or_default(),
         }
