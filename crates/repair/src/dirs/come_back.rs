@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use silt_engine::Tree;
 use silt_format::{Cno, Ino, dir};
 
-use super::{Entry, Mend, Name};
+use super::{Entry, Mend, Name, named};
 use crate::Result;
 
 /// Older versions of a directory that are looked at.
@@ -49,8 +49,8 @@ impl Mend<'_> {
         Ok(())
     }
 
-    /// Names that a directory has lost come back from its newest older version that can be read, where what they
-    /// name is still there and has lost a name.
+    /// Names that a directory has lost come back from blocks of it in the place of another's, and from its newest older
+    /// version that can be read, where what they name is still there and has lost a name.
     pub(super) fn fill_gaps(&mut self) -> Result<()> {
         let mut past = Vec::new();
         self.v.for_each_checkpoint_back(Cno(u64::MAX), |c| {
@@ -60,27 +60,35 @@ impl Mend<'_> {
         let mut next = 0;
         while let Some(ino) = self.gaps.get(next).copied() {
             next += 1;
+            let astray = self.astray.remove(&ino).unwrap_or_default();
+            self.come_back(ino, astray, "a block of it in the place of another's")?;
             for c in &past {
                 let (found, whole) = self.older_names(ino, *c);
-                for e in found {
-                    let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
-                    let taken = self.entries_of(ino)?.taken.contains(&e.name);
-                    if taken || !k.wants_name() || k.kind() != e.kind {
-                        continue;
-                    }
-                    self.said.push(format!(
-                        "the name {:?} in directory {ino} comes back from checkpoint {c}",
-                        String::from_utf8_lossy(&e.name)
-                    ));
-                    self.name(ino, e.ino, e.name);
-                    if k.is_dir() {
-                        self.walk(e.ino, ino)?;
-                    }
-                }
+                self.come_back(ino, found, &format!("checkpoint {c}"))?;
                 // What cannot be read there an older one may have.
                 if whole {
                     break;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what wants a name one of these in a directory.
+    fn come_back(&mut self, directory: u64, names: Vec<Entry>, from: &str) -> Result<()> {
+        for e in names {
+            let Some(k) = self.inodes.get(&e.ino).copied() else { continue };
+            let taken = self.entries_of(directory)?.taken.contains(&e.name);
+            if taken || !k.wants_name() || k.kind() != e.kind {
+                continue;
+            }
+            self.said.push(format!(
+                "the name {:?} in directory {directory} comes back from {from}",
+                String::from_utf8_lossy(&e.name)
+            ));
+            self.name(directory, e.ino, e.name);
+            if k.is_dir() {
+                self.walk(e.ino, directory)?;
             }
         }
         Ok(())
@@ -111,11 +119,7 @@ impl Mend<'_> {
                 whole = false;
                 continue;
             }
-            for e in dir::entries(&b).map_while(std::result::Result::ok) {
-                if e.ino.0 != 0 && e.name != b"." && e.name != b".." {
-                    all.push(Entry { name: e.name.to_vec(), ino: e.ino.0, kind: e.file_type });
-                }
-            }
+            all.extend(named(&b));
         }
         self.v.close_view(Cno(c));
         (all, whole)

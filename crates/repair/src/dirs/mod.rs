@@ -100,6 +100,8 @@ struct Mend<'a> {
     greatest: u64,
     /// Directories that have lost names.
     gaps: Vec<u64>,
+    /// What is in blocks of a directory that lie in the place of another's, by whose they are.
+    astray: BTreeMap<u64, Vec<Entry>>,
     said: &'a mut Vec<String>,
 }
 
@@ -148,6 +150,7 @@ pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result
         home: names.iter().map(|n| n.ino).collect(),
         todo: VecDeque::new(),
         gaps: Vec::new(),
+        astray: BTreeMap::new(),
         said,
     };
     m.walk(Ino::ROOT.0, Ino::ROOT.0)?;
@@ -183,6 +186,13 @@ pub(crate) fn types(v: &mut Volume, directories: &BTreeSet<u64>) -> BTreeMap<u64
         }
     }
     named.into_iter().filter_map(|(nr, kind)| Some((nr, kind?))).collect()
+}
+
+/// The entries of a block but "." and "..", as far as they make sense.
+fn named(block: &[u8]) -> Vec<Entry> {
+    let all = dir::entries(block).map_while(std::result::Result::ok);
+    let named = all.filter(|e| e.ino.0 != 0 && e.name != b"." && e.name != b"..");
+    named.map(|e| Entry { name: e.name.to_vec(), ino: e.ino.0, kind: e.file_type }).collect()
 }
 
 impl Mend<'_> {
@@ -228,9 +238,13 @@ impl Mend<'_> {
             };
             if let Some(other) = self.owner(&block, ino) {
                 self.said.push(format!(
-                    "block {key} of directory {ino} is one of directory {other}; the names in it are lost"
+                    "block {key} of directory {ino} is one of directory {other}; the names that were in it are lost"
                 ));
                 (bad, lost) = (true, true);
+                self.astray.entry(other).or_default().extend(named(&block));
+                if self.gaps.contains(&other) {
+                    self.gaps.push(other);
+                }
                 continue;
             }
             for (i, e) in dir::entries(&block).enumerate() {

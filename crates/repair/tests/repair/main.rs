@@ -3,6 +3,7 @@
 
 mod ahead;
 mod common;
+mod exchanged;
 mod interrupted;
 mod kept;
 mod limits;
