@@ -28,9 +28,13 @@ pub(crate) fn wounds<'a>(
 ) -> (Wounds, Vec<&'a Finding>) {
     // Where a log's summary is lost, nothing says what its blocks are, and nothing is wrong with them.
     let silent: BTreeSet<u64> = found.iter().filter(|f| is_log(f)).filter_map(|f| segment_of(f, g)).collect();
+    // But of two that claim one block one is wrong, and the summary that is there says which.
+    let claimed: BTreeSet<Option<u64>> =
+        found.iter().filter(|f| f.id == "dat-shared-block").map(|f| f.place.block).collect();
     let silent = |f: &Finding| {
         matches!(f.id, "dat-own-block" | "dat-attribution" | "map-owner" | "sufile-nblocks")
             && segment_of(f, g).is_some_and(|s| silent.contains(&s))
+            && !(f.id == "dat-attribution" && claimed.contains(&f.place.block))
     };
     // Where the usage file makes no sense, what it does not know of lies where it should all the same.
     let usage = found.iter().any(|f| f.id.starts_with("sufile-") || f.place.ino == Some(SUFILE));

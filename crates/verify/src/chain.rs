@@ -201,7 +201,8 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
                         (segment, pos) = (to, start);
                     }
                     Entered::Broken(log) => {
-                        let broken = lost(log.pos.0, log.end(), seq);
+                        let certain = log.end() > heads.end(to);
+                        let broken = Broken { certain, ..lost(log.pos.0, log.end(), seq) };
                         chain.broken.extend(gap);
                         chain.broken.push(broken);
                         promised.broken(r, &broken, chain.broken.len());
@@ -271,7 +272,7 @@ impl Heads<'_, '_> {
         let own = |h: &Header| h.seq.get() == seq && self.is_later(h, follows && !self.torn);
         let header = Header::parse(&self.r.g, &block).ok().filter(own);
         let log = header.map(|header| Log { pos: BlockNr(pos), header });
-        Ok(log.filter(|log| log.end() <= self.end(segment)))
+        Ok(log.filter(|log| log.end() <= self.r.g.segment_end(segment).0))
     }
 
     /// The block behind a segment, as far as the device goes: what is rescued may be cut short, or its numbers made up.
@@ -348,7 +349,8 @@ impl Heads<'_, '_> {
                 if search::summary_is_whole(self.r, log) {
                     // What lies behind it and was made before it was left behind, too.
                     self.since = self.since.max(log.header.create.get());
-                    return Step::Broken { pos, end: log.end(), certain: false };
+                    // No power cut takes the end of the device with it.
+                    return Step::Broken { pos, end: log.end(), certain: log.end() > end };
                 }
                 // Its length is not to be believed: another log may lie within.
                 let next = (pos + 1..end).find(|pos| self.is_head(segment, *pos, seq));

@@ -196,6 +196,7 @@ mod tests {
     use std::path::Path;
 
     use silt_device::{Device, MemoryDevice};
+    use silt_format::BlockNr;
     use silt_format::summary::SR;
 
     use super::super::judge::Note;
@@ -288,6 +289,25 @@ mod tests {
                 assert!(problem.notes.contains(&Note::SyncedBeside { bytes: bytes as u64 }), "{problem:?}");
             }
             assert!(got != right);
+        }
+    }
+
+    /// A volume that was cut short in the midst of synced data.
+    #[test]
+    fn synced_data_that_goes_on_behind_the_end_of_the_device_is_told_of() {
+        for name in VOLUMES {
+            let s = Surgeon::golden(name);
+            let whole = Rescue::open(&s.device, &Unwatched).unwrap();
+            for log in &whole.behind().unwrap().found.tail {
+                let bytes = usize::try_from(s.g().byte_of(BlockNr(log.end() - 1))).unwrap();
+                let mut short = vec![0; bytes];
+                s.device.read_at(0, &mut short).unwrap();
+                let device = MemoryDevice::new(bytes as u64);
+                device.write_at(0, &[&short]).unwrap();
+                let rescue = Rescue::open(&device, &Unwatched).unwrap();
+                let lost = rescue.unreached().unwrap();
+                assert_eq!((lost.block, lost.certain), (log.pos.0, true), "{name}");
+            }
         }
     }
 

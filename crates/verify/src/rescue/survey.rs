@@ -185,6 +185,10 @@ impl Survey {
             out.stopped = watch.stop();
         }
         out.unreadable = stream.unreadable;
+        let end = out.logs.last().map_or(0, LogRecord::end);
+        if end > limit {
+            out.unreadable.push(limit..end);
+        }
         out.misplaced = out.is_misplaced(g);
         out
     }
@@ -237,7 +241,9 @@ impl Survey {
                 continue;
             };
             let root = is_root(g, block);
-            let header = Header::parse(g, block).ok().filter(|h| u64::from(h.nblocks.get()) <= end - pos);
+            // A device that was cut short may end in the midst of one.
+            let room = g.segment_end(segment).0 - pos;
+            let header = Header::parse(g, block).ok().filter(|h| u64::from(h.nblocks.get()) <= room);
             let Some(h) = header else {
                 if root {
                     self.lone_roots.push(pos);
@@ -325,7 +331,9 @@ fn judge(s: &mut Stream<'_>, pos: u64, h: &Header) -> LogRecord {
     };
     let g = s.g;
     let mut crc = Crc::new(g.crc_seed);
-    for nr in pos..log.end() {
+    let there = log.end().min(s.limit);
+    log.unreadable = u32::try_from(log.end() - there).unwrap_or(u32::MAX);
+    for nr in pos..there {
         match s.block(nr) {
             Some(block) => {
                 crc.update(if nr == pos { block.get(4..).unwrap_or_default() } else { block });

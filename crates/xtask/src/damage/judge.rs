@@ -222,7 +222,18 @@ fn rescued(
         .take(3000)
         .map(|p| format!("rescue: {} {:?} {:?}", String::from_utf8_lossy(&p.path), p.notes, p.missing))
         .collect();
-    let blamed: BTreeSet<&Vec<u8>> = tally.problems.iter().map(|p| &p.path).collect();
+    let synced = rescue.unreached();
+    let sentences = rescue.missing().into_iter().chain(synced.iter().map(ToString::to_string));
+    let sentences = sentences.chain(rescue.torn().map(|torn| torn.to_string()));
+    verdict.rescued.extend(sentences.map(|said| format!("rescue: {said}")));
+    let mut blamed: BTreeSet<&Vec<u8>> = tally.problems.iter().map(|p| &p.path).collect();
+    // What is said of the whole: what was synced and is lost, and that the end of the device is missing.
+    let blocks = broken.len() >> volume.geometry.block_bits;
+    let behind = |ino: &u64| {
+        let needs_end = volume.needs.get(ino).and_then(|needs| needs.last()).is_some_and(|b| *b >= blocks);
+        (volume.crashed && needs_end) || synced.as_ref().is_some_and(|lost| lost.files.contains_key(ino))
+    };
+    blamed.extend(volume.ways.iter().filter(|(_, way)| way.last().is_some_and(behind)).map(|(path, _)| path));
     let wrong: Vec<_> =
         volume.contents.iter().filter(|(p, d)| got.get(*p) != Some(d)).map(|(p, _)| p).collect();
     let silent: Vec<_> =
