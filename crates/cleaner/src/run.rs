@@ -279,8 +279,8 @@ pub fn pass(
             Err(Error::Stale) => {}
             // Even wear has to wait.
             Err(Error::NoSpace) if turned > 0 => gatherer.put_back(&rotation.without(segments)),
-            // It takes less at a time.
-            Err(Error::NoSpace) if segments.len() > 1 => {
+            // It takes less at a time, as long as that is less: segments of which nothing is needed come in any number.
+            Err(Error::NoSpace) if segments.len() / 2 < segments_at_once && segments.len() > 1 => {
                 most = most.min(limits.moves) / 4;
                 segments_at_once = segments.len() / 2;
                 gatherer.put_back(&segments);

@@ -1,13 +1,14 @@
 //! Segments that are not emptied: what is in them cannot be read, or is too much to move at once
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::common::{self, file};
-use silt_cleaner::{Options, Outcome, Whole, run};
+use silt_cleaner::{Access, Mover, Options, Outcome, Whole, run};
 use silt_device::{Fault, MemoryDevice, Times};
-use silt_engine::clean::Salvage;
+use silt_engine::clean::{Cleaned, Cleaning, Salvage};
 use silt_engine::mkfs::Parameters;
-use silt_engine::{Piece, Tree, Volume};
+use silt_engine::{Error, Piece, Result, Tree, Volume};
 use silt_format::{BlockNr, Ino, SegNr};
 
 type Disk = Arc<Fault<MemoryDevice>>;
@@ -128,4 +129,50 @@ fn what_is_too_much_to_move_at_once_is_set_aside() {
     let outcome = clean(&mut v, Salvage::No, 33_000);
     assert!(outcome.aside.is_empty(), "{:?}", outcome.aside);
     assert_ne!(segment_of(&mut v, ino, 5999), segment);
+}
+
+/// A volume on which no step of a cleaner fits.
+struct Full<'a>(Whole<'a>);
+
+impl Access for Full<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
+        self.0.with(f)
+    }
+}
+
+impl Mover for Full<'_> {
+    fn make(&self, _: Cleaning) -> Result<Cleaned> {
+        Err(Error::NoSpace)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.0.settle()
+    }
+}
+
+/// Segments that cannot be trusted come with each step and take no room: one that does not fit is not tried for ever.
+#[test]
+fn a_pass_ends_where_no_step_fits_and_segments_are_set_aside() {
+    let (device, mut v) = volume(64 << 20, 4096, 64);
+    let ino = file(&mut v);
+    write(&mut v, ino, 0..1200, 1, 3000);
+    write(&mut v, ino, (0..1200).filter(|k| k % 2 == 0), 2, 4000);
+    let bad: BTreeSet<u64> = (1..1200).step_by(128).map(|key| segment_of(&mut v, ino, key)).collect();
+    assert!(bad.len() > 5);
+    let bytes: Vec<u64> = (1..1200).step_by(128).map(|key| place(&mut v, ino, key).0 << 12).collect();
+    v.close(4500).unwrap();
+    drop(v);
+    for byte in bytes {
+        device.fail_reads(byte..byte + 512, Times::Always);
+    }
+    let mut v = common::mounted(&device);
+    let options = Options { now: 5000, ..Options::default() };
+    let mut steps = 0;
+    let outcome = run(&Full(Whole::new(&mut v, 5000)), &options, |_| {
+        steps += 1;
+        steps < 1000
+    });
+    let outcome = outcome.unwrap();
+    assert!(outcome.out_of_room && !outcome.stopped, "{steps} steps");
+    assert!(outcome.aside.iter().all(|a| bad.contains(&a.segment.0)));
 }
