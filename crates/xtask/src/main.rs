@@ -232,6 +232,9 @@ enum Verb {
         /// Which.
         #[arg(long, default_value_t = 0)]
         case: u64,
+        /// Put the damaged volume into this file, and do no more.
+        #[arg(long, requires = "kind")]
+        image: Option<PathBuf>,
         /// Volumes at once.
         #[arg(long, default_value_t = 2)]
         jobs: u64,
@@ -384,7 +387,10 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Hostile { images, from, keep } => {
             hostile::hostile(&built()?.with_file_name("hostile"), images, from, keep.as_deref())?;
         }
-        Verb::Damage { seed, volumes, cases, kind, case, jobs } => {
+        Verb::Damage { seed, kind: Some(kind), case, image: Some(image), .. } => {
+            damage::write_image(seed, &kind, case, &image)?;
+        }
+        Verb::Damage { seed, volumes, cases, kind, case, jobs, .. } => {
             let only = kind.map(|kind| (kind, case));
             let explained = only.is_some();
             let cases = cases.max(case + 1);

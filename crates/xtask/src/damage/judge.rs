@@ -6,14 +6,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_device::Device;
+use silt_cleaner::Whole;
+use silt_control::{open_with_room, retention::Given};
 use silt_device::undo::{Undo, save};
+use silt_device::{Device, Overlay};
+use silt_engine::{OpenOptions, Volume};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::rescue::Rescue;
 use silt_verify::{Moment, Options as CheckOptions, Unwatched, check};
 
 use super::volume::{Aged, Names, digest_of, names, names_at};
+
+/// When it is repaired, seconds since 1970.
+const NOW: u64 = 1_900_000_000;
 
 /// What came of one damaged volume.
 #[derive(Debug, Default)]
@@ -26,6 +32,8 @@ pub struct Verdict {
     pub older: bool,
     /// The plan writes nothing and says so: what there is, a rescue reads.
     pub given_up: bool,
+    /// A repair had too little space, and `silt clean` made some for another.
+    pub cleaned: bool,
     /// What a rescue said.
     pub rescued: Vec<String>,
     /// What the plan said.
@@ -104,7 +112,7 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
     let rootless = changed.iter().any(|b| volume.root.contains(b));
     rescued(volume, broken, dir, &untouched, rootless, &mut verdict);
     let options = Options {
-        now: 1_900_000_000,
+        now: NOW,
         seed: 7,
         cache_bytes: 64 << 20,
         drop_snapshots: true,
@@ -112,11 +120,35 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
         ..Options::default()
     };
     let started = Instant::now();
-    let made = plan(copy(), &options);
+    let mut made = plan(copy(), &options);
     verdict.slowest = verdict.slowest.max(started.elapsed());
+    let mut base = copy();
+    // Where there is too little space a repair does what it can, and says what gets some for the rest.
+    if let Ok(first) = made
+        .as_mut()
+        .map_err(drop)
+        .and_then(|made| if made.no_space && errors(&made.after) > 0 { Ok(made) } else { Err(()) })
+    {
+        let roomy = copy();
+        if let Err(e) = first.apply(&*roomy) {
+            verdict.findings.push(format!("REPAIR: not applied: {e}"));
+        }
+        let done = std::mem::take(&mut first.rounds);
+        match cleaned(&roomy) {
+            Ok(()) => {
+                verdict.cleaned = true;
+                made = plan(roomy.clone(), &options).map(|mut made| {
+                    made.rounds.splice(0..0, done);
+                    made
+                });
+                base = roomy;
+            }
+            Err(e) => verdict.findings.push(format!("CLEAN: {e}")),
+        }
+    }
     match made {
         Ok(made) => {
-            let device = copy();
+            let device: Arc<dyn Device> = Arc::new(Overlay::new(base.clone()));
             let undo = dir.with_extension("undo");
             if let Err(e) = save(&undo, &*device, [7; 16], made.overlay()) {
                 verdict.findings.push(format!("UNDO: not saved: {e}"));
@@ -128,7 +160,7 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
             if !verdict.older {
                 snapshots(volume, &made, broken, &*device, &mut verdict);
             }
-            if let Err(e) = taken_back(&undo, &*device, broken) {
+            if let Err(e) = taken_back(&undo, &*device, &*base) {
                 verdict.findings.push(format!("UNDO: {e}"));
             }
             let _ = std::fs::remove_file(&undo);
@@ -136,6 +168,17 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
         Err(e) => verdict.findings.push(format!("REPAIR: no plan: {e} ({} errors before)", errors(&report))),
     }
     verdict
+}
+
+/// Gets space back as `silt clean` does: plain checkpoints go where they are in the way.
+fn cleaned(device: &Arc<dyn Device>) -> silt_engine::Result<()> {
+    let options = OpenOptions { now: NOW, ..OpenOptions::default() };
+    let mut open = || Volume::open(device.clone(), &options);
+    let (mut volume, _, _) = open_with_room(&mut open, &Given::default(), NOW)?;
+    volume.take_over(NOW)?;
+    let options = silt_cleaner::Options { now: NOW, ..silt_cleaner::Options::default() };
+    silt_cleaner::run(&Whole::new(&mut volume, NOW), &options, |_| true)?;
+    volume.close(NOW)
 }
 
 /// Snapshots: what could be read of them is there, or the plan tells of their trees.

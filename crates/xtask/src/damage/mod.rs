@@ -13,7 +13,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use silt_device::{Device, MemoryDevice};
 
 use self::hurt::{KINDS, Knife};
@@ -92,6 +92,14 @@ pub fn image(number: u64, kind: &str, case: u64) -> Result<MemoryDevice> {
     knife.image().ok_or_else(|| anyhow!("volume {number}, {kind}: sectors cannot be read"))
 }
 
+/// Writes one into a file, for looking at it by hand.
+pub fn write_image(number: u64, kind: &str, case: u64, file: &Path) -> Result<()> {
+    let device = image(number, kind, case)?;
+    let mut bytes = vec![0; usize::try_from(device.len())?];
+    device.read_at(0, &mut bytes)?;
+    std::fs::write(file, bytes).with_context(|| file.display().to_string())
+}
+
 /// Damaged volumes for others to judge: of these volumes one of every `step`-th kind, by name. Those of which sectors cannot
 /// be read, or of which the end is missing, are left out.
 pub fn images(volumes: Range<u64>, step: usize) -> Result<Vec<(String, MemoryDevice)>> {
@@ -117,6 +125,7 @@ struct Sum {
     cases: u64,
     bad: u64,
     given_up: u64,
+    cleaned: u64,
     older: u64,
     /// Names that are not as they were after repairs, all of which is told.
     lost: u64,
@@ -165,6 +174,7 @@ fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Res
             sum.cases += 1;
             sum.slowest = sum.slowest.max(verdict.slowest);
             sum.given_up += u64::from(verdict.given_up);
+            sum.cleaned += u64::from(verdict.cleaned);
             sum.older += u64::from(verdict.older);
             sum.lost += if verdict.older { 0 } else { verdict.lost as u64 };
             sum.bad += u64::from(!verdict.findings.is_empty());
@@ -201,9 +211,9 @@ pub fn damage(campaign: &Campaign) -> Result<()> {
         println!("{n:6} {class}");
     }
     println!(
-        "{} cases, {} with a finding, {} taken back to an older state, {} not mended, which is said; in the others {} names are \
-         not as they were, which is said; the slowest step {:.1?}",
-        sum.cases, sum.bad, sum.older, sum.given_up, sum.lost, sum.slowest
+        "{} cases, {} with a finding, {} taken back to an older state, {} not mended, which is said, {} cleaned for want of \
+         space; in the others {} names are not as they were, which is said; the slowest step {:.1?}",
+        sum.cases, sum.bad, sum.older, sum.given_up, sum.cleaned, sum.lost, sum.slowest
     );
     if sum.bad > 0 { bail!("{} cases with a finding", sum.bad) } else { Ok(()) }
 }
