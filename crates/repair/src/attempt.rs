@@ -21,6 +21,10 @@ const EMPTYING: usize = 6;
 const SAME: u32 = 16;
 /// Rounds of a kind that may follow each other and leave no less errors.
 const FRUITLESS: u32 = 4;
+/// Of these rounds the last ones, in which past trees that are still damaged are not mended but dropped.
+const LAST: usize = 8;
+/// Why nothing more is done of what could be.
+const AT_ONCE: &str = "this is as much as is done at once: repair it again for the rest";
 /// Bytes of a plan in memory from which on no further round is begun.
 const MEMORY: u64 = 1 << 30;
 
@@ -49,12 +53,13 @@ pub(crate) fn attempt(
         state.given_up.insert(Kind::Twins);
     }
     let mut making = Making::begin(device, options, watch, overlay, state)?;
-    while making.may_go_on() {
-        let Some(step) = making.next()? else { break };
+    while making.rounds_left() > 0 {
+        let Some(step) = making.next()? else { return Ok(making.end()) };
         if making.round(&step)?.is_end() {
-            break;
+            return Ok(making.end());
         }
     }
+    making.stopped.get_or_insert_with(|| AT_ONCE.into());
     Ok(making.end())
 }
 
@@ -168,16 +173,19 @@ impl<'a> Making<'a> {
         })
     }
 
-    fn may_go_on(&self) -> bool {
-        self.counts.all
-            < ROUNDS
-                + ROUNDS_OF_PAST * self.state.past_mended()
-                + self.counts.emptying.min(EMPTYING)
-                + self.state.in_parts.min(IN_PARTS)
+    fn rounds_left(&self) -> usize {
+        let most = ROUNDS
+            + ROUNDS_OF_PAST * self.state.past_mended()
+            + self.counts.emptying.min(EMPTYING)
+            + self.state.in_parts.min(IN_PARTS);
+        most.saturating_sub(self.counts.all)
     }
 
     /// The next round, if there is anything to do.
     fn next(&mut self) -> Result<Option<Step>> {
+        if self.rounds_left() <= LAST {
+            self.state.given_up.insert(Kind::PastTrees);
+        }
         self.counts.all += 1;
         if self.state.is_tight(&self.now) && self.state.make_room(&self.now) {
             self.now = self.state.check()?;
@@ -286,7 +294,7 @@ impl<'a> Making<'a> {
             let done = self.state.mend(&step)?;
             self.rounds.push(Round { classes: step.classes, done });
         }
-        self.stopped = Some("this is as much as is done at once: repair it again for the rest".into());
+        self.stopped = Some(AT_ONCE.into());
         self.now = self.state.check()?;
         Ok(())
     }

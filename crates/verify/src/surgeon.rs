@@ -10,10 +10,11 @@ use silt_format::checkpoint::{self, CpEntry};
 use silt_format::dat::{DatEntry, LIVE};
 use silt_format::inode::RawInode;
 use silt_format::palloc::Layout;
+use silt_format::segment_usage::{self, SuEntry};
 use silt_format::summary::{self, BlockInfo, Builder, Header};
 use silt_format::super_block::{self, SuperBlock};
 use silt_format::super_root::SuperRoot;
-use silt_format::{BlockNr, Cno, Geometry, Ino, crc32};
+use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr, crc32};
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use crate::dat::Dat;
@@ -47,6 +48,29 @@ impl Surgeon {
         let mut unpacked = UNPACKED.lock().unwrap_or_else(PoisonError::into_inner);
         let device = unpacked.entry(name).or_insert_with(|| golden::open(name)).fork();
         Surgeon { device }
+    }
+
+    /// Marks every clean segment as bad: none is left to write to. How many there were.
+    pub fn fill(&mut self) -> u64 {
+        let (blocks, g) = (self.file(5), self.g());
+        let mut clean = 0;
+        for nr in (0..g.nsegments).map(SegNr) {
+            let (offset, byte) = segment_usage::place(&g, nr);
+            self.patch(blocks[&offset], |b| {
+                let mut e = SuEntry::read(b, byte).unwrap();
+                if !e.is_dirty() {
+                    e.flags = (e.flags.get() | segment_usage::ERROR).into();
+                    e.store(b, byte);
+                    clean += 1;
+                }
+            });
+        }
+        self.patch(blocks[&0], |b| {
+            let mut h = segment_usage::header(b).unwrap();
+            h.ncleansegs = 0.into();
+            segment_usage::store_header(b, &h);
+        });
+        clean
     }
 
     fn open(&self) -> (Reader<'_>, Found) {

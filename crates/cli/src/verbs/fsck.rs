@@ -300,7 +300,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
             "not all of it can be, or not without losing something"
         };
         out.line(format!("nothing was mended: {why}"))?;
-        out.line(hint)?;
+        out.line(if plan.no_space { repair::room(&path.display().to_string()) } else { hint.into() })?;
         return Ok(LEFT);
     }
     let mut saved = None;
@@ -329,6 +329,12 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
     }
     for f in plan.after.errors().take(10) {
         out.line(format!("left: [{}] {}: {}", f.id, f.place, f.message))?;
+    }
+    if let Some(why) = &plan.stopped {
+        out.line(format!("not all could be mended: {why}"))?;
+    }
+    if plan.no_space {
+        out.line(repair::room(&name.to_string()))?;
     }
     out.line(format!("{name}: {} left", count(left, "error")))?;
     Ok(MENDED | LEFT)

@@ -103,6 +103,9 @@ struct Summary<'a> {
     checkpoints_lost: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stopped: Option<&'a str>,
+    /// With more free space more could be mended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    no_space: bool,
     applied: bool,
 }
 
@@ -251,6 +254,14 @@ pub(super) fn unreached(plan: &Plan) -> Option<String> {
     ))
 }
 
+/// What gets a full volume the space for the rest of a repair.
+pub(super) fn room(volume: &str) -> String {
+    format!(
+        "silt clean {volume} gets space back, for which plain checkpoints go where they are in the way, and silt resize \
+         takes a larger device; repair it again then"
+    )
+}
+
 /// Lines about older checkpoints that are shown of a round.
 const SHOWN: usize = 100;
 
@@ -298,6 +309,9 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
     }
     if let Some(why) = &plan.stopped {
         out.line(format!("not all could be mended: {why}"))?;
+        if plan.no_space {
+            out.line(room(&volume.to_string()))?;
+        }
     }
     let left = errors(&plan.after);
     for f in plan.after.errors().take(10) {
@@ -323,6 +337,7 @@ fn json(plan: &Plan, applied: bool) -> Result<()> {
         synced_lost: plan.synced_lost.as_ref().map(ToString::to_string),
         checkpoints_lost: plan.checkpoints_lost.as_deref(),
         stopped: plan.stopped.as_deref(),
+        no_space: plan.no_space,
         applied,
     })?;
     out.finish()

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::Stdio;
 
+use silt_device::Device;
 use silt_format::summary::SR;
 use silt_verify::surgeon::{Log, Surgeon};
 
@@ -212,4 +213,40 @@ fn checkpoints_that_no_mount_comes_to_are_said() {
     assert_eq!((run.code, lost(&run.err, &told).len()), (0, 1), "{}", run.err);
     assert!(b.ok(&["status", m.dir()]).contains(&told));
     m.unmount();
+}
+
+/// What a power cut leaves of the newest log is no finding, and everybody who looks tells of it.
+#[test]
+fn a_torn_newest_log_is_told_of() {
+    let b = Bench::new();
+    let mut s = Surgeon::golden("basic-4k");
+    let (g, latest) = (s.g(), s.latest());
+    let order = |l: &Log| (l.header.seq.get(), l.pos.0);
+    let roots = (0..g.nsegments).flat_map(|n| s.logs(n)).filter(|l| l.header.has(SR));
+    let base = roots.filter(|l| order(l) < order(&latest)).max_by_key(order).unwrap();
+    s.patch_super((true, true), |b| {
+        b.state = 0.into();
+        b.last_pseg = base.pos.0.into();
+        b.last_seq = base.header.seq;
+        b.last_cno = base.header.cno;
+    });
+    s.device.write_at(g.byte_of(silt_format::BlockNr(latest.end() - 1)), &[&[7; 64]]).unwrap();
+    let v = b.image("torn.img", &s.device);
+    let line =
+        format!("behind checkpoint {} the log at block {} does not verify", base.header.cno, latest.pos);
+    for args in [&["check", &v][..], &["rescue", &v], &["status", &v]] {
+        let said = b.ok(args);
+        assert!(said.contains(&line), "{args:?}: {said}");
+    }
+    let fsck = b.path("fsck.nilfs2");
+    symlink(SILT, &fsck).unwrap();
+    for option in ["-p", "-f"] {
+        let run = Run::of(&b.command(&fsck).args([option, &v]).output().unwrap());
+        assert!(run.code == 0 && run.out.contains(&line), "{option}: {}{}", run.out, run.err);
+    }
+    for args in [&["check", "--json", &v][..], &["rescue", "--json", &v]] {
+        let json: serde_json::Value = serde_json::from_str(&b.ok(args)).unwrap();
+        assert_eq!(json["torn_log"]["block"].as_u64(), Some(latest.pos.0), "{json}");
+    }
+    assert!(!b.ok(&["lscp", &v]).contains("does not verify"));
 }

@@ -1,8 +1,10 @@
 //! `silt repair`.
 
-use crate::common::Bench;
+use crate::common::{Bench, Run, SILT};
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
+
+use silt_verify::surgeon::Surgeon;
 
 fn scribble(volume: &str, at: u64, bytes: &[u8]) {
     let file = std::fs::File::options().write(true).open(volume).unwrap();
@@ -211,4 +213,25 @@ fn what_becomes_of_unreadable_data_is_a_choice_of_two() {
         assert!(b.ok(&["repair", "--no-undo", "--yes", "--data", what, &g]).ends_with(": nothing to mend\n"));
     }
     assert_eq!(b.run(&["repair", "--no-undo", "--yes", "--data", "hole", &g]).code, 2);
+}
+
+/// Too little space for the rest is said, and what gets more.
+#[test]
+fn a_full_volume_is_told_what_makes_room() {
+    let b = Bench::new();
+    let mut s = Surgeon::golden("full-4k");
+    s.fill();
+    let cno = s.cno();
+    s.patch_checkpoint(cno, |e| e.inodes_count = 9.into());
+    let v = b.image("v.img", &s.device);
+    let said = b.run(&["repair", "--dry-run", &v]);
+    let hint = format!("silt clean {v} gets space back");
+    assert!(said.code == 8 && said.out.contains(&hint), "{}: {}{}", said.code, said.out, said.err);
+    let json = b.run(&["repair", "--dry-run", "--json", &v]);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["no_space"].as_bool(), Some(true), "{json}");
+    let fsck = b.path("fsck.nilfs2");
+    symlink(SILT, &fsck).unwrap();
+    let run = Run::of(&b.command(&fsck).args(["-f", "-y", &v]).output().unwrap());
+    assert!(run.code == 4 && run.out.contains(&hint), "{}: {}{}", run.code, run.out, run.err);
 }

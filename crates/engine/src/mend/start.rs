@@ -151,15 +151,20 @@ fn made_up(device: &dyn Device, g: &Geometry, named: &LastLog) -> Option<Header>
 }
 
 /// Segments with blocks that the device cannot read where the log of a super block lies, where it goes on, and behind
-/// the newest whole super root: what is written next may fall on them.
+/// the newest whole super root: what is written next may fall on them, and a mount reads on as far as there are logs.
 pub fn bad_ahead(device: &dyn Device, g: &Geometry, cursors: &[LastLog]) -> BTreeSet<u64> {
-    let mut looked = BTreeSet::new();
-    for c in cursors.iter().filter(|c| g.holds(BlockNr(c.pseg))) {
-        let segment = g.segment_of(BlockNr(c.pseg));
-        looked.insert(segment.0);
-        each_sound(device, g, segment, None, |_, h, _| {
-            if g.holds(BlockNr(h.next.get())) {
-                looked.insert(g.segment_of(BlockNr(h.next.get())).0);
+    let inside = cursors.iter().filter(|c| g.holds(BlockNr(c.pseg)));
+    let mut todo: Vec<(u64, u64)> = inside.map(|c| (g.segment_of(BlockNr(c.pseg)).0, c.seq)).collect();
+    let mut looked: BTreeSet<u64> = todo.iter().map(|(s, _)| *s).collect();
+    while let Some((segment, seq)) = todo.pop() {
+        // What an earlier use of the segment left behind leads nowhere.
+        each_sound(device, g, SegNr(segment), Some(seq), |_, h, _| {
+            let next = BlockNr(h.next.get());
+            if g.holds(next) {
+                let next = g.segment_of(next).0;
+                if looked.insert(next) {
+                    todo.push((next, seq.wrapping_add(1)));
+                }
             }
         });
     }

@@ -4,38 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use silt_device::{Device, Fault, MemoryDevice, Times};
-use silt_format::segment_usage::{DIRTY, ERROR};
 use silt_repair::{Error, Options, errors, plan, plan_watched};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, Tree, Watch};
 
 use crate::common::{checked, noise, options, say, tree, unmounted};
 
-/// Marks every clean segment as bad: none is left to write to.
-fn fill(s: &mut Surgeon) -> u64 {
-    let (blocks, g) = (s.file(5), s.g());
-    let (size, per) = (u64::from(g.segment_usage_size), u64::from(g.block_size / g.segment_usage_size));
-    let header = 24u64.div_ceil(size);
-    let mut clean = 0;
-    for nr in 0..g.nsegments {
-        let (block, slot) = ((nr + header) / per, (nr + header) % per);
-        let flags = usize::try_from(slot * size).unwrap() + 12;
-        s.patch(blocks[&block], |b| {
-            if u32::from(b[flags]) & DIRTY == 0 {
-                b[flags] |= ERROR as u8;
-                clean += 1;
-            }
-        });
-    }
-    s.patch(blocks[&0], |b| b[..8].fill(0));
-    clean
-}
-
 /// No segment is free: what needs one is not done and said, and nothing is written. A super block needs none.
 #[test]
 fn a_full_volume_is_left_as_it_was() {
     let mut s = Surgeon::golden("full-4k");
-    assert!(fill(&mut s) > 0 && checked(&s.device).is_clean(), "{}", checked(&s.device).error_text());
+    assert!(s.fill() > 0 && checked(&s.device).is_clean(), "{}", checked(&s.device).error_text());
     let cno = s.cno();
     s.patch_checkpoint(cno, |e| e.inodes_count = 9.into());
     let made = plan(Arc::new(s.device.fork()), &options()).unwrap();

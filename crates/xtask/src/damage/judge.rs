@@ -14,9 +14,12 @@ use silt_engine::{OpenOptions, Volume};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::rescue::Rescue;
-use silt_verify::{Moment, Options as CheckOptions, Unwatched, check};
+use silt_verify::{Finding, Moment, Options as CheckOptions, Unwatched, check};
 
 use super::volume::{Aged, Names, digest_of, names, names_at};
+
+/// How often it is repaired again.
+const AGAIN: usize = 3;
 
 /// When it is repaired, seconds since 1970.
 const NOW: u64 = 1_900_000_000;
@@ -34,6 +37,8 @@ pub struct Verdict {
     pub given_up: bool,
     /// A repair had too little space, and `silt clean` made some for another.
     pub cleaned: bool,
+    /// There is too little space for mended trees of snapshots, which stay as they are.
+    pub left_in_snapshots: bool,
     /// What a rescue said.
     pub rescued: Vec<String>,
     /// What the plan said.
@@ -122,29 +127,28 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
     let started = Instant::now();
     let mut made = plan(copy(), &options);
     verdict.slowest = verdict.slowest.max(started.elapsed());
-    let mut base = copy();
-    // Where there is too little space a repair does what it can, and says what gets some for the rest.
-    if let Ok(first) = made
-        .as_mut()
-        .map_err(drop)
-        .and_then(|made| if made.no_space && errors(&made.after) > 0 { Ok(made) } else { Err(()) })
-    {
-        let roomy = copy();
-        if let Err(e) = first.apply(&*roomy) {
+    let base = copy();
+    // One that has too little space says what gets some, and one that is too long wants another.
+    for _ in 0..AGAIN {
+        let is_more = |made: &&mut Plan| {
+            let long = made.stopped.as_ref().is_some_and(|why| why.contains("repair it again"));
+            errors(&made.after) > 0 && (long || (made.no_space && !verdict.cleaned))
+        };
+        let Some(first) = made.as_mut().ok().filter(is_more) else { break };
+        let done = std::mem::take(&mut first.rounds);
+        if let Err(e) = first.apply(&*base) {
             verdict.findings.push(format!("REPAIR: not applied: {e}"));
         }
-        let done = std::mem::take(&mut first.rounds);
-        match cleaned(&roomy) {
-            Ok(()) => {
-                verdict.cleaned = true;
-                made = plan(roomy.clone(), &options).map(|mut made| {
-                    made.rounds.splice(0..0, done);
-                    made
-                });
-                base = roomy;
+        if first.no_space {
+            verdict.cleaned = true;
+            if let Err(e) = cleaned(&base) {
+                verdict.findings.push(format!("CLEAN: {e}"));
             }
-            Err(e) => verdict.findings.push(format!("CLEAN: {e}")),
         }
+        made = plan(base.clone(), &options).map(|mut made| {
+            made.rounds.splice(0..0, done);
+            made
+        });
     }
     match made {
         Ok(made) => {
@@ -188,12 +192,16 @@ fn snapshots(volume: &Aged, made: &Plan, broken: &dyn Device, device: &dyn Devic
             [format!("checkpoint {c}: "), format!("checkpoint {c} is "), format!("checkpoint {c} has ")];
         made.rounds.iter().flat_map(|r| &r.done).any(|l| heads.iter().any(|h| l.contains(h)))
     };
+    let said: String = made.rounds.iter().flat_map(|r| &r.done).fold(String::new(), |a, l| a + l + "\n");
+    let shared_told = |p: &[u8]| self::told(&said, volume, p, true);
     for (c, names) in &volume.snapshots {
         let Some((before, _)) = names_at(broken, Moment::Checkpoint(*c)) else { continue };
         let after = names_at(device, Moment::Checkpoint(*c)).map(|(whole, _)| whole).unwrap_or_default();
         let right = |p: &&Vec<u8>| names.contains_key(*p) && before.get(*p) == names.get(*p);
         let spoiled: Vec<_> =
             before.keys().filter(right).filter(|p| after.get(*p) != names.get(*p)).collect();
+        // A block that the live tree shares is told of with it.
+        let spoiled: Vec<_> = spoiled.into_iter().filter(|p| !shared_told(p)).collect();
         if !spoiled.is_empty() && !told(*c) {
             verdict.findings.push(format!("SNAPSHOT {c}: right before and not after: {}", some(&spoiled)));
         }
@@ -327,7 +335,13 @@ fn repaired(
     if verdict.given_up {
         return;
     }
-    if left > 0 {
+    // A snapshot is not given up for want of space for its mended tree, and what it has is not moved.
+    let snapshot = |c: u64| volume.snapshots.iter().any(|(snapshot, _)| *snapshot == c);
+    let of_tables = |f: &Finding| f.id.starts_with("log-") || f.id.starts_with("dat-");
+    let theirs = |f: &Finding| f.place.cno.map_or_else(|| of_tables(f), snapshot);
+    let kept = made.no_space && made.after.errors().all(theirs);
+    verdict.left_in_snapshots = left > 0 && kept;
+    if left > 0 && !kept {
         let first = made.after.errors().next().map(ToString::to_string).unwrap_or_default();
         let stopped = made.stopped.clone().unwrap_or_default();
         verdict

@@ -126,6 +126,7 @@ struct Sum {
     bad: u64,
     given_up: u64,
     cleaned: u64,
+    left_in_snapshots: u64,
     older: u64,
     /// Names that are not as they were after repairs, all of which is told.
     lost: u64,
@@ -175,6 +176,7 @@ fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Res
             sum.slowest = sum.slowest.max(verdict.slowest);
             sum.given_up += u64::from(verdict.given_up);
             sum.cleaned += u64::from(verdict.cleaned);
+            sum.left_in_snapshots += u64::from(verdict.left_in_snapshots);
             sum.older += u64::from(verdict.older);
             sum.lost += if verdict.older { 0 } else { verdict.lost as u64 };
             sum.bad += u64::from(!verdict.findings.is_empty());
@@ -212,8 +214,15 @@ pub fn damage(campaign: &Campaign) -> Result<()> {
     }
     println!(
         "{} cases, {} with a finding, {} taken back to an older state, {} not mended, which is said, {} cleaned for want of \
-         space; in the others {} names are not as they were, which is said; the slowest step {:.1?}",
-        sum.cases, sum.bad, sum.older, sum.given_up, sum.cleaned, sum.lost, sum.slowest
+         space, {} with snapshots for which there is too little even so; in the others {} names are not as they were, which is said; the slowest step {:.1?}",
+        sum.cases,
+        sum.bad,
+        sum.older,
+        sum.given_up,
+        sum.cleaned,
+        sum.left_in_snapshots,
+        sum.lost,
+        sum.slowest
     );
     if sum.bad > 0 { bail!("{} cases with a finding", sum.bad) } else { Ok(()) }
 }

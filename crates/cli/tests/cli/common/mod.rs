@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use silt_device::{Device, MemoryDevice};
 use tempfile::TempDir;
 
 /// The command.
@@ -65,6 +66,14 @@ impl Bench {
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .stdin(Stdio::null());
         command
+    }
+
+    /// A device in memory as a file, and its path.
+    pub fn image(&self, name: &str, device: &MemoryDevice) -> String {
+        let mut bytes = vec![0; usize::try_from(device.len()).unwrap()];
+        device.read_at(0, &mut bytes).unwrap();
+        std::fs::write(self.path(name), bytes).unwrap();
+        self.name(name)
     }
 
     /// Runs the command.
