@@ -194,6 +194,9 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
         files::walk(c, &mut scope, &Owner { ino: Ino::CPFILE.0, raw: &c.root.cpfile, block: None }, true);
     inode::check_metadata(c, &c.root.cpfile, Place::ino(Ino::CPFILE.0), tally.total(), one);
     let cps = checkpoints::check(c, &tally.blocks, &made);
+    if !clean && c.options.at.is_none() {
+        check_reached(c, &found);
+    }
     if let Some(latest) = cps.entry(c, c.cno) {
         check_pending(c, &found, &latest, clean);
         if !full {
@@ -326,6 +329,15 @@ fn latest(r: &Reader<'_>, sb: &SuperBlock, clean: bool, out: &Sink) -> Option<Fo
     }
 }
 
+/// Whole logs behind a damaged one, to which no mount comes. Of whatever state the newest checkpoint is that one does come to:
+/// a cleaner may have given away since what that needs.
+fn check_reached(c: &Context<'_>, found: &Found) {
+    let chain = chain::follow(&c.r, found);
+    if let (Some((block, _)), Some(what)) = (chain.cut(), chain.lost()) {
+        c.out.add(&inv::RECOVERY_REACHED, Place::block(block), what);
+    }
+}
+
 /// Logs behind the super root that a mount would roll forward.
 fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) {
     let pending = match search::pending(&c.r, found) {
@@ -343,12 +355,6 @@ fn check_pending(c: &Context<'_>, found: &Found, latest: &CpEntry, clean: bool) 
     if clean && !pending.blocks.is_empty() {
         let message = format!("{} data-sync logs follow, which no mount looks for", pending.logs);
         c.out.add(&inv::ROOT_NEWER, Place::block(c.latest.pos.0), message);
-    }
-    if !clean && c.options.at.is_none() {
-        let chain = chain::follow(&c.r, found);
-        if let (Some((block, _)), Some(what)) = (chain.cut(), chain.lost()) {
-            c.out.add(&inv::RECOVERY_REACHED, Place::block(block), what);
-        }
     }
     let layout = silt_format::palloc::Layout::ifile(&c.r.g);
     let (ifile, _) = files::plain(&c.r, &c.dat, &latest.ifile_inode);
