@@ -312,7 +312,7 @@ impl Heads<'_, '_> {
     }
 
     /// The next segment by sequence number, behind `seq`, among the [`NEAR`] that follow `segment` and begin with a whole
-    /// log, and that number: what lies in `segment` was one of the chain whose heads are lost. Logs made before the latest
+    /// log, or the first of them if one is in it, and that number: what lies in `segment` was one of the chain whose heads are lost. Logs made before the latest
     /// super root were left behind by an earlier mount, and those of no later checkpoint by writes that failed.
     fn near(&mut self, segment: SegNr, seq: u64) -> Option<(SegNr, u64)> {
         let g = self.r.g;
@@ -334,7 +334,13 @@ impl Heads<'_, '_> {
                 best = Some((SegNr(at), behind));
             }
         }
-        best.map(|(at, behind)| (at, seq.wrapping_add(behind)))
+        if best.is_some() {
+            return best.map(|(at, behind)| (at, seq.wrapping_add(behind)));
+        }
+        // The head of the next one may be lost as well, but not all of it.
+        let (next, own) = (SegNr(if segment.0 >= last { 0 } else { segment.0 + 1 }), seq.wrapping_add(1));
+        self.enough();
+        matches!(self.enter(next, own), Entered::Whole).then_some((next, own))
     }
 
     /// What lies at `pos`: a whole log, something broken before the next head, or nothing any more.

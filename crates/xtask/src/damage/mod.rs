@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 21] = [
+const ONCE_WRONG: [(u64, &str, u64); 28] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -60,6 +60,13 @@ const ONCE_WRONG: [(u64, &str, u64); 21] = [
     (9003, "run of zeros", 0),
     (9003, "segment of zeros", 1),
     (9015, "two kinds", 1),
+    (11003, "run of zeros", 0),
+    (11008, "cut short", 1),
+    (11009, "bits", 1),
+    (11014, "unreadable sectors", 0),
+    (13010, "segment", 1),
+    (17013, "the beginning", 0),
+    (17015, "blocks", 0),
     (2, "misplaced segment", 0),
 ];
 
