@@ -24,7 +24,7 @@ const FRUITLESS: u32 = 4;
 /// Of these rounds the last ones, in which past trees that are still damaged are not mended but dropped.
 const LAST: usize = 8;
 /// Why nothing more is done of what could be.
-const AT_ONCE: &str = "this is as much as is done at once: repair it again for the rest";
+const MORE_LATER: &str = "this is as much as is done at once: repair it again for the rest";
 /// Bytes of a plan in memory from which on no further round is begun.
 const MEMORY: u64 = 1 << 30;
 
@@ -59,7 +59,7 @@ pub(crate) fn attempt(
             return Ok(making.end());
         }
     }
-    making.stopped.get_or_insert_with(|| AT_ONCE.into());
+    making.stopped.get_or_insert_with(|| MORE_LATER.into());
     Ok(making.end())
 }
 
@@ -294,7 +294,7 @@ impl<'a> Making<'a> {
             let done = self.state.mend(&step)?;
             self.rounds.push(Round { classes: step.classes, done });
         }
-        self.stopped = Some(AT_ONCE.into());
+        self.stopped = Some(MORE_LATER.into());
         self.now = self.state.check()?;
         Ok(())
     }
