@@ -4,6 +4,7 @@
 //! geometry   the volume's numbers, from super blocks or from the logs alone
 //! survey     every log, what of it verifies, and what cannot be read
 //! records    what summaries say of blocks; read only where tables are damaged
+//! misplaced  whether segments lie where others should
 //! volume     super roots and the moments that can be read
 //! state      one super root: its DAT, and maps through it, lost parts found by records
 //! behind     synced data behind the newest checkpoint
@@ -23,6 +24,7 @@ mod copy;
 mod extents;
 pub mod geometry;
 mod judge;
+mod misplaced;
 mod present;
 mod rate;
 mod records;

@@ -77,6 +77,18 @@ const INDEX_BITS: u32 = 27;
 /// Summaries of more bytes than this are not taken.
 const SUMMARY_LIMIT: u64 = 256 << 20;
 
+/// Reads the summary of a surveyed log anew; `None` where it is too great, cannot be read or does not verify.
+pub(super) fn summary_of(device: &dyn Device, g: &Geometry, log: &LogRecord) -> Option<(Header, Vec<u8>)> {
+    let bytes = u64::from(log.summary_blocks) << g.block_bits;
+    if bytes > SUMMARY_LIMIT {
+        return None;
+    }
+    let mut summary = vec![0; usize::try_from(bytes).ok()?];
+    device.read_at(g.byte_of(BlockNr(log.pos)), &mut summary).ok()?;
+    let h = Header::parse(g, &summary).ok()?;
+    summary::summary_sum_matches(g.crc_seed, &h, &summary).then_some((h, summary))
+}
+
 /// The index. Built from a survey; does not keep the device.
 pub struct Records {
     logs: Vec<LogRecord>,
@@ -124,19 +136,11 @@ impl Records {
 
     /// Adds the records of a log; false if they cannot be used.
     fn take(&mut self, device: &dyn Device, g: &Geometry, number: usize, log: &LogRecord) -> bool {
-        let bytes = u64::from(log.summary_blocks) << g.block_bits;
         let Ok(number) = u32::try_from(number) else { return false };
-        if bytes > SUMMARY_LIMIT || log.nblocks >= 1 << INDEX_BITS {
+        if log.nblocks >= 1 << INDEX_BITS {
             return false;
         }
-        let mut summary = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        if device.read_at(g.byte_of(BlockNr(log.pos)), &mut summary).is_err() {
-            return false;
-        }
-        let Ok(h) = Header::parse(g, &summary) else { return false };
-        if !summary::summary_sum_matches(g.crc_seed, &h, &summary) {
-            return false;
-        }
+        let Some((h, summary)) = summary_of(device, g, log) else { return false };
         let before = self.recs.len();
         let recs = &mut self.recs;
         let walked = summary::for_each_payload(g, &h, &summary, |p| {

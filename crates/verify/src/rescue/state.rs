@@ -109,7 +109,7 @@ impl<'r, 'd> State<'r, 'd> {
             let mut all = rescue.records().dat_block(offset);
             all.find(|c| c.order <= order).map(|c| c.block)
         };
-        for (offset, block) in blocks.iter_mut().filter(|_| doubtful || rescue.survey.misplaced) {
+        for (offset, block) in blocks.iter_mut().filter(|_| doubtful || rescue.misplaced) {
             let named = rescue.records().at(*block);
             // Where no summary speaks, that of its log is lost. A whole log may lie where another should, and the node be
             // an older one, if its log does not verify: the newest version of a block is the right one.
@@ -126,6 +126,19 @@ impl<'r, 'd> State<'r, 'd> {
         }
         state.dat = blocks;
         state
+    }
+
+    /// Disk block of each block of the DAT, by offset.
+    pub(super) fn dat(&self) -> &BTreeMap<u64, u64> {
+        &self.dat
+    }
+
+    /// The entry of a virtual block, from a block that verifies.
+    pub(super) fn entry(&self, v: u64) -> Option<DatEntry> {
+        match self.said(v) {
+            Said::Sound(entry) => Some(entry),
+            Said::Doubtful(_) | Said::Nothing => None,
+        }
     }
 
     fn said(&self, v: u64) -> Said {
@@ -189,7 +202,7 @@ impl<'r, 'd> State<'r, 'd> {
                 // A whole log may lie where another should: what it says is in it tells.
                 let own = |c: Candidate| c.vblock == v && c.ino == ino && c.offset() == offset;
                 let fit = if trusted {
-                    !rescue.survey.misplaced
+                    !rescue.misplaced
                         || (!rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(own))
                 } else {
                     !rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(|c| fits(&c))

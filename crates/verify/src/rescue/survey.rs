@@ -6,12 +6,10 @@
 //!
 //! Memory: 64 bytes a log and 16 a range that cannot be read.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use silt_device::Device;
-use silt_format::summary::{self, Header, LOGBGN, SR};
+use silt_format::summary::{self, Header, SR};
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Crc, Geometry, SegNr};
 
@@ -77,9 +75,6 @@ pub struct Survey {
     pub unreadable: Vec<Range<u64>>,
     /// Super roots that verify and that no log holds: the head of theirs is lost.
     pub lone_roots: Vec<u64>,
-    /// Whether segments may lie where others should: two with one number, or one that the log does not lead to. After a
-    /// crash that is so, too.
-    pub misplaced: bool,
     /// Whether it was ended early.
     pub stopped: bool,
 }
@@ -189,43 +184,7 @@ impl Survey {
         if end > limit {
             out.unreadable.push(limit..end);
         }
-        out.misplaced = out.is_misplaced(g);
         out
-    }
-
-    fn is_misplaced(&self, g: &Geometry) -> bool {
-        let (mut by_place, mut by_seq) = (HashMap::new(), HashMap::new());
-        let mut end = 0;
-        for log in self.logs.iter().filter(|l| !l.stale) {
-            let segment = g.segment_of(BlockNr(log.pos)).0;
-            // Behind one that is lost a log may lie some blocks from where it was written.
-            if log.pos != end && log.pos != g.segment_start(SegNr(segment)).0 {
-                return true;
-            }
-            end = log.end();
-            if let Entry::Vacant(first) = by_place.entry(segment) {
-                first.insert(log);
-                if by_seq.insert(log.seq, segment).is_some() {
-                    return true;
-                }
-            }
-        }
-        let newest = by_seq.keys().copied().max();
-        // What the newest log goes on from cannot have been given away yet.
-        let newest_at = newest.and_then(|seq| by_seq.get(&seq));
-        if let Some(log) = newest_at.and_then(|at| by_place.get(at)).filter(|l| !l.has(LOGBGN)) {
-            let before = log.seq.checked_sub(1).and_then(|seq| by_seq.get(&seq));
-            let before = before.and_then(|at| by_place.get(at));
-            if before.is_none_or(|b| Some(&g.segment_of(BlockNr(b.next)).0) != newest_at) {
-                return true;
-            }
-        }
-        by_place.values().filter(|l| Some(l.seq) != newest).any(|log| {
-            let next = g.segment_of(BlockNr(log.next)).0;
-            // What it leads to was written since, maybe more than once.
-            let older = by_place.get(&next).is_some_and(|there| there.seq <= log.seq);
-            older || by_seq.get(&log.seq.wrapping_add(1)).is_some_and(|segment| *segment != next)
-        })
     }
 
     fn segment(&mut self, s: &mut Stream<'_>, segment: SegNr) {

@@ -56,7 +56,9 @@ pub struct Rescue<'d> {
     pub survey: Survey,
     records: OnceLock<Records>,
     pub(super) behind: OnceLock<Option<Behind>>,
-    watch: &'d dyn Watch,
+    pub(super) watch: &'d dyn Watch,
+    /// Whether segments lie where others should. After a crash that may seem so, too.
+    pub(super) misplaced: bool,
     /// Newest first.
     roots: Vec<Root>,
 }
@@ -76,6 +78,7 @@ impl<'d> Rescue<'d> {
             records: OnceLock::new(),
             behind: OnceLock::new(),
             watch,
+            misplaced: false,
             roots: Vec::new(),
         };
         let logs = rescue.survey.roots();
@@ -90,6 +93,7 @@ impl<'d> Rescue<'d> {
                 whole: l.whole,
             })
             .collect();
+        rescue.misplaced = super::misplaced::any(&rescue);
         rescue.take_lone_root();
         Ok(rescue)
     }
