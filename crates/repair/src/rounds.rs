@@ -158,6 +158,8 @@ pub(crate) struct State<'a> {
     roomed: bool,
     /// So many segments are emptied at once; less where there is no space for more.
     at_once: usize,
+    /// Whether segments that lie in the place of others were looked for.
+    spared: bool,
     /// Whether whole super roots that no mount comes to are taken.
     ahead: bool,
     /// The checkpoint that a mount came to, where one was.
@@ -202,6 +204,7 @@ impl<'a> State<'a> {
             tight: TIGHT,
             roomed: false,
             at_once: usize::MAX,
+            spared: false,
             ahead,
             passed: None,
             told: BTreeSet::new(),
@@ -279,6 +282,10 @@ impl State<'_> {
             let mut step = step(Kind::Twins, &[], Wounds::default(), none());
             step.classes.insert("log", 1);
             return Ok(Some(step));
+        }
+        if let Some(g) = supers::geometry(&*self.overlay).filter(|_| !found.is_empty() && !self.spared) {
+            self.known.spared = mend::misplaced(&*self.overlay, &g);
+            self.spared = true;
         }
         let supers: Vec<_> =
             found.iter().copied().filter(|f| supers::is_about(f.id) && f.place.cno.is_none()).collect();

@@ -29,6 +29,8 @@ pub struct Known {
     pub(super) since: Option<u64>,
     /// What the volume was.
     pub original: Option<Original>,
+    /// Segments that are not to be written over, though they pass for free.
+    pub spared: BTreeSet<u64>,
     /// Synced data that was set aside.
     pub aside: SetAside,
     /// Blocks of inode files, by offset, that were moved out of logs that do not verify.
@@ -58,6 +60,7 @@ impl Mender {
             mended_from: self.volume.mended_from.map(|c| c.0),
             since: Some(self.since),
             original: self.original.clone(),
+            spared: self.spared.clone(),
             aside: self.set_aside(),
             inode_blocks: self.doubts.moved.clone(),
             unsure: self.volume.unsure.clone(),

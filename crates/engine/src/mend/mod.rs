@@ -19,6 +19,7 @@ mod inodes;
 mod known;
 mod made;
 mod mapped;
+mod misplaced;
 mod moves;
 mod nodes;
 mod own;
@@ -60,6 +61,7 @@ pub use twins::{Twin, forget_twin, twins};
 pub(crate) use bits::Bits;
 use doubts::Doubts;
 pub use known::{Known, Original};
+pub use misplaced::misplaced;
 use moves::Moved;
 pub(crate) use past::Aside;
 
@@ -131,6 +133,8 @@ pub struct Mender {
     aside: SetAside,
     doubts: Doubts,
     original: Option<Original>,
+    /// Segments that are not to be written over.
+    spared: BTreeSet<u64>,
     /// Sequence number of the newest log when the repair began.
     since: u64,
     end_of_log: (SegNr, u64),
@@ -187,6 +191,7 @@ impl Mender {
         said.append(&mut me.0);
         let mut moved = me.1;
         said.extend(volume.mend_usage(wounds.table)?);
+        volume.spare(&wounds.known.spared)?;
         let current = volume.cursor.segment;
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
         let own = wounds.known.own && clean && found.tail.is_none() && wounds.bad.is_empty();
@@ -212,6 +217,7 @@ impl Mender {
             aside,
             doubts,
             original: wounds.known.original.clone(),
+            spared: wounds.known.spared.clone(),
             since: wounds.known.since.unwrap_or(found.last_seq),
             end_of_log,
             written: BTreeMap::new(),

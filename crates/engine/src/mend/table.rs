@@ -3,7 +3,7 @@
 //! Where a block lies is written twice: in the DAT, and in the summary of the log that holds it. So what the DAT
 //! has lost is read from the logs, and who maps a block, from the trees, says how long it lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use silt_format::BlockNr;
 use silt_format::Ino;
@@ -271,8 +271,27 @@ impl Volume {
         Ok(true)
     }
 
+    /// Whether all that is known of a number is a record in a segment that is surely free: it is of the use before.
+    fn is_of_old(&self, v: u64, records: &hashbrown::HashMap<u64, Record>, free: &BTreeSet<u64>) -> bool {
+        let g = &self.store.geometry;
+        self.unsure.contains(v)
+            && records.get(&v).is_some_and(|r| {
+                let at = self.dat.entry(&self.store, VBlockNr(v)).map(|e| e.blocknr.get());
+                at.is_ok_and(|at| at == r.at) && free.contains(&g.segment_of(BlockNr(r.at)).0)
+            })
+    }
+
+    /// Whether an entry may be what the table says of a block that is mapped at a checkpoint (`u64::MAX`: now).
+    fn could_be(&self, e: &DatEntry, at: u64) -> bool {
+        let (start, end) = (e.start.get(), e.end.get());
+        self.store.geometry.holds(BlockNr(e.blocknr.get()))
+            && (1..=self.last.cno).contains(&start)
+            && start <= at
+            && (end == LIVE || end > at)
+    }
+
     /// Second step for suspect entries: who maps the block says how long it lives; what nothing maps is free,
-    /// unless part of the maps cannot be read. But where a segment in use still has a record of the block, its number
+    /// unless part of the maps cannot be read and the block does not lie in a segment of `free`. But where a segment in use still has a record of the block, its number
     /// stays taken by a block that is dead since it was born: cleaners go by records, and would take an old copy for
     /// the block that got the number since (13.4).
     pub(crate) fn mend_lifetimes(
@@ -280,6 +299,7 @@ impl Volume {
         suspects: &Bits,
         records: &hashbrown::HashMap<u64, Record>,
         mappers: &Mappers,
+        free: &BTreeSet<u64>,
     ) -> Result<Vec<String>> {
         let mut strangers: BTreeMap<u64, u64> = BTreeMap::new();
         let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
@@ -294,7 +314,7 @@ impl Volume {
             let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else {
                 // What has neither an entry nor a record is nobody's, whatever maps cannot be read.
                 let nothing = !records.contains_key(&v) && !self.has_entry(v);
-                if !mappers.broken.is_empty() && !nothing {
+                if !mappers.broken.is_empty() && !nothing && !self.is_of_old(v, records, free) {
                     // A past tree that cannot be read may have it, but nothing current.
                     if !mappers.broken_now && self.end_now(v)? {
                         ended += 1;
@@ -323,9 +343,13 @@ impl Volume {
                 continue;
             };
             let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { continue };
-            // A map that names another file's block is wrong itself.
+            // A map that names another file's block is wrong itself. Where the summary is lost, nothing speaks against the table.
             let offset = if let Role::Data(key) = role { Some(key) } else { None };
-            if records.get(&v).is_none_or(|r| (r.ino, r.offset) != (ino, offset)) {
+            let fits = match records.get(&v) {
+                Some(r) => (r.ino, r.offset) == (ino, offset),
+                None => self.could_be(&e, newest),
+            };
+            if !fits {
                 foreign += 1;
                 *strangers.entry(ino.0).or_insert(0) += 1;
                 continue;

@@ -23,12 +23,7 @@ pub struct Twin {
 /// Segments that are there twice, where the log before them says which is the right one. Reads the head of every segment, and
 /// all heads of those that have one number. Memory: 24 bytes a segment.
 pub fn twins(device: &dyn Device, g: &Geometry) -> Vec<Twin> {
-    let mut by_sequence: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
-    for s in (0..g.nsegments).map(SegNr) {
-        if let Some(h) = sound(device, g, g.segment_start(s), g.segment_end(s).0) {
-            by_sequence.entry(h.seq.get()).or_default().push((s.0, h.next.get()));
-        }
-    }
+    let by_sequence = by_sequence(device, g);
     let mut found = Vec::new();
     for (sequence, all) in by_sequence.iter().filter(|(_, all)| all.len() > 1) {
         let before = by_sequence.get(&sequence.wrapping_sub(1)).into_iter().flatten();
@@ -46,6 +41,17 @@ pub fn twins(device: &dyn Device, g: &Geometry) -> Vec<Twin> {
         }
     }
     found
+}
+
+/// Segments by the sequence number of their first log, each with the block to which that leads.
+pub(super) fn by_sequence(device: &dyn Device, g: &Geometry) -> BTreeMap<u64, Vec<(u64, u64)>> {
+    let mut all: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    for s in (0..g.nsegments).map(SegNr) {
+        if let Some(h) = sound(device, g, g.segment_start(s), g.segment_end(s).0) {
+            all.entry(h.seq.get()).or_default().push((s.0, h.next.get()));
+        }
+    }
+    all
 }
 
 /// Blocks of one segment at which a log begins as it does in the other.

@@ -111,6 +111,24 @@ impl Volume {
         Ok((cleared, said))
     }
 
+    /// Segments but `spared` that are free, where the whole file agrees with its counts; else none.
+    pub(crate) fn surely_free(&self, spared: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let (mut free, mut dirty) = (BTreeSet::new(), 0u64);
+        for s in (0..self.store.geometry.nsegments).map(SegNr) {
+            match self.sufile.entry(&self.store, &self.dat, s) {
+                Ok(e) if e.is_clean() => _ = free.insert(s.0),
+                Ok(e) => dirty += u64::from(e.is_dirty()),
+                Err(_) => return BTreeSet::new(),
+            }
+        }
+        let header = self.sufile.header();
+        if (header.ncleansegs.get(), header.ndirtysegs.get()) != (free.len() as u64, dirty) {
+            return BTreeSet::new();
+        }
+        free.retain(|s| !spared.contains(s));
+        free
+    }
+
     /// Makes every entry right, and the counters. With `doubted` bits of the DAT, entries claim nothing that no checkpoint
     /// has: what was freed keeps its last place. Returns what was wrong, in words.
     pub(crate) fn mend_usage(&mut self, doubted: bool) -> Result<Vec<String>> {

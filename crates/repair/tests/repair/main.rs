@@ -7,6 +7,7 @@ mod exchanged;
 mod interrupted;
 mod kept;
 mod limits;
+mod misplaced;
 mod past;
 mod planted;
 mod rescued;

@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 28] = [
+const ONCE_WRONG: [(u64, &str, u64); 31] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -65,6 +65,9 @@ const ONCE_WRONG: [(u64, &str, u64); 28] = [
     (11009, "bits", 1),
     (11014, "unreadable sectors", 0),
     (13010, "segment", 1),
+    (25002, "two kinds", 0),
+    (25014, "exchanged segments", 0),
+    (17014, "exchanged segments", 0),
     (17013, "the beginning", 0),
     (17015, "blocks", 0),
     (2, "misplaced segment", 0),
