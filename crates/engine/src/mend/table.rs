@@ -301,7 +301,7 @@ impl Volume {
         mappers: &Mappers,
         free: &BTreeSet<u64>,
     ) -> Result<Vec<String>> {
-        let mut strangers: BTreeMap<u64, u64> = BTreeMap::new();
+        let (mut strangers, mut silent): (BTreeMap<u64, u64>, BTreeMap<u64, u64>) = Default::default();
         let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
         if suspects.contains(0) {
             self.set_entry(0, DatEntry { blocknr: 0.into(), start: 0.into(), end: 0.into(), rsv: 0.into() })?;
@@ -345,11 +345,12 @@ impl Volume {
             let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { continue };
             // A map that names another file's block is wrong itself. Where the summary is lost, nothing speaks against the table.
             let offset = if let Role::Data(key) = role { Some(key) } else { None };
-            let fits = match records.get(&v) {
-                Some(r) => (r.ino, r.offset) == (ino, offset),
-                None => self.could_be(&e, newest),
-            };
-            if !fits {
+            let record = records.get(&v);
+            if record.is_none() && self.could_be(&e, newest) {
+                if offset.is_some() {
+                    *silent.entry(ino.0).or_insert(0) += 1;
+                }
+            } else if record.is_none_or(|r| (r.ino, r.offset) != (ino, offset)) {
                 foreign += 1;
                 *strangers.entry(ino.0).or_insert(0) += 1;
                 continue;
@@ -398,6 +399,13 @@ impl Volume {
         say(ended, "that nothing maps are dead from now on, for a cleaner to take");
         say(foreign, "are left: no log has the blocks for the files that map them");
         say(hopeless, "are lost: no log says where their blocks are");
+        for (ino, blocks) in silent {
+            let (lies, they) =
+                if blocks == 1 { ("block lies", "it may be") } else { ("blocks lie", "they may be") };
+            said.push(format!(
+                "inode {ino}: {blocks} {lies} where the table says, and no log tells what is there: {they} another file's"
+            ));
+        }
         for (ino, blocks) in strangers {
             let (is, they) = if blocks == 1 { ("block is", "it holds") } else { ("blocks are", "they hold") };
             said.push(format!(

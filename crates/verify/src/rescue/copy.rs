@@ -25,7 +25,7 @@ use silt_format::inode::{RawInode, flags};
 
 use super::extents::Extent;
 use super::judge::{Note, Problem, Tally, add_range, examine, examine_directory};
-use super::tree::{Content, Directory, Inode, Tree};
+use super::tree::{Content, Directory, Inode, Origin, Tree};
 use super::volume::Rescue;
 use super::walk::{LOST_AND_FOUND, Sink, walk};
 use crate::Watch;
@@ -435,7 +435,8 @@ impl Sink for Copier<'_, '_, '_> {
         if made {
             self.tally.files += 1;
             self.tally.bytes = self.tally.bytes.saturating_add(content.size);
-            if inode.raw.links_count.get() > 1 {
+            // Attributes of another moment may know of less names.
+            if inode.raw.links_count.get() > 1 || inode.origin != Origin::Sound {
                 self.names.insert(inode.ino, path.to_vec());
             }
             let regular = inode.raw.file_type() == crate::inode::REGULAR;

@@ -334,6 +334,10 @@ impl<'r, 'd> Tree<'r, 'd> {
             out.lost = out.lost.saturating_add(range.end - range.start);
             self.older_names(inode.ino, range, &mut out, &mut names);
         }
+        if matches!(inode.origin, Origin::Older { .. } | Origin::Made) {
+            // Its blocks may be older ones, too: the summary of the log that has its inode is likely to be lost with that.
+            out.entries.iter_mut().for_each(|e| e.older = true);
+        }
         out.content = content;
         out
     }
