@@ -113,7 +113,8 @@ impl<'r, 'd> State<'r, 'd> {
             let named = rescue.records().at(*block);
             // Where no summary speaks, that of its log is lost. A whole log may lie where another should, and the node be
             // an older one, if its log does not verify: the newest version of a block is the right one.
-            if named.is_some_and(|c| doubtful || c.ino != Ino::DAT.0 || c.offset() != Some(*offset)) {
+            let other = named.is_some_and(|c| doubtful || c.ino != Ino::DAT.0 || c.offset() != Some(*offset));
+            if other || rescue.survey.is_frame(*block) {
                 *block = newest(*offset).unwrap_or(*block);
             }
         }
@@ -149,12 +150,14 @@ impl<'r, 'd> State<'r, 'd> {
         let Some(block) = self.dat.get(&place.block).copied() else { return Said::Nothing };
         let Ok(bytes) = self.rescue.block(block) else { return Said::Nothing };
         let Ok(entry) = DatEntry::read(&bytes, place.byte) else { return Said::Nothing };
-        if self.rescue.survey.is_sound(block) {
+        let place = entry.blocknr.get();
+        let holds = self.rescue.geometry().holds(BlockNr(place));
+        let lives = entry.start.get() > 0 && entry.start.get() <= entry.end.get() && entry.rsv.get() == 0;
+        // A whole log may lie where another should, and have anything there.
+        if self.rescue.survey.is_sound(block) && (place == 0 || (holds && lives)) {
             return Said::Sound(entry);
         }
-        let holds = self.rescue.geometry().holds(BlockNr(entry.blocknr.get()));
-        let plausible = holds && entry.start.get() > 0 && entry.start.get() <= entry.end.get();
-        if plausible { Said::Doubtful(entry) } else { Said::Nothing }
+        if holds && lives { Said::Doubtful(entry) } else { Said::Nothing }
     }
 
     /// Whether a record is a block of its owner at a checkpoint; `None` where that is not known.
