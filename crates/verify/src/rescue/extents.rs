@@ -91,6 +91,22 @@ impl Mapped {
         self.extents.iter().flat_map(|e| (0..e.len).map(|i| (e.offset + i, e.block + i, e.sound)))
     }
 
+    /// What lies before the last block that is known and is neither mapped nor lost.
+    pub(super) fn holes(&self) -> Vec<Range<u64>> {
+        let mut all = Vec::new();
+        let mut at = 0;
+        let known = self.extents.iter().map(|e| e.offset..e.end()).chain(self.lost.iter().cloned());
+        let mut known: Vec<Range<u64>> = known.collect();
+        known.sort_unstable_by_key(|r| r.start);
+        for range in known {
+            if at < range.start {
+                all.push(at..range.start);
+            }
+            at = at.max(range.end);
+        }
+        all
+    }
+
     /// Puts blocks over what is there; `over` ascends without overlaps.
     pub(super) fn overlay(&mut self, over: &[Extent]) {
         let mut all: Vec<Extent> = Vec::new();
@@ -166,5 +182,6 @@ mod tests {
         m.overlay(&[extent(3, 50, 2), extent(13, 60, 1)]);
         assert_eq!(m.extents, [extent(0, 10, 3), extent(3, 50, 2), extent(5, 15, 5), extent(13, 60, 1)]);
         assert_eq!(m.lost, [12..13, 14..20]);
+        assert_eq!(m.holes(), [10..12]);
     }
 }

@@ -78,6 +78,36 @@ impl Gaps {
     }
 }
 
+/// Of one offset: the version that lives, else the newest of those of which nothing is known.
+#[derive(Default)]
+struct Best {
+    offset: u64,
+    /// Whether it is known to live, and the version.
+    found: Option<(bool, Candidate)>,
+    /// The newest checkpoint that wrote a version, dead or not: those before it ended with it.
+    newest: u64,
+}
+
+impl Best {
+    fn take(&mut self, c: Candidate, lives: Option<bool>) {
+        self.newest = self.newest.max(c.cno);
+        let better = match (&self.found, lives) {
+            (_, Some(false)) | (Some((true, _)), _) => None,
+            (_, Some(true)) => Some(true),
+            (None, None) => Some(false),
+            (Some((_, old)), None) => ((c.cno, c.order) > (old.cno, old.order)).then_some(false),
+        };
+        if let Some(certain) = better {
+            self.found = Some((certain, c));
+        }
+    }
+
+    fn found(self) -> Option<(u64, Option<Candidate>)> {
+        let (certain, c) = self.found?;
+        Some((self.offset, (certain || c.cno >= self.newest).then_some(c)))
+    }
+}
+
 /// Files of which the newest version alone matters (spec 1.2).
 pub(super) fn is_single(ino: u64) -> bool {
     ino == Ino::CPFILE.0 || ino == Ino::SUFILE.0
@@ -242,31 +272,24 @@ impl<'r, 'd> State<'r, 'd> {
         }
     }
 
-    /// Data blocks of a file at a checkpoint with offsets in a range, by what summaries say.
-    pub(super) fn fill(&self, ino: u64, range: Range<u64>, cno: u64) -> Vec<(u64, Candidate)> {
-        let mut out: Vec<(u64, Candidate)> = Vec::new();
+    /// Data blocks of a file at a checkpoint with offsets in a range, by what summaries say; `None` where the version of
+    /// that checkpoint is lost.
+    pub(super) fn fill(&self, ino: u64, range: Range<u64>, cno: u64) -> Vec<(u64, Option<Candidate>)> {
+        let mut out = Vec::new();
         let limit = if is_single(ino) { u64::MAX } else { cno };
-        // Of the offset at hand: the version that lives, else the newest of those of which nothing is known.
-        let mut best: Option<(u64, bool, Candidate)> = None;
+        let mut best = Best::default();
         for c in self.rescue.records().blocks_of(ino, range, limit) {
             let Role::Data { offset } = c.role else { continue };
             if offset > self.rescue.geometry().max_key() || c.order > self.order {
                 continue;
             }
-            if let Some((at, _, c)) = best.take_if(|(at, ..)| *at != offset) {
-                out.push((at, c));
+            if best.offset != offset {
+                out.extend(std::mem::take(&mut best).found());
+                best.offset = offset;
             }
-            let better = match (&best, self.lives(&c, cno)) {
-                (_, Some(false)) | (Some((_, true, _)), _) => None,
-                (_, Some(true)) => Some(true),
-                (None, None) => Some(false),
-                (Some((.., old)), None) => ((c.cno, c.order) > (old.cno, old.order)).then_some(false),
-            };
-            if let Some(certain) = better {
-                best = Some((offset, certain, c));
-            }
+            best.take(c, self.lives(&c, cno));
         }
-        out.extend(best.map(|(at, _, c)| (at, c)));
+        out.extend(best.found());
         out
     }
 
@@ -279,7 +302,10 @@ impl<'r, 'd> State<'r, 'd> {
     pub(super) fn map_from_records(&self, ino: u64, cno: u64) -> Mapped {
         let mut mapped = Mapped { doubtful: true, ..Mapped::default() };
         for (offset, c) in self.fill(ino, 0..u64::MAX, cno) {
-            mapped.push(self.extent(offset, Spot { block: c.block, by_offset: true }));
+            match c {
+                Some(c) => mapped.push(self.extent(offset, Spot { block: c.block, by_offset: true })),
+                None => mapped.push_lost(offset..offset.saturating_add(1)),
+            }
         }
         mapped
     }
@@ -312,7 +338,12 @@ impl<'r, 'd> State<'r, 'd> {
                 mapped.lost.push(range);
             }
             let spot = |c: Candidate| Spot { block: c.block, by_offset: true };
-            found.extend(filled.into_iter().map(|(offset, c)| self.extent(offset, spot(c))));
+            for (offset, c) in filled {
+                match c {
+                    Some(c) => found.push(self.extent(offset, spot(c))),
+                    None => mapped.lost.push(offset..offset.saturating_add(1)),
+                }
+            }
         }
         mapped.lost.sort_unstable_by_key(|r| r.start);
         if !found.is_empty() {

@@ -14,6 +14,7 @@ use silt_format::palloc::{Kind, Layout};
 use silt_format::{BlockNr, Cno, Ino, dir};
 
 use super::extents::{Extent, Mapped};
+use super::records::Candidate;
 use super::state::{Spot, State};
 use super::survey::Survey;
 use super::volume::Root;
@@ -255,14 +256,14 @@ impl<'r, 'd> Tree<'r, 'd> {
     /// The content of the moment under attributes of an older checkpoint.
     fn of_older(&self, inode: &Inode, older: u64) -> Content {
         let plain = self.plain(inode, false);
-        let now: BTreeMap<u64, (u64, u64)> = self
-            .state
-            .fill(inode.ino, 0..u64::MAX, self.cno)
-            .into_iter()
-            .map(|(offset, c)| (offset, (c.block, c.cno)))
-            .collect();
-        let unchanged = now.values().all(|(_, cno)| *cno <= older)
-            && plain.mapped.blocks().all(|(offset, block, _)| now.get(&offset).is_some_and(|n| n.0 == block));
+        let now: BTreeMap<u64, Option<Candidate>> =
+            self.state.fill(inode.ino, 0..u64::MAX, self.cno).into_iter().collect();
+        let is_at = |c: &Option<Candidate>, block: u64| c.is_some_and(|c| c.block == block);
+        let unchanged = now.values().all(|c| c.is_some_and(|c| c.cno <= older))
+            && plain
+                .mapped
+                .blocks()
+                .all(|(offset, block, _)| now.get(&offset).is_some_and(|c| is_at(c, block)));
         if unchanged {
             return plain;
         }
@@ -274,7 +275,12 @@ impl<'r, 'd> Tree<'r, 'd> {
         let mut mapped = Mapped { doubtful: true, ..Mapped::default() };
         let mut last = None;
         for (offset, c) in self.state.fill(inode.ino, 0..u64::MAX, self.cno) {
-            mapped.push(self.state.extent(offset, Spot { block: c.block, by_offset: true }));
+            match &c {
+                Some(c) => {
+                    mapped.push(self.state.extent(offset, Spot { block: c.block, by_offset: true }));
+                }
+                None => mapped.push_lost(offset..offset.saturating_add(1)),
+            }
             last = Some((offset, c));
         }
         let bs = self.block_size();
@@ -283,6 +289,10 @@ impl<'r, 'd> Tree<'r, 'd> {
         if inode.raw.file_type() == DIRECTORY {
             return Content { mapped, size: start.saturating_add(bs), guessed: false };
         }
+        let Some(c) = c else {
+            let size = before.map_or(0, |(size, _)| size).max(start.saturating_add(bs));
+            return Content { mapped, size, guessed: true };
+        };
         // A cut within a block writes it anew, so the last one was as full then as it is now.
         if let Some((size, older)) = before
             && c.cno <= older
@@ -320,6 +330,10 @@ impl<'r, 'd> Tree<'r, 'd> {
         let mut out = Directory::default();
         let mut names = HashSet::new();
         let mut broken: Vec<Range<u64>> = content.mapped.lost.clone();
+        if inode.origin != Origin::Sound {
+            // A directory has no holes.
+            broken.extend(content.mapped.holes());
+        }
         for (offset, block, _) in content.mapped.blocks() {
             let whole = match self.state.rescue.block(block) {
                 Ok(bytes) if self.is_of_other(&bytes, inode.ino) => false,

@@ -14,7 +14,7 @@ use silt_engine::{OpenOptions, Volume};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::rescue::Rescue;
-use silt_verify::{Finding, Moment, Options as CheckOptions, Unwatched, check};
+use silt_verify::{Finding, Moment, Options as CheckOptions, Tree, Unwatched, check};
 
 use super::volume::{Aged, Names, digest_of, names, names_at};
 
@@ -200,8 +200,13 @@ fn snapshots(volume: &Aged, made: &Plan, broken: &dyn Device, device: &dyn Devic
         let right = |p: &&Vec<u8>| names.contains_key(*p) && before.get(*p) == names.get(*p);
         let spoiled: Vec<_> =
             before.keys().filter(right).filter(|p| after.get(*p) != names.get(*p)).collect();
-        // A block that the live tree shares is told of with it.
-        let spoiled: Vec<_> = spoiled.into_iter().filter(|p| !shared_told(p)).collect();
+        // A block that the live tree shares is told of with it, where the file may have another name by now.
+        let tree = Tree::open(broken, Moment::Checkpoint(*c)).ok();
+        let renamed_told = |p: &[u8]| {
+            let ino = tree.as_ref().and_then(|tree| tree.lookup(p).ok());
+            ino.is_some_and(|ino| said.contains(&format!("inode {ino} (/")))
+        };
+        let spoiled: Vec<_> = spoiled.into_iter().filter(|p| !shared_told(p) && !renamed_told(p)).collect();
         if !spoiled.is_empty() && !told(*c) {
             verdict.findings.push(format!("SNAPSHOT {c}: right before and not after: {}", some(&spoiled)));
         }

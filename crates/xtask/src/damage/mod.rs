@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 34] = [
+const ONCE_WRONG: [(u64, &str, u64); 36] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -68,6 +68,8 @@ const ONCE_WRONG: [(u64, &str, u64); 34] = [
     (5007, "shifted run", 0),
     (21011, "misplaced segment", 0),
     (23009, "unreadable run", 0),
+    (33007, "segment of zeros", 1),
+    (33007, "stale segment", 0),
     (25002, "two kinds", 0),
     (25014, "exchanged segments", 0),
     (17014, "exchanged segments", 0),
