@@ -1,11 +1,14 @@
 //! What the logs say of their blocks, whatever the segment usage file says of the segments.
 
+use std::ops::Range;
+
 use hashbrown::HashMap;
 use silt_device::Device;
 use silt_format::summary::{self, BlockInfo, Header, Payload};
 use silt_format::{BlockNr, Geometry, Ino, SegNr};
 
 use super::bits::Bits;
+use super::start::sound;
 use crate::search::MAX_SUMMARY;
 use crate::volume::Volume;
 
@@ -75,6 +78,22 @@ pub(crate) fn logs_of(
         f(&log, &bytes);
         at = log.end();
     }
+}
+
+/// The blocks of all logs of a segment of which the summary is sound, whatever lies between them.
+pub(super) fn logs_in(device: &dyn Device, g: &Geometry, segment: SegNr) -> Vec<Range<u64>> {
+    let (mut at, end) = (g.segment_start(segment).0, g.segment_end(segment).0);
+    let mut all = Vec::new();
+    while at < end {
+        let Some(h) = sound(device, g, BlockNr(at), end) else {
+            at += 1;
+            continue;
+        };
+        let behind = at.saturating_add(h.nblocks.get().into());
+        all.push(at..behind);
+        at = behind;
+    }
+    all
 }
 
 impl Volume {

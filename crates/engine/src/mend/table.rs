@@ -4,7 +4,9 @@
 //! has lost is read from the logs, and who maps a block, from the trees, says how long it lives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
+use hashbrown::HashMap;
 use silt_format::BlockNr;
 use silt_format::Ino;
 use silt_format::SegNr;
@@ -16,7 +18,7 @@ use silt_format::summary::BlockInfo;
 use super::bits::Bits;
 use super::doubts::Doubts;
 use super::mapped::{Mappers, Role};
-use super::records::Record;
+use super::records::{Record, logs_in};
 use crate::Result;
 use crate::block;
 use crate::meta::{Map, Physical};
@@ -182,7 +184,7 @@ impl Volume {
         &mut self,
         suspects: &Bits,
         end_of_log: (SegNr, u64),
-    ) -> Result<hashbrown::HashMap<u64, Record>> {
+    ) -> Result<HashMap<u64, Record>> {
         let records = self.records_of(suspects, end_of_log);
         for v in suspects.iter().filter(|v| *v != 0) {
             if self.dat.palloc.layout.check("DAT", v).is_err() {
@@ -272,7 +274,7 @@ impl Volume {
     }
 
     /// Whether all that is known of a number is a record in a segment that is surely free: it is of the use before.
-    fn is_of_old(&self, v: u64, records: &hashbrown::HashMap<u64, Record>, free: &BTreeSet<u64>) -> bool {
+    fn is_of_old(&self, v: u64, records: &HashMap<u64, Record>, free: &BTreeSet<u64>) -> bool {
         let g = &self.store.geometry;
         self.unsure.contains(v)
             && records.get(&v).is_some_and(|r| {
@@ -281,13 +283,18 @@ impl Volume {
             })
     }
 
-    /// Whether an entry may be what the table says of a block that is mapped at a checkpoint (`u64::MAX`: now).
-    fn could_be(&self, e: &DatEntry, at: u64) -> bool {
-        let (start, end) = (e.start.get(), e.end.get());
-        self.store.geometry.holds(BlockNr(e.blocknr.get()))
-            && (1..=self.last.cno).contains(&start)
-            && start <= at
-            && (end == LIVE || end > at)
+    /// Whether an entry may be what the table says of a block that is mapped at a checkpoint (`u64::MAX`: now): it makes
+    /// sense, and no log tells of something else in its place.
+    fn could_be(&self, e: &DatEntry, at: u64, logs: &mut HashMap<u64, Vec<Range<u64>>>) -> bool {
+        let g = &self.store.geometry;
+        let (start, end, place) = (e.start.get(), e.end.get(), BlockNr(e.blocknr.get()));
+        let possible = (1..=self.last.cno).contains(&start) && start <= at && (end == LIVE || end > at);
+        if !possible || !g.holds(place) {
+            return false;
+        }
+        let s = g.segment_of(place);
+        let logs = logs.entry(s.0).or_insert_with(|| logs_in(&*self.store.device, g, s));
+        !logs.iter().any(|log| log.contains(&place.0))
     }
 
     /// Second step for suspect entries: who maps the block says how long it lives; what nothing maps is free,
@@ -297,12 +304,13 @@ impl Volume {
     pub(crate) fn mend_lifetimes(
         &mut self,
         suspects: &Bits,
-        records: &hashbrown::HashMap<u64, Record>,
+        records: &HashMap<u64, Record>,
         mappers: &Mappers,
         free: &BTreeSet<u64>,
     ) -> Result<Vec<String>> {
         let (mut strangers, mut silent): (BTreeMap<u64, u64>, BTreeMap<u64, u64>) = Default::default();
         let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        let mut logs = HashMap::new();
         if suspects.contains(0) {
             self.set_entry(0, DatEntry { blocknr: 0.into(), start: 0.into(), end: 0.into(), rsv: 0.into() })?;
             self.set_taken(0, true)?;
@@ -346,7 +354,7 @@ impl Volume {
             // A map that names another file's block is wrong itself. Where the summary is lost, nothing speaks against the table.
             let offset = if let Role::Data(key) = role { Some(key) } else { None };
             let record = records.get(&v);
-            if record.is_none() && self.could_be(&e, newest) {
+            if record.is_none() && self.could_be(&e, newest, &mut logs) {
                 if offset.is_some() {
                     *silent.entry(ino.0).or_insert(0) += 1;
                 }
