@@ -80,6 +80,12 @@ impl Overlay {
         device.flush()
     }
 
+    /// All writes in their order: offset, bytes.
+    pub fn writes(&self) -> Vec<(u64, Arc<[u8]>)> {
+        let write = |s: &Step| if let Step::Write(at, bytes) = s { Some((*at, bytes.clone())) } else { None };
+        self.inner.read().steps.iter().filter_map(write).collect()
+    }
+
     /// Calls `f` with what was written of a range, in its order: (offset, bytes), cut off at the range's ends.
     pub(crate) fn each_write(&self, range: Range<u64>, mut f: impl FnMut(u64, &[u8])) {
         for step in &self.inner.read().steps {

@@ -357,6 +357,8 @@ impl<'a> Making<'a> {
         }
         let plan = Plan {
             snapshots: silt_engine::mend::snapshots(self.overlay.clone()).unwrap_or_default(),
+            geometry: supers::geometry(&*self.overlay),
+            free: self.state.known.free.clone(),
             overlay: self.overlay,
             rounds: self.rounds,
             before: self.before,

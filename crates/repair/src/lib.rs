@@ -13,6 +13,7 @@
 //! Memory: that of a check of all checkpoints, and twice what is written: no round is begun beyond 1 GiB of it. Where
 //! two plans are compared, since a log in the midst is damaged, what both write.
 
+mod apply;
 mod attempt;
 mod classes;
 mod dirs;
@@ -30,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Device, Overlay};
+use silt_format::Geometry;
 use silt_verify::{Moment, Report, Tree, Unreached, Unwatched, Watch};
 
 use attempt::{Attempt, attempt};
@@ -70,6 +72,9 @@ pub struct Round {
 /// What would be done, tried in memory.
 pub struct Plan {
     overlay: Arc<Overlay>,
+    geometry: Option<Geometry>,
+    /// Segments that held nothing when it was made.
+    free: Option<BTreeSet<u64>>,
     /// In the order they are done; none: nothing to mend.
     pub rounds: Vec<Round>,
     /// What a check finds at first.
@@ -118,7 +123,7 @@ impl Plan {
 
     /// Does it. The device must be the one that was planned for, unchanged. Durable when it returns.
     pub fn apply(&self, device: &dyn Device) -> Result<()> {
-        Ok(self.overlay.apply(device)?)
+        apply::apply(&self.overlay, device, self.geometry.as_ref(), self.free.as_ref())
     }
 }
 

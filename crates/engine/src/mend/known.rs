@@ -31,6 +31,8 @@ pub struct Known {
     pub original: Option<Original>,
     /// Segments that are not to be written over, though they pass for free.
     pub spared: BTreeSet<u64>,
+    /// Segments that were free before the first of them: nothing of the volume as it was lies there.
+    pub free: Option<BTreeSet<u64>>,
     /// Synced data that was set aside.
     pub aside: SetAside,
     /// Blocks of inode files, by offset, that were moved out of logs that do not verify.
@@ -61,6 +63,7 @@ impl Mender {
             since: Some(self.since),
             original: self.original.clone(),
             spared: self.spared.clone(),
+            free: Some(self.free.clone()),
             aside: self.set_aside(),
             inode_blocks: self.doubts.moved.clone(),
             unsure: self.volume.unsure.clone(),

@@ -135,6 +135,8 @@ pub struct Mender {
     original: Option<Original>,
     /// Segments that are not to be written over.
     spared: BTreeSet<u64>,
+    /// Segments that were free before the repair began.
+    free: BTreeSet<u64>,
     /// Sequence number of the newest log when the repair began.
     since: u64,
     end_of_log: (SegNr, u64),
@@ -192,6 +194,10 @@ impl Mender {
         let mut moved = me.1;
         said.extend(volume.mend_usage(wounds.table)?);
         volume.spare(&wounds.known.spared)?;
+        let free = match &wounds.known.free {
+            Some(free) => free.clone(),
+            None => volume.free_segments(found.tail.is_none())?,
+        };
         let current = volume.cursor.segment;
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
         let own = wounds.known.own && clean && found.tail.is_none() && wounds.bad.is_empty();
@@ -218,6 +224,7 @@ impl Mender {
             doubts,
             original: wounds.known.original.clone(),
             spared: wounds.known.spared.clone(),
+            free,
             since: wounds.known.since.unwrap_or(found.last_seq),
             end_of_log,
             written: BTreeMap::new(),

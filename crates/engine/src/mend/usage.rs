@@ -129,6 +129,19 @@ impl Volume {
         free
     }
 
+    /// Segments that are free, and, where no synced data follows (`ends`), the one that comes next.
+    pub(crate) fn free_segments(&self, ends: bool) -> Result<BTreeSet<u64>> {
+        let mut free = BTreeSet::new();
+        for s in (0..self.store.geometry.nsegments).map(SegNr) {
+            let e = self.sufile.entry(&self.store, &self.dat, s)?;
+            let next = ends && s == self.cursor.next && s != self.cursor.segment;
+            if e.is_clean() || (next && e.nblocks.get() == 0 && !e.is_error()) {
+                free.insert(s.0);
+            }
+        }
+        Ok(free)
+    }
+
     /// Makes every entry right, and the counters. With `doubted` bits of the DAT, entries claim nothing that no checkpoint
     /// has: what was freed keeps its last place. Returns what was wrong, in words.
     pub(crate) fn mend_usage(&mut self, doubted: bool) -> Result<Vec<String>> {

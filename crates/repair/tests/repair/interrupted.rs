@@ -103,6 +103,32 @@ fn an_interrupted_repair_is_finished_by_the_next() {
     }
 }
 
+/// Synced data behind the newest checkpoint, which rounds set aside until what it belongs to is mended: wherever the repair
+/// is cut off, the next one has all of it.
+#[test]
+fn synced_data_survives_a_repair_that_is_cut_off() {
+    for name in ["dsync-4k", "dsync-1k"] {
+        let mut s = Surgeon::golden(name);
+        let v = s.find_dat(|v, e| v > 0 && e.end.get() == u64::MAX);
+        s.patch_dat(v, |e| e.blocknr = 3.into());
+        let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
+        assert!(made.rounds.len() > 1, "{name}: it is one round:\n{}", say(&made));
+        let done = s.device.fork();
+        made.apply(&done).unwrap();
+        let wanted = tree(&done, Moment::Latest).unwrap();
+        let writes = writes(&made, &s.device);
+        for (cut, torn) in cuts(&writes) {
+            let device = cut_off(&s.device, &writes, cut, torn);
+            assert!(
+                mounted(&device).as_ref() == Some(&wanted),
+                "{name}, cut at {cut} ({torn}) of {}",
+                writes.len()
+            );
+            assert!(checked(&device).is_clean());
+        }
+    }
+}
+
 /// Going back, cut off anywhere: the tree is that of before or that of the moment, no checkpoint is lost, and going
 /// back again comes to its end.
 #[test]

@@ -78,6 +78,16 @@ impl Gaps {
     }
 }
 
+/// What there is of a block at a checkpoint.
+#[derive(Clone, Copy)]
+pub(super) enum Version {
+    At(Candidate),
+    /// It is not known whether there is one; the newest that is known of, which is none, is of this checkpoint.
+    Lost {
+        newest: u64,
+    },
+}
+
 /// Of one offset: the version that lives, else the newest of those of which nothing is known.
 #[derive(Default)]
 struct Best {
@@ -102,9 +112,10 @@ impl Best {
         }
     }
 
-    fn found(self) -> Option<(u64, Option<Candidate>)> {
+    fn found(self) -> Option<(u64, Version)> {
         let (certain, c) = self.found?;
-        Some((self.offset, (certain || c.cno >= self.newest).then_some(c)))
+        let ended = !certain && c.cno < self.newest;
+        Some((self.offset, if ended { Version::Lost { newest: self.newest } } else { Version::At(c) }))
     }
 }
 
@@ -272,9 +283,8 @@ impl<'r, 'd> State<'r, 'd> {
         }
     }
 
-    /// Data blocks of a file at a checkpoint with offsets in a range, by what summaries say; `None` where the version of
-    /// that checkpoint is lost.
-    pub(super) fn fill(&self, ino: u64, range: Range<u64>, cno: u64) -> Vec<(u64, Option<Candidate>)> {
+    /// Data blocks of a file at a checkpoint with offsets in a range, by what summaries say.
+    pub(super) fn fill(&self, ino: u64, range: Range<u64>, cno: u64) -> Vec<(u64, Version)> {
         let mut out = Vec::new();
         let limit = if is_single(ino) { u64::MAX } else { cno };
         let mut best = Best::default();
@@ -303,8 +313,8 @@ impl<'r, 'd> State<'r, 'd> {
         let mut mapped = Mapped { doubtful: true, ..Mapped::default() };
         for (offset, c) in self.fill(ino, 0..u64::MAX, cno) {
             match c {
-                Some(c) => mapped.push(self.extent(offset, Spot { block: c.block, by_offset: true })),
-                None => mapped.push_lost(offset..offset.saturating_add(1)),
+                Version::At(c) => mapped.push(self.extent(offset, Spot { block: c.block, by_offset: true })),
+                Version::Lost { .. } => mapped.push_lost(offset..offset.saturating_add(1)),
             }
         }
         mapped
@@ -340,8 +350,8 @@ impl<'r, 'd> State<'r, 'd> {
             let spot = |c: Candidate| Spot { block: c.block, by_offset: true };
             for (offset, c) in filled {
                 match c {
-                    Some(c) => found.push(self.extent(offset, spot(c))),
-                    None => mapped.lost.push(offset..offset.saturating_add(1)),
+                    Version::At(c) => found.push(self.extent(offset, spot(c))),
+                    Version::Lost { .. } => mapped.lost.push(offset..offset.saturating_add(1)),
                 }
             }
         }

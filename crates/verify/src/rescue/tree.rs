@@ -14,8 +14,7 @@ use silt_format::palloc::{Kind, Layout};
 use silt_format::{BlockNr, Cno, Ino, dir};
 
 use super::extents::{Extent, Mapped};
-use super::records::Candidate;
-use super::state::{Spot, State};
+use super::state::{Spot, State, Version};
 use super::survey::Survey;
 use super::volume::Root;
 use crate::error::Error;
@@ -256,14 +255,16 @@ impl<'r, 'd> Tree<'r, 'd> {
     /// The content of the moment under attributes of an older checkpoint.
     fn of_older(&self, inode: &Inode, older: u64) -> Content {
         let plain = self.plain(inode, false);
-        let now: BTreeMap<u64, Option<Candidate>> =
+        let now: BTreeMap<u64, Version> =
             self.state.fill(inode.ino, 0..u64::MAX, self.cno).into_iter().collect();
-        let is_at = |c: &Option<Candidate>, block: u64| c.is_some_and(|c| c.block == block);
-        let unchanged = now.values().all(|c| c.is_some_and(|c| c.cno <= older))
-            && plain
-                .mapped
-                .blocks()
-                .all(|(offset, block, _)| now.get(&offset).is_some_and(|c| is_at(c, block)));
+        let unchanged = now.values().all(|version| match version {
+            Version::At(c) => c.cno <= older,
+            Version::Lost { newest } => *newest <= older,
+        }) && plain.mapped.blocks().all(|(offset, block, _)| match now.get(&offset) {
+            Some(Version::At(c)) => c.block == block,
+            Some(Version::Lost { .. }) => true,
+            None => false,
+        });
         if unchanged {
             return plain;
         }
@@ -276,10 +277,10 @@ impl<'r, 'd> Tree<'r, 'd> {
         let mut last = None;
         for (offset, c) in self.state.fill(inode.ino, 0..u64::MAX, self.cno) {
             match &c {
-                Some(c) => {
+                Version::At(c) => {
                     mapped.push(self.state.extent(offset, Spot { block: c.block, by_offset: true }));
                 }
-                None => mapped.push_lost(offset..offset.saturating_add(1)),
+                Version::Lost { .. } => mapped.push_lost(offset..offset.saturating_add(1)),
             }
             last = Some((offset, c));
         }
@@ -289,7 +290,7 @@ impl<'r, 'd> Tree<'r, 'd> {
         if inode.raw.file_type() == DIRECTORY {
             return Content { mapped, size: start.saturating_add(bs), guessed: false };
         }
-        let Some(c) = c else {
+        let Version::At(c) = c else {
             let size = before.map_or(0, |(size, _)| size).max(start.saturating_add(bs));
             return Content { mapped, size, guessed: true };
         };
