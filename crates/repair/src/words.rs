@@ -91,10 +91,11 @@ pub(crate) fn patched<'a>(lines: impl Iterator<Item = &'a String>) -> usize {
 
 /// Whether a line tells of a file that is not what it was, or may not be.
 pub(crate) fn is_patched(line: &str) -> bool {
-    const PATCHED: [&str; 6] = [
+    const PATCHED: [&str; 7] = [
         CHANGES_LOST,
         "may be older than what is lost",
         "is put together from the logs",
+        "is built anew from the logs",
         FOREIGN,
         "is cut out",
         "becomes lost+found",

@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 37] = [
+const ONCE_WRONG: [(u64, &str, u64); 39] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -71,6 +71,8 @@ const ONCE_WRONG: [(u64, &str, u64); 37] = [
     (33007, "segment of zeros", 1),
     (33007, "stale segment", 0),
     (35015, "two kinds", 1),
+    (19007, "unreadable run", 0),
+    (37004, "newest blocks", 0),
     (25002, "two kinds", 0),
     (25014, "exchanged segments", 0),
     (17014, "exchanged segments", 0),
