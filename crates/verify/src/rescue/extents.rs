@@ -91,14 +91,14 @@ impl Mapped {
         self.extents.iter().flat_map(|e| (0..e.len).map(|i| (e.offset + i, e.block + i, e.sound)))
     }
 
-    /// What lies before the last block that is known and is neither mapped nor lost.
-    pub(super) fn holes(&self) -> Vec<Range<u64>> {
+    /// What lies before a block, or before the last that is known, and is neither mapped nor lost.
+    pub(super) fn holes(&self, end: u64) -> Vec<Range<u64>> {
         let mut all = Vec::new();
         let mut at = 0;
         let known = self.extents.iter().map(|e| e.offset..e.end()).chain(self.lost.iter().cloned());
         let mut known: Vec<Range<u64>> = known.collect();
         known.sort_unstable_by_key(|r| r.start);
-        for range in known {
+        for range in known.into_iter().chain([end..end]) {
             if at < range.start {
                 all.push(at..range.start);
             }
@@ -182,6 +182,7 @@ mod tests {
         m.overlay(&[extent(3, 50, 2), extent(13, 60, 1)]);
         assert_eq!(m.extents, [extent(0, 10, 3), extent(3, 50, 2), extent(5, 15, 5), extent(13, 60, 1)]);
         assert_eq!(m.lost, [12..13, 14..20]);
-        assert_eq!(m.holes().first(), Some(&(10..12)));
+        assert_eq!(m.holes(20), vec![10..12; 1]);
+        assert_eq!(m.holes(25), [10..12, 20..25]);
     }
 }

@@ -332,8 +332,10 @@ impl<'r, 'd> Tree<'r, 'd> {
         let mut names = HashSet::new();
         let mut broken: Vec<Range<u64>> = content.mapped.lost.clone();
         if inode.origin != Origin::Sound {
-            // A directory has no holes.
-            broken.extend(content.mapped.holes());
+            // A directory has no holes and never becomes shorter.
+            let versions = self.state.rescue.records().blocks_of(inode.ino, 0..u64::MAX, self.cno);
+            let end = versions.filter_map(|c| c.offset()).max().map_or(0, |last| last.saturating_add(1));
+            broken.extend(content.mapped.holes(end));
         }
         for (offset, block, _) in content.mapped.blocks() {
             let whole = match self.state.rescue.block(block) {
