@@ -98,7 +98,7 @@ impl Mapped {
         let known = self.extents.iter().map(|e| e.offset..e.end()).chain(self.lost.iter().cloned());
         let mut known: Vec<Range<u64>> = known.collect();
         known.sort_unstable_by_key(|r| r.start);
-        for range in known.into_iter().chain([end..end]) {
+        for range in known.into_iter().chain(std::iter::once(end..end)) {
             if at < range.start {
                 all.push(at..range.start);
             }
@@ -182,7 +182,6 @@ mod tests {
         m.overlay(&[extent(3, 50, 2), extent(13, 60, 1)]);
         assert_eq!(m.extents, [extent(0, 10, 3), extent(3, 50, 2), extent(5, 15, 5), extent(13, 60, 1)]);
         assert_eq!(m.lost, [12..13, 14..20]);
-        assert_eq!(m.holes(20), vec![10..12; 1]);
         assert_eq!(m.holes(25), [10..12, 20..25]);
     }
 }
