@@ -342,6 +342,7 @@ impl<'a> Making<'a> {
             self.stopped = None;
         }
         self.no_space &= self.stopped.is_some();
+        let more = self.stopped.is_some() && (self.more || self.rounds_left() == 0);
         words::name_files(self.rounds.iter_mut().flat_map(|r| &mut r.done), &*self.overlay, self.device);
         let base = self.state.known.mended_from.unwrap_or(self.now.stats.last_cno);
         let given_up = self.passed.is_some_and(|passed| !self.has(passed));
@@ -365,6 +366,7 @@ impl<'a> Making<'a> {
             after: self.now,
             stopped: self.stopped,
             no_space: self.no_space,
+            more,
             unreached: self.newest.filter(|n| *n > base).map(|n| (base, n)),
             synced_lost: self.behind.synced,
             checkpoints_lost: self.behind.logs,

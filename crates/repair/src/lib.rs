@@ -85,6 +85,8 @@ pub struct Plan {
     pub stopped: Option<String>,
     /// Whether something was not done because there is too little free space.
     pub no_space: bool,
+    /// Whether it is more than is done at once: another repair goes on with the rest.
+    pub more: bool,
     /// Of a volume that was not cleanly unmounted: the checkpoint that is taken for the newest, and a newer one whose
     /// super root is whole behind a log that is broken. What only that has is left out, as by a mount.
     pub unreached: Option<(u64, u64)>,

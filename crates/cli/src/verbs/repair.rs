@@ -106,6 +106,9 @@ struct Summary<'a> {
     /// With more free space more could be mended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     no_space: bool,
+    /// More is left than is done at once: another repair goes on.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
     applied: bool,
 }
 
@@ -338,6 +341,7 @@ fn json(plan: &Plan, applied: bool) -> Result<()> {
         checkpoints_lost: plan.checkpoints_lost.as_deref(),
         stopped: plan.stopped.as_deref(),
         no_space: plan.no_space,
+        more: plan.more,
         applied,
     })?;
     out.finish()

@@ -145,11 +145,14 @@ impl Volume {
                     continue;
                 }
             };
+            // Bits that are noise say nothing of what is in use.
+            let sure = self.bits_agree(ifile, layout.group(first));
             let size = self.store.geometry.inode_size as usize;
             for (slot, bytes) in block.chunks_exact(size).enumerate() {
                 let nr = first.saturating_add(slot as u64);
                 let Ok(raw) = RawInode::read(bytes) else { continue };
-                if raw.bmap.iter().all(|b| *b == 0) || !self.is_file(ifile, Ino(nr)) {
+                let used = if sure { self.is_file(ifile, Ino(nr)) } else { raw.links_count.get() > 0 };
+                if raw.bmap.iter().all(|b| *b == 0) || !used {
                     continue;
                 }
                 if raw.has_map() {
@@ -157,6 +160,17 @@ impl Volume {
                 }
             }
         }
+    }
+
+    /// Whether the bits of a group of inodes are as many as its count says, or cannot be read: then each counts as set.
+    fn bits_agree(&self, ifile: &IFile, group: u64) -> bool {
+        let layout = ifile.palloc.layout;
+        let read = |offset: u64| ifile.file.block(&self.store, &self.dat, offset).ok().flatten();
+        let (desc, byte) = layout.desc(group);
+        let (Some(bits), Some(desc)) = (read(layout.bitmap_block(group)), read(desc)) else { return true };
+        let ones: u64 = bits.iter().map(|b| u64::from(b.count_ones())).sum();
+        let free = desc.get(byte..byte + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+        free.is_none_or(|free| u64::from(free) == layout.entries_per_group().saturating_sub(ones))
     }
 
     /// Whether a number can be a file's and is taken, as far as can be told.

@@ -130,10 +130,8 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
     let base = copy();
     // One that has too little space says what gets some, and one that is too long wants another.
     for _ in 0..AGAIN {
-        let is_more = |made: &&mut Plan| {
-            let long = made.stopped.as_ref().is_some_and(|why| why.contains("repair it again"));
-            errors(&made.after) > 0 && (long || (made.no_space && !verdict.cleaned))
-        };
+        let is_more =
+            |made: &&mut Plan| errors(&made.after) > 0 && (made.more || (made.no_space && !verdict.cleaned));
         let Some(first) = made.as_mut().ok().filter(is_more) else { break };
         let done = std::mem::take(&mut first.rounds);
         if let Err(e) = first.apply(&*base) {
