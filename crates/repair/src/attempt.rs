@@ -25,6 +25,8 @@ const FRUITLESS: u32 = 4;
 const LAST: usize = 8;
 /// Why nothing more is done of what could be.
 const MORE_LATER: &str = "this is as much as is done at once: repair it again for the rest";
+/// Why synced data is not taken in.
+const NO_PLACE: &str = "there is no place for what was synced last: silt rescue copies it out, do that first";
 /// Bytes of a plan in memory from which on no further round is begun.
 const MEMORY: u64 = 1 << 30;
 
@@ -335,13 +337,29 @@ impl<'a> Making<'a> {
             && Tree::open(&*self.overlay, Moment::Latest).and_then(|tree| tree.walk()).is_ok()
     }
 
+    /// Says what was synced and found no place.
+    fn tell_aside(&mut self) {
+        let lost = self.state.known.aside.inodes();
+        if lost.is_empty() || self.rounds.is_empty() {
+            return;
+        }
+        let first = rescued::FIRST;
+        let done = lost
+            .iter()
+            .map(|ino| format!("inode {ino}: what was synced last finds no place: {first}"))
+            .collect();
+        self.rounds.push(Round { classes: BTreeMap::from([("recovery", 0)]), done });
+        self.stopped.get_or_insert_with(|| NO_PLACE.into());
+    }
+
     fn end(mut self) -> Attempt {
         let back = self.options.to_checkpoint.is_some()
             && !self.rounds.iter().any(|r| r.classes.contains_key("roll-back"));
         if errors(&self.now) == 0 && !back {
             self.stopped = None;
         }
-        self.no_space &= self.stopped.is_some();
+        self.no_space &= self.stopped.is_some() || !self.state.known.aside.is_empty();
+        self.tell_aside();
         let more = self.stopped.is_some() && (self.more || self.rounds_left() == 0);
         words::name_files(self.rounds.iter_mut().flat_map(|r| &mut r.done), &*self.overlay, self.device);
         let base = self.state.known.mended_from.unwrap_or(self.now.stats.last_cno);

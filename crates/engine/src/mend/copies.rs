@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 use silt_format::dat::DatEntry;
-use silt_format::summary::BlockInfo;
+use silt_format::summary::{BlockInfo, SYNDT};
 use silt_format::{BlockNr, Ino, SegNr};
 
 use super::bits::Bits;
@@ -22,6 +22,10 @@ struct Copy {
     ino: Ino,
     offset: Option<u64>,
     cno: u64,
+    /// Written there first, by its own checkpoint, and not moved.
+    original: bool,
+    /// In a log of synced data.
+    synced: bool,
 }
 
 /// Copies of one block that are remembered.
@@ -29,7 +33,8 @@ const COPIES: usize = 8;
 
 impl Volume {
     /// Blocks of these segments that do not verify where they lie, or are not there, as whole copies elsewhere have them;
-    /// they have to be moved. A version of a block has its number for itself, so every copy has its bytes (format 7).
+    /// they have to be moved. A version of a block has its number for itself, so every copy has its bytes (format 7), but what
+    /// was synced and written again before the checkpoint was complete.
     /// Memory: their content, and some 50 bytes for each block of the segments and each of its copies.
     pub(crate) fn whole_copies(
         &self,
@@ -56,7 +61,15 @@ impl Volume {
             if wanted.contains(v) && p.ino > Ino::SUFILE {
                 let known = copies.entry(v).or_default();
                 if known.len() < COPIES {
-                    known.push(Copy { seq: log.header.seq.get(), at, ino: p.ino, offset, cno: p.cno.0 });
+                    known.push(Copy {
+                        seq: log.header.seq.get(),
+                        at,
+                        ino: p.ino,
+                        offset,
+                        cno: p.cno.0,
+                        original: log.header.cno.get() == p.cno.0,
+                        synced: log.header.has(SYNDT),
+                    });
                 }
             }
         });
@@ -67,6 +80,9 @@ impl Volume {
             let (here, start) = (e.blocknr.get(), e.start.get());
             let Some(all) = copies.get_mut(&v) else { continue };
             all.retain(|c| c.cno == start);
+            let known = all.iter().any(|c| c.at == here);
+            let newest = all.iter().filter(|c| c.original).map(|c| (c.seq, c.at)).max();
+            all.retain(|c| !c.original || (Some((c.seq, c.at)) == newest && (known || !c.synced)));
             if all.iter().any(|c| c.at == here) && whole(here) {
                 continue;
             }

@@ -47,6 +47,11 @@ impl SetAside {
         self.blocks.is_empty()
     }
 
+    /// The files it is of.
+    pub fn inodes(&self) -> BTreeSet<u64> {
+        self.blocks.iter().map(|s| s.ino.0).collect()
+    }
+
     /// Segments in which it lies.
     pub(super) fn segments(&self, g: &Geometry) -> BTreeSet<u64> {
         self.blocks.iter().filter(|s| g.holds(s.block)).map(|s| g.segment_of(s.block).0).collect()

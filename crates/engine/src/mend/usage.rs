@@ -147,15 +147,20 @@ impl Volume {
     pub(crate) fn mend_usage(&mut self, doubted: bool) -> Result<Vec<String>> {
         let g = self.store.geometry;
         let (cleared, mut said) = self.clear_unreadable_usage()?;
-        let mut claimed: HashMap<u64, u64> = HashMap::new();
-        let mut claim = |block: u64| {
+        let (mut claimed, mut doubtful): (HashMap<u64, u64>, HashMap<u64, u64>) = Default::default();
+        let claim = |claimed: &mut HashMap<u64, u64>, block: u64| {
             if g.holds(BlockNr(block)) {
                 let s = g.segment_of(BlockNr(block));
                 let top = claimed.entry(s.0).or_insert(0);
                 *top = (*top).max(block - g.segment_start(s).0 + 1);
             }
         };
-        self.each_dat_block(|block, _| claim(block))?;
+        self.each_dat_block(|block, _| claim(&mut claimed, block))?;
+        // One with a flipped bit still has its block; noise does not have what is free.
+        let next = self.cno.0;
+        let possible = |e: &DatEntry| {
+            e.rsv.get() == 0 && (1..=next).contains(&e.start.get()) && e.start.get() <= e.end.get()
+        };
         let all = if doubted { self.cpfile.every(&self.store, &self.dat) } else { Vec::new() };
         let all: BTreeSet<u64> = all.iter().map(|e| e.cno.get()).collect();
         let wanted = |e: &DatEntry| {
@@ -164,7 +169,7 @@ impl Volume {
         };
         let unknown = self.each_entry(|_, e| {
             if wanted(e) {
-                claim(e.blocknr.get());
+                claim(if possible(e) { &mut claimed } else { &mut doubtful }, e.blocknr.get());
             }
         })?;
         if unknown > 0 {
@@ -175,8 +180,10 @@ impl Volume {
         let whole = unknown == 0 && self.table_is_whole()?;
         for s in (0..g.nsegments).map(SegNr) {
             let e = self.sufile.entry(&self.store, &self.dat, s)?;
-            let mut wanted = self.usage_of(s, &e, claimed.get(&s.0).copied(), whole);
-            if !whole && wanted.is_clean() && cleared.contains(&su::place(&g, s).0) {
+            let lost = cleared.contains(&su::place(&g, s).0);
+            let maybe = doubtful.get(&s.0).filter(|_| lost || !e.is_clean());
+            let mut wanted = self.usage_of(s, &e, claimed.get(&s.0).max(maybe).copied(), whole);
+            if !whole && wanted.is_clean() && lost {
                 // Nothing says that it is free.
                 wanted.flags = su::DIRTY.into();
             }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use silt_format::btree::{self, LEVEL_MAX, Node, ROOT_BYTES};
 use silt_format::dat::{DatEntry, LIVE};
 use silt_format::palloc::Layout;
+use silt_format::summary::SYNDT;
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Ino};
 
@@ -252,9 +253,8 @@ impl<'r, 'd> State<'r, 'd> {
                     !rescue.survey.is_frame(block) && rescue.records().at(block).is_none_or(|c| fits(&c))
                 };
                 if fit && !older && !rescue.survey.is_sound(block) && !is_single(ino) {
-                    // The same version may lie whole where a cleaner moved it from.
-                    let copy = |c: &Candidate| c.whole && fits(c) && c.cno == e.start.get();
-                    let copy = rescue.records().places_of(v).find(copy);
+                    let mine = |c: &Candidate| fits(c) && c.cno == e.start.get();
+                    let copy = self.whole_copy(rescue.records().places_of(v).filter(mine), block);
                     let block = copy.map_or(block, |c| c.block);
                     return Some(Spot { block, by_offset: false });
                 }
@@ -281,6 +281,20 @@ impl<'r, 'd> State<'r, 'd> {
             }
             _ => None,
         }
+    }
+
+    /// Of the places of one version, newest first, one that is whole besides `here`: where a cleaner moved it from or to. What
+    /// was synced and written again before its checkpoint was complete is another version of the same number.
+    fn whole_copy(&self, places: impl Iterator<Item = Candidate>, here: u64) -> Option<Candidate> {
+        let log = |c: &Candidate| self.rescue.survey.log_at(c.block);
+        let original = |c: &Candidate| log(c).is_none_or(|l| l.cno == c.cno);
+        let places: Vec<Candidate> = places.take(64).collect();
+        let known = places.iter().any(|c| c.block == here);
+        let newest = places.iter().find(|c| original(c)).map(|c| c.block);
+        let same = |c: &Candidate| {
+            !original(c) || (Some(c.block) == newest && (known || log(c).is_some_and(|l| !l.has(SYNDT))))
+        };
+        places.into_iter().find(|c| c.whole && c.block != here && same(c))
     }
 
     /// Data blocks of a file at a checkpoint with offsets in a range, by what summaries say.
