@@ -26,6 +26,8 @@ const OFTEN: u64 = 3;
 /// Segments that are looked at for one that goes on where the heads of a segment are lost: the next ones, which a volume
 /// with room fills in order.
 const NEAR: u64 = 64;
+/// Of these, the first ones, in which logs are also looked for where no head begins them.
+const SEARCHED: u64 = 4;
 
 /// A part of the chain that does not verify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -312,8 +314,9 @@ impl Heads<'_, '_> {
     }
 
     /// The next segment by sequence number, behind `seq`, among the [`NEAR`] that follow `segment` and begin with a whole
-    /// log, or the first of them if one is in it, and that number: what lies in `segment` was one of the chain whose heads are lost. Logs made before the latest
-    /// super root were left behind by an earlier mount, and those of no later checkpoint by writes that failed.
+    /// log, or the first of [`SEARCHED`] that has one in it, and that number: what lies in `segment` was one of the chain
+    /// whose heads are lost. Logs made before the latest super root were left behind by an earlier mount, and those of no
+    /// later checkpoint by writes that failed.
     fn near(&mut self, segment: SegNr, seq: u64) -> Option<(SegNr, u64)> {
         let g = self.r.g;
         let last = g.nsegments.checked_sub(1)?;
@@ -337,10 +340,31 @@ impl Heads<'_, '_> {
         if best.is_some() {
             return best.map(|(at, behind)| (at, seq.wrapping_add(behind)));
         }
-        // The head of the next one may be lost as well, but not all of it.
-        let (next, own) = (SegNr(if segment.0 >= last { 0 } else { segment.0 + 1 }), seq.wrapping_add(1));
-        self.enough();
-        matches!(self.enter(next, own), Entered::Whole).then_some((next, own))
+        // The heads of the next ones may be lost as well, but not all of them.
+        let mut at = segment.0;
+        for behind in 1..=SEARCHED.min(last) {
+            at = if at >= last { 0 } else { at + 1 };
+            let own = seq.wrapping_add(behind);
+            self.enough();
+            if matches!(self.enter(SegNr(at), own), Entered::Whole) {
+                return Some((SegNr(at), own));
+            }
+            // Segments are written in order: where one was not written again, none behind it was.
+            if self.begins_before(SegNr(at), own) {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Whether a segment begins with a log of an earlier use of it whose summary is whole.
+    fn begins_before(&self, segment: SegNr, seq: u64) -> bool {
+        let start = self.r.g.segment_start(segment);
+        let header = self.r.block(start).ok().and_then(|b| Header::parse(&self.r.g, &b).ok());
+        let earlier = |h: &Header| h.seq.get().wrapping_sub(seq).cast_signed() < 0;
+        header.is_some_and(|header| {
+            earlier(&header) && search::summary_is_whole(self.r, &Log { pos: start, header })
+        })
     }
 
     /// What lies at `pos`: a whole log, something broken before the next head, or nothing any more.

@@ -265,7 +265,7 @@ pub(super) fn room(volume: &str) -> String {
     )
 }
 
-/// Lines about older checkpoints that are shown of a round.
+/// Lines about older checkpoints that are shown of a round, and as many about what may be wrong.
 const SHOWN: usize = 100;
 
 fn show(args: &Args, plan: &Plan) -> Result<()> {
@@ -295,12 +295,20 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         // nor snapshots under plain checkpoints.
         let (past, mut now): (Vec<_>, Vec<_>) =
             round.done.iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
-        now.sort_by_key(|line| line.contains("in a log that does not verify: "));
+        let maybe = |line: &&String| line.contains("in a log that does not verify: ");
+        now.sort_by_key(|line| (maybe(line), line.contains(": its attributes lie ")));
+        let doubtful = now.split_off(now.partition_point(|line| !maybe(line)));
         let number = |line: &str| line.strip_prefix("checkpoint ")?.split(':').next()?.parse().ok();
         let kept = |line: &&String| number(line).is_some_and(|c: u64| plan.snapshots.contains(&c));
         let (kept, past): (Vec<_>, Vec<_>) = past.into_iter().partition(kept);
-        let shown = now.iter().chain(&kept).chain(past.iter().take(SHOWN));
+        let shown = now.iter().chain(doubtful.iter().take(SHOWN)).chain(&kept).chain(past.iter().take(SHOWN));
         shown.copied().try_for_each(|line| out.line(format!("  {line}")))?;
+        if doubtful.len() > SHOWN {
+            let more = doubtful.len() - SHOWN;
+            out.line(format!(
+                "  and {more} more that lie in a log that does not verify (--json shows them)"
+            ))?;
+        }
         if past.len() > SHOWN {
             out.line(format!("  and {} more of older checkpoints (--json shows them)", past.len() - SHOWN))?;
         }

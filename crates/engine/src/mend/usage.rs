@@ -156,20 +156,24 @@ impl Volume {
             }
         };
         self.each_dat_block(|block, _| claim(&mut claimed, block))?;
-        // One with a flipped bit still has its block; noise does not have what is free.
+        // One with a flipped bit still has its block; noise does not have what is free. Neither has what was freed, and
+        // keeps its last place, where a bit that is noise says that it is taken.
         let next = self.cno.0;
         let possible = |e: &DatEntry| {
             e.rsv.get() == 0 && (1..=next).contains(&e.start.get()) && e.start.get() <= e.end.get()
         };
-        let all = if doubted { self.cpfile.every(&self.store, &self.dat) } else { Vec::new() };
-        let all: BTreeSet<u64> = all.iter().map(|e| e.cno.get()).collect();
+        let all: BTreeSet<u64> =
+            self.cpfile.every(&self.store, &self.dat).iter().map(|e| e.cno.get()).collect();
+        let all_known = all.len() as u64 == self.cpfile.checkpoints();
         let wanted = |e: &DatEntry| {
             let (start, end) = (e.start.get(), e.end.get());
-            !doubted || end == LIVE || (start < end && all.range(start..end).next().is_some())
+            end == LIVE || (start < end && all.range(start..end).next().is_some())
         };
         let unknown = self.each_entry(|_, e| {
-            if wanted(e) {
-                claim(if possible(e) { &mut claimed } else { &mut doubtful }, e.blocknr.get());
+            let (wanted, at) = (wanted(e), e.blocknr.get());
+            if wanted || !doubted {
+                let sure = possible(e) && (wanted || !all_known);
+                claim(if sure { &mut claimed } else { &mut doubtful }, at);
             }
         })?;
         if unknown > 0 {

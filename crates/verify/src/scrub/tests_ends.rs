@@ -3,7 +3,7 @@
 
 use silt_device::{Fault, Times};
 use silt_format::BlockNr;
-use silt_format::summary::{LOGBGN, LOGEND, SYNDT};
+use silt_format::summary::{LOGBGN, LOGEND, SR, SYNDT};
 use silt_format::super_block::secondary_offset;
 
 use super::*;
@@ -309,4 +309,31 @@ fn what_was_written_last_is_not_of_the_past() {
         state.findings.iter().find(|f| f.log == newest.pos.0).unwrap_or_else(|| panic!("{state:#?}"));
     let spot = &finding.spots[0];
     assert_eq!((&*spot.what, spot.unused), ("a block written behind the newest checkpoint", false));
+}
+
+/// Logs in the segments behind them are found by what is left of these.
+#[test]
+fn segments_in_a_row_without_a_head_hide_nothing_behind_them() {
+    for (name, row) in [("basic-1k", 4), ("basic-4k", 6)] {
+        let mut s = Surgeon::golden(name);
+        let (g, newest) = (s.g(), s.latest());
+        let logs = s.logs(0);
+        let base = logs.iter().find(|l| l.header.has(SR)).unwrap();
+        s.patch_super((true, true), |b| {
+            b.state = 0.into();
+            b.last_pseg = base.pos.0.into();
+            b.last_seq = base.header.seq;
+            b.last_cno = base.header.cno;
+        });
+        // The rest of the first segment, and the heads of all others.
+        for log in logs.iter().filter(|l| l.pos.0 > base.pos.0) {
+            s.device.write_at(g.byte_of(log.pos), &[&vec![0xEE; g.bs()]]).unwrap();
+        }
+        for segment in 1..=row {
+            s.device.write_at(g.byte_of(g.segment_start(SegNr(segment))), &[&vec![0xEE; g.bs()]]).unwrap();
+        }
+        assert_eq!(g.segment_of(newest.pos).0, row);
+        let logs = crate::behind(&s.device).unwrap().logs.unwrap();
+        assert!(logs.contains(&format!("checkpoint {}", newest.header.cno.get())), "{name}: {logs}");
+    }
 }

@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 41] = [
+const ONCE_WRONG: [(u64, &str, u64); 44] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -75,6 +75,9 @@ const ONCE_WRONG: [(u64, &str, u64); 41] = [
     (37004, "newest blocks", 0),
     (43009, "run of zeros", 1),
     (45012, "newest blocks", 0),
+    (47008, "newest blocks", 1),
+    (47008, "bits", 0),
+    (11007, "segment", 1),
     (25002, "two kinds", 0),
     (25014, "exchanged segments", 0),
     (17014, "exchanged segments", 0),
