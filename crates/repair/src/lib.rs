@@ -158,6 +158,12 @@ pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watc
         {
             Ok(older.plan)
         }
+        // Nothing is to be done with what no mount comes to.
+        (Ok(newest), Ok(older))
+            if newest.plan.is_empty() && errors(&older.plan.after) < errors(&newest.plan.after) =>
+        {
+            Ok(older.plan)
+        }
         (Ok(newest), Ok(older)) if !is_less(&newest.plan, &older.plan) => Ok(newest.plan),
         (Ok(newest), Err(Error::Engine(_) | Error::Hopeless(_))) => Ok(newest.plan),
         (_, older) => Ok(older?.plan),

@@ -11,6 +11,7 @@ use silt_format::palloc::Kind as Part;
 use silt_format::{Cno, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
+use super::doubts::Unsure;
 use super::mapped::Whole;
 use crate::block;
 use crate::bmap;
@@ -55,13 +56,14 @@ impl Volume {
     }
 
     /// The inode file of the tree at hand, whose checkpoint's entry does not say where it is. Errors: not every inode
-    /// that it has by its bitmaps, and by the entry's count, is there with all its blocks, or it has no root directory.
+    /// that it has by its bitmaps, and by the entry's count, is there with all its blocks, or it has no root directory. Also
+    /// which inodes may be older than those it had.
     pub(crate) fn whole_ifile_from_logs(
         &mut self,
         end_of_log: (SegNr, u64),
         entry: &CpEntry,
-    ) -> Result<IFile> {
-        let (ifile, _) = self.ifile_from_logs(end_of_log)?;
+    ) -> Result<(IFile, Unsure)> {
+        let (ifile, unsure) = self.ifile_from_logs(end_of_log)?;
         let c = entry.cno;
         let not = |what: String| Error::corrupt(format!("checkpoint {c}"), "inode file", what);
         let (mut inodes, wanted) = (0u64, entry.inodes_count.get());
@@ -85,7 +87,7 @@ impl Volume {
         if root.file_type() != 0o040_000 {
             return Err(not("it has no root directory".into()));
         }
-        Ok(ifile)
+        Ok((ifile, unsure))
     }
 
     /// Whether an inode with these blocks is a directory, by its first one, which every directory has.

@@ -95,8 +95,10 @@ impl Mender {
                 let end_of_log = self.end_of_log;
                 let v = &mut self.volume;
                 let entry = v.cpfile.get(&v.store, &v.dat, c)?.ok_or(Error::NoCheckpoint(c.0))?;
-                v.ifile = v.whole_ifile_from_logs(end_of_log, &entry)?;
+                let (ifile, unsure) = v.whole_ifile_from_logs(end_of_log, &entry)?;
+                v.ifile = ifile;
                 self.said.push("its inode file is put together from the logs".into());
+                self.said.extend(unsure.words());
             } else if rebuild {
                 let end_of_log = self.end_of_log;
                 (self.volume.ifile, _) = self.volume.ifile_from_logs(end_of_log)?;

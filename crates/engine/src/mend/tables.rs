@@ -135,9 +135,11 @@ impl Volume {
         if wounds.ifile_root
             && let Some(entry) = &found
         {
-            self.ifile = self.whole_ifile_from_logs(end_of_log, entry)?;
+            let (ifile, unsure) = self.whole_ifile_from_logs(end_of_log, entry)?;
+            self.ifile = ifile;
             (self.inodes_count, self.tree_blocks) = self.count_tree_of(&self.ifile)?;
             said.push(format!("the inode file of checkpoint {latest} is put together from the logs"));
+            said.extend(unsure.words());
             return Ok(());
         }
         let ifile = found.and_then(|e| Some((IFile::new(&self.store.geometry, e.ifile_inode).ok()?, e)));

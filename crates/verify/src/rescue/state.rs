@@ -4,7 +4,8 @@
 //! agrees with a summary is believed; else the summaries decide. A lifetime in a sound DAT entry makes that exact: a
 //! record is a file's block at a checkpoint where the entry has its place and lives then (spec 7.1).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use parking_lot::Mutex;
@@ -49,6 +50,8 @@ pub struct State<'r, 'd> {
     layout: Layout,
     /// Disk block by offset.
     dat: BTreeMap<u64, u64>,
+    /// Offsets of those of which a log that is lost may have had a newer version.
+    maybe_older: BTreeSet<u64>,
     /// Owner by disk block of map nodes that were walked: a node has one owner, which bounds the time of all walks.
     claimed: Mutex<HashMap<u64, u64>>,
 }
@@ -135,6 +138,7 @@ impl<'r, 'd> State<'r, 'd> {
             order,
             layout: Layout::dat(g),
             dat: BTreeMap::new(),
+            maybe_older: BTreeSet::new(),
             claimed: Mutex::default(),
         };
         let bmap = state.root.dat.bmap;
@@ -144,9 +148,10 @@ impl<'r, 'd> State<'r, 'd> {
             seen: SparseBits::default(),
             gaps: Gaps::default(),
             doubtful: false,
+            log_lost: false,
         };
         map::walk(&bmap, &mut walk);
-        let DatWalk { mut blocks, gaps, doubtful, .. } = walk;
+        let DatWalk { mut blocks, gaps, doubtful, log_lost, .. } = walk;
         let newest = |offset: u64| {
             let mut all = rescue.records().dat_block(offset);
             all.find(|c| c.order <= order).map(|c| c.block)
@@ -160,15 +165,29 @@ impl<'r, 'd> State<'r, 'd> {
                 *block = newest(*offset).unwrap_or(*block);
             }
         }
+        // A block is written once a checkpoint.
+        let newest_cno = rescue.roots().iter().find(|r| r.order == order).map(|r| r.cno);
+        let is_newest =
+            |block: u64| rescue.survey.log_at(block).is_some_and(|log| Some(log.cno) == newest_cno);
         for gap in gaps.finish() {
             for c in rescue.records().blocks_of(Ino::DAT.0, gap, u64::MAX) {
-                if let Some(offset) = c.offset().filter(|_| c.order <= order) {
-                    blocks.entry(offset).or_insert(c.block);
+                if let Some(offset) = c.offset().filter(|_| c.order <= order)
+                    && let Entry::Vacant(place) = blocks.entry(offset)
+                {
+                    place.insert(c.block);
+                    if log_lost && !is_newest(c.block) {
+                        state.maybe_older.insert(offset);
+                    }
                 }
             }
         }
         state.dat = blocks;
         state
+    }
+
+    /// Whether no newer version of a block of the DAT may have been in a log that is lost.
+    pub(super) fn is_complete(&self) -> bool {
+        self.maybe_older.is_empty()
     }
 
     /// Disk block of each block of the DAT, by offset.
@@ -210,10 +229,15 @@ impl<'r, 'd> State<'r, 'd> {
             // A number that no DAT block covers was never used.
             _ => return None,
         };
-        if e.blocknr.get() != c.block {
-            return Some(false);
-        }
-        Some(if is_single(c.ino) { e.end.get() == LIVE } else { e.contains(cno) })
+        let there = e.blocknr.get() == c.block;
+        let then = if is_single(c.ino) { e.end.get() == LIVE } else { e.contains(cno) };
+        // It may have been moved since, or have ended.
+        if self.maybe_older(c.vblock) && (!there || then) { None } else { Some(there && then) }
+    }
+
+    /// Whether the entry of a virtual block is from a version of its block that may not be the newest.
+    pub(super) fn maybe_older(&self, v: u64) -> bool {
+        !self.maybe_older.is_empty() && self.maybe_older.contains(&self.layout.entry(v).block)
     }
 
     /// Whether the summary of the log at an entry's place says the same of it: its number, and the checkpoint that wrote
@@ -386,6 +410,8 @@ struct DatWalk<'r, 'd> {
     seen: SparseBits,
     gaps: Gaps,
     doubtful: bool,
+    /// No log is left where a node lay.
+    log_lost: bool,
 }
 
 /// A node where its parent says, if it is one.
@@ -403,6 +429,7 @@ impl Visitor for DatWalk<'_, '_> {
         self.doubtful |= !self.rescue.survey.is_sound(node.ptr);
         if bytes.is_none() {
             self.gaps.begin(node.key);
+            self.log_lost |= self.rescue.survey.log_at(node.ptr).is_none_or(|log| log.stale);
         }
         bytes
     }

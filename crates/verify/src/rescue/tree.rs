@@ -166,8 +166,7 @@ impl<'r, 'd> Tree<'r, 'd> {
                 return None;
             }
             if sound && raw.check().is_ok() {
-                let origin =
-                    self.older(place.block, block).map_or(Origin::Sound, |cno| Origin::Older { cno });
+                let origin = self.origin(place.block, block);
                 return Some(Inode { ino, raw, origin });
             }
             if plausible(&raw) {
@@ -202,14 +201,18 @@ impl<'r, 'd> Tree<'r, 'd> {
         self.made(ino, file_type)
     }
 
-    /// The checkpoint that wrote a block of the ifile, where nothing tells whether it is the moment's version or an earlier
-    /// one.
-    fn older(&self, offset: u64, block: u64) -> Option<u64> {
+    /// Where the attributes in a block of the ifile are from, which verifies: nothing may tell whether it is the moment's
+    /// version or an earlier one.
+    fn origin(&self, offset: u64, block: u64) -> Origin {
         if !self.ifile.is_by_offset(offset) {
-            return None;
+            return Origin::Sound;
         }
-        let found = self.state.rescue.records().at(block).filter(|c| c.cno < self.cno)?;
-        (self.state.lives(&found, self.cno) != Some(true)).then_some(found.cno)
+        let found = self.state.rescue.records().at(block).filter(|c| c.cno < self.cno);
+        match found.filter(|c| self.state.lives(c, self.cno) != Some(true)) {
+            Some(c) if self.state.maybe_older(c.vblock) => Origin::Doubtful,
+            Some(c) => Origin::Older { cno: c.cno },
+            None => Origin::Sound,
+        }
     }
 
     /// An inode of which only the type is known.

@@ -17,6 +17,8 @@ use crate::{Error, Watch};
 
 /// Bytes of blocks that are kept in memory.
 const CACHE: usize = 32 << 20;
+/// Super roots that are tried for one whose translation table is complete.
+const TRUSTED: usize = 8;
 
 /// A super root that verifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub struct Rescue<'d> {
     pub(super) misplaced: bool,
     /// Newest first.
     roots: Vec<Root>,
+    /// Which of them older checkpoints are read through.
+    trusted: OnceLock<Option<Root>>,
 }
 
 impl<'d> Rescue<'d> {
@@ -80,6 +84,7 @@ impl<'d> Rescue<'d> {
             watch,
             misplaced: false,
             roots: Vec::new(),
+            trusted: OnceLock::new(),
         };
         let logs = rescue.survey.roots();
         rescue.roots = logs
@@ -208,13 +213,21 @@ impl<'d> Rescue<'d> {
     }
 
     /// The newest super root through which a checkpoint is to be read: places of blocks change when they are moved, so
-    /// the newest whose log verifies; checkpoints behind that have their own.
+    /// the newest that can be [trusted](Self::trusted); checkpoints behind that have their own.
     pub fn root_for(&self, cno: u64) -> Option<&Root> {
-        let trusted = self.roots.iter().find(|r| r.whole);
+        let trusted = self.trusted();
         match trusted {
             Some(r) if r.cno >= cno => Some(r),
             _ => self.roots.iter().find(|r| r.cno == cno).or(trusted).or(self.roots.first()),
         }
+    }
+
+    /// The newest super root whose log verifies and that says which versions of the DAT's blocks are its own; among the
+    /// newest few.
+    fn trusted(&self) -> Option<&Root> {
+        let whole = || self.roots.iter().filter(|r| r.whole);
+        let says = |r: &&Root| self.state(r).is_ok_and(|state| state.is_complete());
+        self.trusted.get_or_init(|| whole().take(TRUSTED).find(says).or(whole().next()).copied()).as_ref()
     }
 
     /// All moments, newest first: those of super roots, and those that the newest checkpoint files list.

@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 44] = [
+const ONCE_WRONG: [(u64, &str, u64); 46] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -78,6 +78,8 @@ const ONCE_WRONG: [(u64, &str, u64); 44] = [
     (47008, "newest blocks", 1),
     (47008, "bits", 0),
     (11007, "segment", 1),
+    (53004, "segment of zeros", 1),
+    (55004, "segment of zeros", 0),
     (25002, "two kinds", 0),
     (25014, "exchanged segments", 0),
     (17014, "exchanged segments", 0),

@@ -65,7 +65,10 @@ impl Item {
 fn note_in_words(note: &Note) -> String {
     match note {
         Note::Unverified { bytes } => format!("{bytes} bytes lie in logs whose checksum does not match"),
-        Note::Doubtful => "its map or inode lies in a log whose checksum does not match".into(),
+        Note::Doubtful => {
+            "its map or inode lies in a log whose checksum does not match, or may be of an earlier moment"
+                .into()
+        }
         Note::OlderAttributes { cno } => {
             format!("owner, permissions and times are those of checkpoint {cno}")
         }
