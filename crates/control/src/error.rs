@@ -109,7 +109,7 @@ fn kind_of_io(source: &std::io::Error) -> Kind {
 
 impl From<silt_device::Error> for ControlError {
     fn from(e: silt_device::Error) -> Self {
-        use silt_device::Error as E;
+        use silt_device::{Error as E, Operation};
         match &e {
             E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),
             E::NoSpace { .. } => ControlError::new(Kind::NoSpace, e.to_string())
@@ -123,6 +123,8 @@ impl From<silt_device::Error> for ControlError {
                     _ => error,
                 }
             }
+            E::Io { operation: Operation::Read, .. } => ControlError::new(Kind::Io, e.to_string())
+                .hint("silt check says what that hits, silt rescue copies out what can be read"),
             E::Io { .. } | E::OutOfRange { .. } => ControlError::new(Kind::Io, e.to_string()),
         }
     }

@@ -45,6 +45,15 @@ pub struct Tail {
     pub torn: bool,
 }
 
+/// What a block behind the newest super root is that the device cannot read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// An error: it may hold what was synced.
+    Fails,
+    /// The end of what there is.
+    Ends,
+}
+
 /// The logs of a chain in the order in which a mount comes to them (spec 4.2). Reads each whole.
 pub(crate) struct Walk<'a> {
     device: &'a dyn Device,
@@ -66,6 +75,7 @@ pub(crate) struct Walk<'a> {
     /// Sequence numbers go up by one a segment, so a chain through valid logs cannot be longer
     /// than twice the segments before it meets a log it has overwritten.
     segments_left: u64,
+    unreadable: Unreadable,
 }
 
 /// A log that a [`Walk`] came to.
@@ -82,7 +92,22 @@ impl<'a> Walk<'a> {
         let segments_left = g.nsegments.saturating_mul(2).saturating_add(2);
         let passed = Vec::new();
         let (next, missed, torn, leaves) = (segment, false, false, false);
-        Walk { device, g, pos, seq, segment, next, cno, missed, torn, leaves, passed, segments_left }
+        let unreadable = Unreadable::Fails;
+        Walk {
+            device,
+            g,
+            pos,
+            seq,
+            segment,
+            next,
+            cno,
+            missed,
+            torn,
+            leaves,
+            passed,
+            segments_left,
+            unreadable,
+        }
     }
 
     /// The same over logs that a search came to.
@@ -96,7 +121,11 @@ impl<'a> Walk<'a> {
             if std::mem::take(&mut self.leaves) && !self.enter_next() {
                 return Ok(None);
             }
-            if let Some(header) = read_log(self.device, self.g, self.pos, self.seq)? {
+            let log = match read_log(self.device, self.g, self.pos, self.seq) {
+                Err(Error::Device(_)) if self.unreadable == Unreadable::Ends => None,
+                log => log?,
+            };
+            if let Some(header) = log {
                 let (begins, root) = (header.has(summary::LOGBGN), header.has(summary::SR));
                 let counted = header.cno.get() == self.cno;
                 // The device may have written later logs and not earlier ones. Behind a torn log only what begins anew can be
@@ -203,20 +232,25 @@ pub fn read_super_root(device: &dyn Device, g: &Geometry, at: BlockNr, header: &
 }
 
 /// Searches from the preferred super block, then from the other (spec 4.2).
-pub fn search(device: &dyn Device, g: &Geometry, supers: &mut Supers) -> Result<Found> {
+pub(crate) fn search(
+    device: &dyn Device,
+    g: &Geometry,
+    supers: &mut Supers,
+    unreadable: Unreadable,
+) -> Result<Found> {
     let start = |b: &silt_format::super_block::SuperBlock| LastLog {
         pseg: b.last_pseg.get(),
         seq: b.last_seq.get(),
         cno: b.last_cno.get(),
     };
     let clean = supers.first.1.state.get() & STATE_VALID != 0;
-    let first = search_from(device, g, start(&supers.first.1), clean);
+    let first = search_from(device, g, start(&supers.first.1), clean, unreadable);
     let Err(e) = first else { return first };
     let Some((_, second)) = &supers.second else { return Err(e) };
     if second.last_cno.get() == 0 || second.log_block_size.get() != supers.first.1.log_block_size.get() {
         return Err(e);
     }
-    let Ok(found) = search_from(device, g, start(second), false) else { return Err(e) };
+    let Ok(found) = search_from(device, g, start(second), false, unreadable) else { return Err(e) };
     if let Some(second) = supers.second.take() {
         let first = std::mem::replace(&mut supers.first, second);
         supers.second = Some(first);
@@ -225,8 +259,14 @@ pub fn search(device: &dyn Device, g: &Geometry, supers: &mut Supers) -> Result<
     Ok(found)
 }
 
-pub(crate) fn search_from(device: &dyn Device, g: &Geometry, from: LastLog, clean: bool) -> Result<Found> {
-    search_behind(device, g, from, None, clean)
+pub(crate) fn search_from(
+    device: &dyn Device,
+    g: &Geometry,
+    from: LastLog,
+    clean: bool,
+    unreadable: Unreadable,
+) -> Result<Found> {
+    search_behind(device, g, from, None, clean, unreadable)
 }
 
 /// A log that counts although not all of it can be read.
@@ -243,9 +283,10 @@ pub(crate) fn search_behind(
     from: LastLog,
     trusted: Option<&Trusted>,
     clean: bool,
+    unreadable: Unreadable,
 ) -> Result<Found> {
     let no_log = || Error::corrupt(format!("block {}", from.pseg), "super block", "points to no checkpoint");
-    let mut walk = Walk::from(device, g, BlockNr(from.pseg), from.seq, from.cno);
+    let mut walk = Walk { unreadable, ..Walk::from(device, g, BlockNr(from.pseg), from.seq, from.cno) };
     let first = match trusted {
         Some(trusted) => Some(trusted.header),
         None => read_log(device, g, walk.pos, walk.seq)?,

@@ -24,7 +24,7 @@ use crate::mend::{Aside, Bits};
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
 use crate::room::{GivenUp, Underestimate};
-use crate::search::{self, Found};
+use crate::search::{self, Found, Unreadable};
 use crate::store::{Store, Watched};
 use crate::sufile::SuFile;
 use crate::supers::{self, LastLog, SuperWrite, Supers};
@@ -220,7 +220,7 @@ impl Volume {
         if ro_features != 0 && !options.read_only {
             return Err(Error::ReadOnlyFeatures(ro_features));
         }
-        let found = search::search(&*device, &geometry, &mut supers)?;
+        let found = search::search(&*device, &geometry, &mut supers, Unreadable::Fails)?;
         report.was_unclean = supers.state_at_open & STATE_VALID == 0;
         if options.norecovery && report.was_unclean && !options.read_only {
             return Err(Error::Unclean);

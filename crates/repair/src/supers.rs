@@ -89,7 +89,8 @@ fn from_the_log(
         block.last_seq = last.seq.into();
         block.last_cno = last.cno.into();
         block.state = (block.state.get() & !STATE_VALID).into();
-        if !leads(device, &block) {
+        // What was synced before sectors that cannot be read is taken in.
+        if !mend::leads_in_part(device, &block) {
             block.state = (block.state.get() | STATE_VALID).into();
         }
         said.push(format!(

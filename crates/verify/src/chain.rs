@@ -285,9 +285,14 @@ impl Heads<'_, '_> {
 
     /// Whether the log verifies; what cannot be read does not, nor does anything once nothing is `left` to be read.
     fn is_whole(&mut self, log: &Log) -> bool {
-        let Some(rest) = self.left.checked_sub(log.nblocks()) else { return false };
+        self.verifies(log).unwrap_or(false)
+    }
+
+    /// The same; an error where the device cannot read it.
+    fn verifies(&mut self, log: &Log) -> Result<bool, String> {
+        let Some(rest) = self.left.checked_sub(log.nblocks()) else { return Ok(false) };
         self.left = rest;
-        search::datasum_matches(self.r, log).unwrap_or(false)
+        search::datasum_matches(self.r, log)
     }
 
     /// Whether a log begins at a block whose summary is whole, as far as something is `left` to be read.
@@ -373,18 +378,24 @@ impl Heads<'_, '_> {
             return Step::Nothing;
         }
         let here = self.head(segment, pos, seq, true);
+        let verifies = match &here {
+            Ok(Some(log)) => self.verifies(log),
+            Ok(None) => Ok(false),
+            Err(e) => Err(e.clone()),
+        };
         match &here {
-            Ok(Some(log)) if self.is_whole(log) => return Step::Whole(*log),
+            Ok(Some(log)) if verifies == Ok(true) => return Step::Whole(*log),
             Ok(Some(log)) => {
                 if search::summary_is_whole(self.r, log) {
                     // What lies behind it and was made before it was left behind, too.
                     self.since = self.since.max(log.header.create.get());
                     // No power cut takes the end of the device with it.
-                    return Step::Broken { pos, end: log.end(), certain: log.end() > end };
+                    let certain = verifies.is_err() || log.end() > end;
+                    return Step::Broken { pos, end: log.end(), certain };
                 }
                 // Its length is not to be believed: another log may lie within.
                 let next = (pos + 1..end).find(|pos| self.is_head(segment, *pos, seq));
-                return Step::Broken { pos, end: next.unwrap_or(log.end()), certain: false };
+                return Step::Broken { pos, end: next.unwrap_or(log.end()), certain: verifies.is_err() };
             }
             _ => {}
         }
@@ -393,7 +404,7 @@ impl Heads<'_, '_> {
             head.is_some_and(|log| self.is_whole(&log))
         });
         match (more, here) {
-            (Some(next), _) => Step::Broken { pos, end: next, certain: false },
+            (Some(next), here) => Step::Broken { pos, end: next, certain: here.is_err() },
             // A block that a mount reads, whatever was in it.
             (None, Err(_)) => Step::Broken { pos, end: pos + 1, certain: true },
             (None, Ok(_)) => Step::Nothing,

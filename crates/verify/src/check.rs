@@ -307,7 +307,14 @@ fn unverified(r: &Reader<'_>, first: &SuperBlock, other: Option<&SuperBlock>, ou
 /// The search from one copy, with what it says of the copy.
 fn latest(r: &Reader<'_>, sb: &SuperBlock, clean: bool, out: &Sink) -> Option<Found> {
     let place = Place::block(sb.last_pseg.get());
-    match search::search(r, sb, true) {
+    let found = search::search(r, sb, true);
+    if let Ok(Some(Found { latest, unreadable: Some(e), .. })) = &found {
+        let place = Place::block(latest.end());
+        out.add(&inv::DEVICE_READ, place, e.clone());
+        let message = "the device cannot be read behind this log: a mount that goes on there fails";
+        out.add(&inv::ROOT_FOUND, place, message);
+    }
+    match found {
         Ok(Some(found)) if clean && found.newer > 0 => {
             let message = format!(
                 "the volume is marked as cleanly unmounted at checkpoint {}, but {} newer ones follow",

@@ -118,7 +118,7 @@ pub static ALL: &[Meaning] = &[
         ids: &["recovery-reached"],
         reads: Not,
         means: "A log is damaged, and what was written after it, checkpoints or synced data, is lost to every mount.",
-        mends: "silt repair takes these logs in, silt rescue copies out what they hold. Do not mount for writing before: that gives them up.",
+        mends: "silt rescue copies out what these logs hold: do that first. silt repair takes checkpoints among them in. Do not mount for writing before: that gives them up.",
     },
     Meaning {
         ids: &["log-checksum"],

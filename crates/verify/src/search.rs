@@ -42,12 +42,15 @@ pub(crate) struct Found {
     pub tail: Vec<Log>,
     /// The part of `tail` that the roll-forward walks.
     pub pending: std::ops::Range<usize>,
+    /// Why it ends there, where the device cannot read what follows: no mount passes over that (spec 4.1).
+    pub unreadable: Option<String>,
 }
 
 impl Found {
     /// A log that was found in another way, with nothing behind it.
     pub fn of(latest: Log, cno: u64) -> Self {
-        Found { latest, cno, miscounted: Vec::new(), newer: 0, tail: Vec::new(), pending: 0..0 }
+        let (miscounted, tail) = Default::default();
+        Found { latest, cno, miscounted, newer: 0, tail, pending: 0..0, unreadable: None }
     }
 }
 
@@ -134,7 +137,7 @@ pub(crate) fn unverified(r: &Reader<'_>, sb: &SuperBlock) -> Option<Found> {
 }
 
 /// The search of spec 4.2 from one copy's cursor. `to_the_end` goes on behind the first super root
-/// (as for a volume that was not cleanly unmounted). `Ok(None)`: the cursor leads nowhere.
+/// (as for a volume that was not cleanly unmounted), as far as the device can be read. `Ok(None)`: the cursor leads nowhere.
 pub(crate) fn search(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Option<Found>, String> {
     Ok(search_from(r, sb, to_the_end)?.map(|(_, found)| found))
 }
@@ -160,7 +163,7 @@ fn search_from(r: &Reader<'_>, sb: &SuperBlock, to_the_end: bool) -> Result<Opti
     }
     let from = (first, found.cno);
     if to_the_end {
-        behind(r, &mut found)?;
+        found.unreadable = behind(r, &mut found).err();
     }
     Ok(Some((from, found)))
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
+use silt_format::summary::MAGIC;
 use silt_verify::{Moment, Tree};
 
 /// A file of some blocks: its path, inode, and disk blocks in order.
@@ -140,6 +141,67 @@ fn sectors_of_the_volume_itself() {
     let run = b.run(&["rescue", &disk.path(), "--to", &b.name("copy")]);
     assert_eq!(run.code, 0, "{}{}", run.out, run.err);
     assert!(run.out.contains("Everything came back"), "{}", run.out);
+}
+
+/// What was synced in front of sectors behind the newest checkpoint that cannot be read comes back, what was synced behind
+/// them is told of, and the volume mounts again.
+#[test]
+fn sectors_behind_the_newest_checkpoint() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let volume = b.volume("live.img", "256M");
+    let (m, _) = crate::common::Mounted::new(&b, &[&volume], "mnt");
+    for name in ["a", "b", "c"] {
+        std::fs::write(m.path(name), [b'0'; 40960]).unwrap();
+    }
+    b.ok(&["sync", m.dir()]);
+    for (round, content) in [(0, b'1'), (1, b'2')] {
+        for name in ["a", "b", "c"] {
+            let file = File::options().write(true).open(m.path(name)).unwrap();
+            file.write_all_at(&[content; 8192], round * 8192).unwrap();
+            file.sync_data().unwrap();
+        }
+    }
+    // As a power cut leaves it.
+    let crashed = b.name("crashed.img");
+    std::fs::copy(&volume, &crashed).unwrap();
+    m.unmount();
+    let image = std::fs::read(&crashed).unwrap();
+    // ss_magic (spec 3.3), by block of the first segment.
+    let logs: Vec<u64> = (1..2048u64)
+        .filter(|at| image[usize::try_from(at << 12).unwrap()..][8..12] == MAGIC.to_le_bytes())
+        .collect();
+    // The first of each file is whole, and so is what follows the second of the first file.
+    let [.., _, _, _, bad, _, _] = logs.as_slice() else { panic!("{logs:?}") };
+    let disk = Disk::writable(&b, &crashed);
+    disk.spoil((bad << 12) + 512..(bad << 12) + 1024);
+    let disk = disk.path();
+    let said = b.fails(10, &["mount", &disk, &b.name("mnt")]);
+    assert!(said.contains("silt check says what that hits"), "{said}");
+    let run = b.run(&["check", &disk]);
+    let place =
+        format!("block {bad}: a mount comes no further than block {bad}, behind which 2 whole logs follow");
+    assert!(run.code == 4 && run.out.contains(&place), "{}", run.out);
+    let run = b.run(&["rescue", &disk, "--to", &b.name("copy")]);
+    assert!(run.code == 1 && run.out.contains("synced data behind checkpoint"), "{}", run.out);
+    let copied = |name: &str| std::fs::read(b.path("copy").join(name)).unwrap();
+    for name in ["a", "b", "c"] {
+        assert!(copied(name)[..8192] == [b'1'; 8192] && copied(name)[8192..] == [b'0'; 32768], "{name}");
+    }
+    for name in ["b.synced", "c.synced"] {
+        assert!(copied(name)[8192..16384] == [b'2'; 8192], "{name}");
+    }
+    let said = b.ok(&["repair", &disk, "--undo", &b.name("undo"), "--yes"]);
+    assert!(said.contains("6 blocks of synced data behind the newest checkpoint taken in"), "{said}");
+    assert!(said.contains("synced data behind checkpoint") && said.contains("marked as bad: "), "{said}");
+    assert!(b.ok(&["check", "--all", &disk]).contains(": sound; "));
+    let (m, _) = crate::common::Mounted::new(&b, &[&disk], "again");
+    for name in ["a", "b", "c"] {
+        assert!(std::fs::read(m.path(name)).unwrap() == copied(name), "{name}");
+    }
+    m.unmount();
 }
 
 /// Of a block device the system reads whole pages, and does so before it writes a part of one: what is beside a bad sector

@@ -52,8 +52,8 @@ use crate::{Error, Result};
 pub use assemble::Attributes;
 pub use inodes::Mistyped;
 pub use start::{
-    Missing, accept, bad_ahead, bad_blocks, checkpoint_at, checkpoints, cursor_of, leads, missing,
-    newer_logs, newest, reaches, roots, snapshots, unreadable,
+    Missing, accept, bad_ahead, bad_blocks, checkpoint_at, checkpoints, cursor_of, leads, leads_in_part,
+    missing, newer_logs, newest, reaches, roots, snapshots, unreadable,
 };
 pub use synced::SetAside;
 pub use twins::{Twin, forget_twin, twins};

@@ -11,7 +11,7 @@ use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Crc, Geometry, Ino, SegNr};
 
 use super::evacuate::{inodes_in, suspects};
-use crate::search::{self, Found, Trusted};
+use crate::search::{self, Found, Trusted, Unreadable};
 use crate::supers::{LastLog, Supers};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
@@ -25,7 +25,7 @@ pub enum Missing {
     Root,
 }
 
-/// Searches as a mount does; or begins at a log with a summary or a super root that verifies, whatever else is in it: the
+/// Searches as a mount does, as far as the device can be read; or begins at a log with a summary or a super root that verifies, whatever else is in it: the
 /// other follows from what a super block says of it. Also whether the super root is lost, and none is returned in its
 /// place but an empty one.
 pub(crate) fn find(
@@ -34,15 +34,15 @@ pub(crate) fn find(
     supers: &mut Supers,
     start: Option<&LastLog>,
 ) -> Result<(Found, bool)> {
-    let Some(start) = start else { return Ok((search::search(device, g, supers)?, false)) };
+    let Some(start) = start else { return Ok((search::search(device, g, supers, Unreadable::Ends)?, false)) };
     let trusted = trusted(device, g, start).ok_or_else(|| {
         let what = "has no summary and no super root that can be read";
         Error::corrupt(format!("block {}", start.pseg), "log", what)
     })?;
     let clean = supers.state_at_open & STATE_VALID != 0;
-    let found = search::search_behind(device, g, *start, Some(&trusted), clean)
-        // What lies behind it cannot be read either.
-        .or_else(|_| search::search_behind(device, g, *start, Some(&trusted), true))?;
+    let found = search::search_behind(device, g, *start, Some(&trusted), clean, Unreadable::Ends)
+        // What lies behind it leads to no checkpoint.
+        .or_else(|_| search::search_behind(device, g, *start, Some(&trusted), true, Unreadable::Ends))?;
     let lost = trusted.root.is_some() && found.last == *start;
     Ok((found, lost))
 }
@@ -296,17 +296,25 @@ pub fn leads(device: &dyn Device, block: &SuperBlock) -> bool {
     reaches(device, block).is_some()
 }
 
+/// Whether one would, if the device could read all that lies behind it.
+pub fn leads_in_part(device: &dyn Device, block: &SuperBlock) -> bool {
+    let Ok(g) = block.geometry(device.len()) else { return false };
+    search::search_from(device, &g, cursor_of(block), false, Unreadable::Ends).is_ok()
+}
+
 /// The newest checkpoint that a mount by this super block would find.
 pub fn reaches(device: &dyn Device, block: &SuperBlock) -> Option<u64> {
     let g = block.geometry(device.len()).ok()?;
     let clean = block.state.get() & STATE_VALID != 0;
-    search::search_from(device, &g, cursor_of(block), clean).ok().map(|found| found.last.cno)
+    search::search_from(device, &g, cursor_of(block), clean, Unreadable::Fails)
+        .ok()
+        .map(|found| found.last.cno)
 }
 
 /// Whether something that counts follows the log a super block names: a checkpoint or synced data.
 pub fn newer_logs(device: &dyn Device, block: &SuperBlock) -> bool {
     let Ok(g) = block.geometry(device.len()) else { return false };
-    search::search_from(device, &g, cursor_of(block), false)
+    search::search_from(device, &g, cursor_of(block), false, Unreadable::Fails)
         .is_ok_and(|f| f.last.cno > block.last_cno.get() || f.tail.is_some())
 }
 

@@ -225,7 +225,7 @@ impl Mend<'_> {
         let whole = whole && blocks.last().is_none_or(|k| *k + 1 == size / bs);
         let older = self.older.contains(&ino);
         let mut bad = self.forced.contains(&ino) || !whole || older;
-        let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let mut names: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut kept: Vec<Entry> = Vec::new();
         let mut subdirectories = 0;
         let mut lost = !whole;
@@ -247,6 +247,17 @@ impl Mend<'_> {
                 }
                 continue;
             }
+            // That begins with ".", as the first one alone does.
+            let is_copy = n > 0
+                && dir::entries(&block)
+                    .next()
+                    .is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino.0 == ino));
+            if is_copy {
+                self.said.push(format!(
+                    "block {key} of directory {ino} is a copy of its first one; the names that were in it are lost"
+                ));
+                (bad, lost) = (true, true);
+            }
             for (i, e) in dir::entries(&block).enumerate() {
                 let Ok(e) = e else {
                     self.said.push(format!(
@@ -262,6 +273,9 @@ impl Mend<'_> {
                 }
                 if e.ino.0 == 0 || dots {
                     bad |= dots && !(n == 0 && i < 2);
+                    continue;
+                }
+                if is_copy && names.get(e.name) == Some(&e.ino.0) {
                     continue;
                 }
                 if e.ino.0 < self.greatest.saturating_add(NUMBERS) {
@@ -317,7 +331,12 @@ impl Mend<'_> {
     }
 
     /// Judges one name; `None` if it is dropped.
-    fn entry(&mut self, directory: u64, e: &dir::Entry<'_>, names: &mut BTreeSet<Vec<u8>>) -> Option<Entry> {
+    fn entry(
+        &mut self,
+        directory: u64,
+        e: &dir::Entry<'_>,
+        names: &mut BTreeMap<Vec<u8>, u64>,
+    ) -> Option<Entry> {
         let name = String::from_utf8_lossy(e.name).into_owned();
         let mut drop = |why: &str| {
             self.said.push(format!("the name {name:?} in directory {directory} is dropped: {why}"));
@@ -342,14 +361,19 @@ impl Mend<'_> {
             return drop(&format!("inode {} has too many names", e.ino));
         }
         let mut own = e.name.to_vec();
-        if !names.insert(own.clone()) {
-            let more = format!("#{}", e.ino);
-            own.truncate(255 - more.len());
-            own.extend_from_slice(more.as_bytes());
-            if !names.insert(own.clone()) {
-                return drop("it occurs twice");
+        match names.get(&own) {
+            None => {}
+            Some(ino) if *ino == e.ino.0 => return drop("it occurs twice, for the same file"),
+            Some(_) => {
+                let more = format!("#{}", e.ino);
+                own.truncate(255 - more.len());
+                own.extend_from_slice(more.as_bytes());
             }
         }
+        if own != e.name && names.contains_key(&own) {
+            return drop("it occurs twice");
+        }
+        names.insert(own.clone(), e.ino.0);
         known.named += 1;
         known.reached = true;
         if known.is_dir() {

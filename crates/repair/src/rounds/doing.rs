@@ -159,12 +159,14 @@ impl State<'_> {
                     self.known.aside = SetAside::default();
                     return Ok(said);
                 }
-                if step.classes.contains_key("super-block")
+                // Nothing is to be written over sectors that cannot be read, now or later.
+                let ahead_is_bad = || !newest_log::bad(&*self.overlay).is_empty();
+                if (step.classes.contains_key("super-block") || ahead_is_bad())
                     && let Some(righted) = self.mend_supers()?
                 {
                     self.known.own = false;
                     self.known.aside = righted.aside;
-                    self.known.mended_from = self.known.mended_from.or(righted.base);
+                    self.known.mended_from = righted.base.or(self.known.mended_from);
                     return Ok(righted.said);
                 }
             }
@@ -207,6 +209,7 @@ impl State<'_> {
                 self.tried.remove(&ino);
             }
         }
+        let mut doubts = Vec::new();
         if step.kind == Kind::Rescued {
             let original = self.known.original.clone();
             let (Some(original), Some(checkpoint)) = (original, self.known.mended_from) else {
@@ -220,8 +223,9 @@ impl State<'_> {
                 whole_only: self.options.cut,
                 now: self.options.now,
             };
-            if !rescued::bring(&mut mender, &trial, &wanted, &Quiet(self.watch), &mut said)? {
-                return Ok(Vec::new());
+            let watch = Quiet(self.watch);
+            if !rescued::bring(&mut mender, &trial, &wanted, &watch, &mut said, &mut doubts)? {
+                return Ok(doubts);
             }
         }
         if step.kind == Kind::Bad {
@@ -245,8 +249,9 @@ impl State<'_> {
         let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
         if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {
-            return Ok(Vec::new());
+            return Ok(doubts);
         }
+        said.extend(doubts);
         for segment in &step.wounds.segments {
             *self.emptied.entry(*segment).or_default() += 1;
         }
