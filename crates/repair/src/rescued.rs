@@ -53,13 +53,14 @@ enum Lack {
     Content,
 }
 
-/// Takes from a rescue what is not there. Whether there was anything.
+/// Takes from a rescue what is not there. Whether there was anything. `doubts` gets what holds also where nothing is taken.
 pub(crate) fn bring(
     mender: &mut Mender,
     trial: &Arc<Overlay>,
     wanted: &Wanted<'_>,
     watch: &dyn Watch,
     said: &mut Vec<String>,
+    doubts: &mut Vec<String>,
 ) -> Result<bool> {
     watch.stage("reading what a rescue reads", 0);
     let Ok(rescue) = Rescue::open(wanted.original, &Unwatched) else { return Ok(false) };
@@ -76,12 +77,16 @@ pub(crate) fn bring(
         lacks: BTreeMap::new(),
         names: Vec::new(),
         gone: BTreeSet::new(),
+        unsure: BTreeSet::new(),
     };
     tree.walk(watch, &mut compare)?;
     if watch.stop() {
         return Err(Error::Stopped);
     }
-    let Compare { lacks, names, gone, .. } = compare;
+    let Compare { lacks, names, gone, unsure, .. } = compare;
+    doubts.extend(unsure.difference(&lacks.keys().copied().collect()).map(|ino| {
+        format!("inode {ino}: not all that a rescue reads of it verifies: it may be wrong, and nothing tells of that from now on")
+    }));
     if lacks.is_empty() && names.is_empty() && gone.is_empty() {
         return Ok(false);
     }
@@ -151,6 +156,8 @@ struct Compare<'m, 't, 'r, 'd> {
     names: Vec<Name>,
     /// Names that a newer version of their directory does not have.
     gone: BTreeSet<(u64, Vec<u8>)>,
+    /// Inodes of which nothing has told so far, and a rescue does not know whether they are those of the moment.
+    unsure: BTreeSet<u64>,
 }
 
 /// The directory and the last name of a path.
@@ -389,11 +396,14 @@ impl Sink for Compare<'_, '_, '_, '_> {
                 self.want(path, inode);
                 let own = Attr::of(&inode.raw);
                 let differs = !same_attributes(&attr, &own);
-                if !differs && !self.wanted.told.contains(&inode.ino) {
-                    return Ok(());
-                }
                 let content = self.tree.content(inode);
                 let problem = self.tree.examine(path, inode, &content);
+                if !differs && !self.wanted.told.contains(&inode.ino) {
+                    if problem.notes.iter().any(|n| !matches!(n, Note::Unverified { .. })) {
+                        self.unsure.insert(inode.ino);
+                    }
+                    return Ok(());
+                }
                 if content.size > self.v.geometry().max_file_size() {
                     return Ok(());
                 }
