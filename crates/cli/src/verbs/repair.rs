@@ -23,6 +23,8 @@ use crate::progress::Stages;
 use crate::signatures;
 use crate::{size, target};
 
+mod doubtful;
+
 /// Mend a damaged volume that nobody uses
 ///
 /// Shows what will change and what is lost, and asks. Everything is tried in memory and checked first. What is
@@ -295,20 +297,14 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         // nor snapshots under plain checkpoints.
         let (past, mut now): (Vec<_>, Vec<_>) =
             round.done.iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
-        let maybe = |line: &&String| line.contains("in a log that does not verify: ");
-        now.sort_by_key(|line| (maybe(line), line.contains(": its attributes lie ")));
-        let doubtful = now.split_off(now.partition_point(|line| !maybe(line)));
+        let doubtful: Vec<&String> = now.extract_if(.., |line| doubtful::is_one(line)).collect();
+        let doubtful = doubtful::in_words(&doubtful);
         let number = |line: &str| line.strip_prefix("checkpoint ")?.split(':').next()?.parse().ok();
         let kept = |line: &&String| number(line).is_some_and(|c: u64| plan.snapshots.contains(&c));
         let (kept, past): (Vec<_>, Vec<_>) = past.into_iter().partition(kept);
-        let shown = now.iter().chain(doubtful.iter().take(SHOWN)).chain(&kept).chain(past.iter().take(SHOWN));
-        shown.copied().try_for_each(|line| out.line(format!("  {line}")))?;
-        if doubtful.len() > SHOWN {
-            let more = doubtful.len() - SHOWN;
-            out.line(format!(
-                "  and {more} more that lie in a log that does not verify (--json shows them)"
-            ))?;
-        }
+        let (now, past_shown) = (now.into_iter().chain(&doubtful), past.iter().copied().take(SHOWN));
+        let mut shown = now.chain(kept).chain(past_shown);
+        shown.try_for_each(|line| out.line(format!("  {line}")))?;
         if past.len() > SHOWN {
             out.line(format!("  and {} more of older checkpoints (--json shows them)", past.len() - SHOWN))?;
         }
