@@ -36,8 +36,18 @@ pub struct Scratch {
 impl Scratch {
     /// Makes one below the directory for temporary files; its name begins with `silt-NAME-`.
     pub fn new(name: &str) -> Result<Self> {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// The same in memory, where the system has a place for it: for many small files that soon go again, which ext4 slows
+    /// down, since it looks for inodes that were not deleted lately.
+    pub fn in_memory(name: &str) -> Result<Self> {
+        Self::below(Path::new("/dev/shm"), name).or_else(|_| Self::new(name))
+    }
+
+    fn below(dir: &Path, name: &str) -> Result<Self> {
         let mut kept = kept();
-        let dir = tempfile::Builder::new().prefix(&format!("silt-{name}-")).tempdir()?;
+        let dir = tempfile::Builder::new().prefix(&format!("silt-{name}-")).tempdir_in(dir)?;
         let path = dir.path().to_owned();
         kept.push(Kept::Dir(path.clone()));
         Ok(Self { dir: Some(dir), path })

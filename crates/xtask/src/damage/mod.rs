@@ -217,7 +217,7 @@ fn volume(campaign: &Campaign, number: u64, dir: &Path, sum: &Mutex<Sum>) -> Res
 
 /// Runs it; fails where a promise was not kept.
 pub fn damage(campaign: &Campaign) -> Result<()> {
-    let scratch = Scratch::new("damage")?;
+    let scratch = Scratch::in_memory("damage")?;
     let (next, sum) = (AtomicU64::new(campaign.seed), Mutex::new(Sum::default()));
     let end = campaign.seed + campaign.volumes;
     std::thread::scope(|scope| {
