@@ -241,10 +241,11 @@ impl FileDevice {
         sectors.read_at(self.main.as_fd(), self.len(), offset, buf).map_err(|_| e)
     }
 
-    /// Has the system read a range into the page cache, without waiting.
-    fn fetch(&self, range: Option<Range<u64>>) {
+    /// Has the system read a range into the page cache, without waiting, first what lies from `first` on.
+    fn fetch(&self, range: Option<Range<u64>>, first: u64) {
         let Some(range) = range else { return };
-        for from in range.clone().step_by(HINT) {
+        let first = range.start + first.saturating_sub(range.start) / HINT as u64 * HINT as u64;
+        for from in (first..range.end).step_by(HINT).chain((range.start..first).step_by(HINT)) {
             let len = NonZeroU64::new((range.end - from).min(HINT as u64));
             // The read itself tells of errors.
             let _ = rustix::fs::fadvise(&self.main, from, len, Advice::WillNeed);
@@ -353,9 +354,9 @@ impl Device for FileDevice {
                         if self.read_if_cached(offset, buf)? {
                             return Ok(());
                         }
-                        self.fetch(self.around.of(kind, offset, len, self.len()));
+                        self.fetch(self.around.of(kind, offset, len, self.len()), offset);
                     } else {
-                        self.fetch(self.streams.beyond(offset, offset + len, self.len()));
+                        self.fetch(self.streams.beyond(offset, offset + len, self.len()), offset);
                     }
                     transfer::read_at(self.main.as_fd(), offset, buf)
                         .or_else(|e| self.read_beside_the_cache(e, offset, buf))

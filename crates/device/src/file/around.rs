@@ -15,11 +15,14 @@ pub(super) const SMALL: usize = 64 << 10;
 /// Bytes around a read, at first, at least (less is none) and at most.
 const FIRST: u64 = 64 << 10;
 const LEAST: u64 = 32 << 10;
-const MOST: u64 = 512 << 10;
+const MOST: u64 = 4096 << 10;
 /// Bytes that may be read for one read more that need not wait. Files may be read in any order, and what was fetched
 /// is found late.
 const WORTH: u64 = 128 << 10;
 const WORTH_OF_DATA: u64 = 512 << 10;
+/// Bytes that may be read in vain before less is: of what is read in no order nothing is found until a good part of it
+/// was fetched.
+const CREDIT: u64 = 16 << 20;
 /// What was fetched is remembered in pieces of so many bits of offset, so many pieces, by their place.
 const PIECE: u32 = 14;
 const PIECES: usize = 8192;
@@ -33,6 +36,7 @@ const KINDS: u64 = 4;
 /// How it goes with reads of a kind. Counts race harmlessly.
 struct Window {
     bytes: AtomicU64,
+    credit: AtomicU64,
     found: AtomicU32,
     waited: AtomicU32,
     rested: AtomicU32,
@@ -57,7 +61,8 @@ impl Default for Around {
 impl Default for Window {
     fn default() -> Self {
         let zero = || AtomicU32::new(0);
-        Window { bytes: AtomicU64::new(FIRST), found: zero(), waited: zero(), rested: zero() }
+        let (bytes, credit) = (AtomicU64::new(FIRST), AtomicU64::new(CREDIT));
+        Window { bytes, credit, found: zero(), waited: zero(), rested: zero() }
     }
 }
 
@@ -69,16 +74,27 @@ impl Around {
 
     /// A small read found what it wanted: perhaps thanks to us, which counts once for each piece.
     pub fn found(&self, offset: u64) {
+        self.take(offset);
+    }
+
+    /// Whether the piece was fetched and nobody has asked for it since.
+    fn take(&self, offset: u64) -> bool {
         let (mark, number) = self.piece(offset);
         let marked = mark.load(Ordering::Relaxed);
-        if marked / KINDS == number {
+        let fetched = marked / KINDS == number;
+        if fetched {
             mark.store(0, Ordering::Relaxed);
             self.windows[(marked % KINDS) as usize].found.fetch_add(1, Ordering::Relaxed);
         }
+        fetched
     }
 
     /// A small read of `len` bytes at `offset` has to wait: what to read with it, if anything.
     pub fn of(&self, kind: Kind, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
+        if self.take(offset) {
+            // It is on its way.
+            return None;
+        }
         let own = &self.windows[kind as usize];
         if own.waited.fetch_add(1, Ordering::Relaxed) + 1 >= LOOK {
             own.look(if kind == Kind::Data { WORTH_OF_DATA } else { WORTH });
@@ -104,6 +120,7 @@ impl Window {
         let (found, waited) = (self.found.swap(0, Ordering::Relaxed), self.waited.swap(0, Ordering::Relaxed));
         let window = self.bytes.load(Ordering::Relaxed);
         let (gain, cost) = (u64::from(found) * worth, u64::from(waited) * window);
+        let credit = self.credit.load(Ordering::Relaxed);
         let new = if window < LEAST {
             if self.rested.fetch_add(1, Ordering::Relaxed) + 1 < REST {
                 return;
@@ -111,8 +128,13 @@ impl Window {
             self.rested.store(0, Ordering::Relaxed);
             FIRST
         } else if gain >= cost {
+            self.credit.store((credit + gain - cost).min(CREDIT), Ordering::Relaxed);
             (window * 2).min(MOST)
         } else if gain < cost / 2 {
+            if let Some(rest) = credit.checked_sub(cost - gain) {
+                self.credit.store(rest, Ordering::Relaxed);
+                return;
+            }
             window / 2
         } else {
             return;
@@ -126,25 +148,31 @@ mod tests {
     use super::*;
 
     const KIND: Kind = Kind::Maps;
-    const SIZE: u64 = 4 << 30;
+    const SIZE: u64 = 64 << 30;
+
+    fn without_credit() -> Around {
+        let around = Around::default();
+        around.windows.iter().for_each(|w| w.credit.store(0, Ordering::Relaxed));
+        around
+    }
 
     #[test]
     fn it_grows_where_it_pays() {
         let around = Around::default();
         assert_eq!(around.of(KIND, 100_000, 4096, SIZE), Some(65_536..131_072));
         assert_eq!(around.of(KIND, SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
-        let mut at = 0;
+        let mut at = MOST;
         for _ in 0..10 * LOOK {
             let range = around.of(KIND, at, 1, SIZE).unwrap();
             range.clone().step_by(4096).for_each(|at| around.found(at));
             at = range.end;
         }
-        assert_eq!(around.of(KIND, MOST + 1, 1, SIZE), Some(MOST..2 * MOST));
+        assert_eq!(around.of(KIND, SIZE / 2 + 1, 1, SIZE), Some(SIZE / 2..SIZE / 2 + MOST));
     }
 
     #[test]
     fn what_is_found_without_it_does_not_count() {
-        let around = Around::default();
+        let around = without_credit();
         let mut ended = false;
         for n in 0..20 * u64::from(LOOK) {
             (0..100).for_each(|other| around.found(SIZE / 2 + other * 4096));
@@ -156,7 +184,7 @@ mod tests {
 
     #[test]
     fn it_ends_where_it_does_not_and_is_tried_again() {
-        let around = Around::default();
+        let around = without_credit();
         let widths: Vec<u64> = (0..20 * LOOK * REST)
             .map(|_| around.of(KIND, 0, 1, SIZE).map_or(0, |around| around.end - around.start))
             .collect();
@@ -167,7 +195,7 @@ mod tests {
 
     #[test]
     fn kinds_do_not_speak_for_each_other() {
-        let around = Around::default();
+        let around = without_credit();
         let window = |kind| around.windows[kind as usize].bytes.load(Ordering::Relaxed);
         for n in 0..10 * u64::from(LOOK) {
             // Tables lie close together, directories far apart, each beside a table that is known.
@@ -179,12 +207,48 @@ mod tests {
         assert_eq!(window(Kind::Maps), FIRST);
     }
 
-    /// Reading half a megabyte again and again for a block in every fourth costs more than waiting for that one.
+    /// Reads each 4 KiB of what is `len` bytes long once, in no order, up to `reads` of them: how many waited, and the bytes
+    /// that were fetched.
+    fn in_no_order(len: u64, reads: u64) -> (u64, u64) {
+        let around = Around::default();
+        let mut cached = std::collections::HashSet::new();
+        let (mut waited, mut bytes) = (0, 0);
+        let blocks = len >> 12;
+        for n in 0..reads {
+            // An odd factor goes round all of a power of two.
+            let block = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % blocks;
+            if cached.contains(&block) {
+                around.found(block << 12);
+                continue;
+            }
+            waited += 1;
+            cached.insert(block);
+            if let Some(range) = around.of(Kind::Data, block << 12, 4096, len) {
+                bytes += range.end - range.start;
+                cached.extend(range.step_by(4096).map(|at| at >> 12));
+            }
+        }
+        (waited, bytes)
+    }
+
+    #[test]
+    fn what_is_read_whole_in_no_order_hardly_waits() {
+        let (waited, _) = in_no_order(64 << 20, 1 << 14);
+        assert!(waited < 400, "{waited} of 16384");
+    }
+
+    #[test]
+    fn little_is_read_in_vain() {
+        let (waited, bytes) = in_no_order(1 << 40, 20_000);
+        assert!(waited > 19_000 && bytes < 2 * CREDIT + waited * (8 << 10), "{waited} waited, {bytes}");
+    }
+
+    /// Reading as much as can be again and again for a block in every fourth costs more than waiting for that one.
     #[test]
     fn a_wide_window_must_be_worth_its_width() {
-        let around = Around::default();
+        let around = without_credit();
         let window = &around.windows[KIND as usize].bytes;
-        for (every, most) in [(1, MOST / 2), (4, FIRST)] {
+        for (every, most) in [(1, 2 * WORTH), (4, FIRST)] {
             window.store(MOST, Ordering::Relaxed);
             for n in 0..100 * u64::from(LOOK) {
                 if let Some(range) = around.of(KIND, n * MOST, 1, SIZE)
