@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -31,6 +31,9 @@ struct PageCache {
     waiting: Mutex<Vec<(u64, Vec<u8>)>>,
     /// Flushes that fail whatever they have to write.
     bad_flushes: AtomicU32,
+    failed_flushes: AtomicU64,
+    /// Flushes before which somebody else's fails.
+    stolen: AtomicU32,
 }
 
 impl PageCache {
@@ -40,6 +43,8 @@ impl PageCache {
             medium: Fault::new(base.fork()),
             waiting: Mutex::default(),
             bad_flushes: AtomicU32::new(0),
+            failed_flushes: AtomicU64::new(0),
+            stolen: AtomicU32::new(0),
         }
     }
 }
@@ -59,16 +64,27 @@ impl Device for PageCache {
     fn flush(&self) -> silt_device::Result<()> {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         let less = |n: u32| n.checked_sub(1);
+        if self.stolen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+            self.failed_flushes.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
         if self.bad_flushes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
             let broken = Fault::new(MemoryDevice::new(1));
             broken.fail_flushes(Times::Always);
+            self.failed_flushes.fetch_add(1, Ordering::Relaxed);
             return broken.flush();
         }
         let mut result = Ok(());
         for (offset, bytes) in waiting {
             result = result.and(self.medium.write_at(offset, &[&bytes]));
         }
+        if result.is_err() {
+            self.failed_flushes.fetch_add(1, Ordering::Relaxed);
+        }
         result
+    }
+    fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.load(Ordering::Relaxed)
     }
     fn discard(&self, _: u64, _: u64) -> silt_device::Result<()> {
         Ok(())
@@ -195,6 +211,23 @@ fn a_failed_flush_loses_nothing() {
             check(device.medium.inner().fork(), &[("before", 3, 4), ("f", 2, blocks), ("after", 4, 4)]);
             served.stop();
         }
+    }
+}
+
+/// Somebody else, who writes a super block, is told that a flush failed; the log writer's own, after it, has nothing to
+/// complain of.
+#[test]
+fn a_flush_that_failed_for_somebody_else_loses_nothing() {
+    for (stolen, blocks) in [(1, 3), (2, 3), (1, 300)] {
+        let device = Arc::new(PageCache::new(&mkfs()));
+        let mut served = Served::new(device.clone(), MountOptions::default());
+        served.write("before", 1, 4).unwrap();
+        served.sync().unwrap();
+        served.write("f", 2, blocks).unwrap();
+        device.stolen.store(stolen, Ordering::Relaxed);
+        served.sync_at_last();
+        check(device.medium.inner().fork(), &[("before", 1, 4), ("f", 2, blocks)]);
+        served.stop();
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Writer {
     unflushed: bool,
     /// A flush failed: the logs since the last good one may not be on the device.
     suspect: bool,
+    /// Flushes of the device that had failed when that was last looked at.
+    failed_flushes: u64,
     order: WriteOrder,
     pub(crate) clock: Clock,
 }
@@ -105,6 +107,7 @@ impl Writer {
             freed: Freed::default(),
             unflushed: false,
             suspect: false,
+            failed_flushes: 0,
             order: WriteOrder::default(),
             clock: Box::new(now_secs),
         }

@@ -78,6 +78,7 @@ pub struct FileDevice {
     lacks_dsync: AtomicBool,
     lacks_discard: AtomicBool,
     lacks_large: AtomicBool,
+    failed_flushes: AtomicU64,
 }
 
 impl FileDevice {
@@ -106,6 +107,7 @@ impl FileDevice {
             lacks_dsync: AtomicBool::new(false),
             lacks_discard: AtomicBool::new(false),
             lacks_large: AtomicBool::new(false),
+            failed_flushes: AtomicU64::new(0),
         };
         device.refresh_len()?;
         Ok(device)
@@ -400,8 +402,14 @@ impl Device for FileDevice {
         if self.capabilities.read_only {
             return Ok(());
         }
-        retry_on_intr(|| rustix::fs::fdatasync(&self.main))
-            .map_err(|e| Error::of_request(Operation::Flush, 0, 0, e.into()))
+        retry_on_intr(|| rustix::fs::fdatasync(&self.main)).map_err(|e| {
+            self.failed_flushes.fetch_add(1, Ordering::Release);
+            Error::of_request(Operation::Flush, 0, 0, e.into())
+        })
+    }
+
+    fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.load(Ordering::Acquire)
     }
 
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
@@ -412,7 +420,11 @@ impl Device for FileDevice {
             match self.write(offset, &[buf], ReadWriteFlags::DSYNC) {
                 Ok(()) => return Ok(()),
                 Err(e) if lacks_flag(&e) => self.lacks_dsync.store(true, Ordering::Relaxed),
-                Err(e) => return Err(Error::of_request(Operation::Write, offset, len, e)),
+                Err(e) => {
+                    // It tells of all that the system could not write.
+                    self.failed_flushes.fetch_add(1, Ordering::Release);
+                    return Err(Error::of_request(Operation::Write, offset, len, e));
+                }
             }
         }
         self.write_at(offset, &[buf])?;

@@ -135,6 +135,12 @@ pub trait Device: Send + Sync {
     /// Returns when every write that returned before this call is durable.
     fn flush(&self) -> Result<()>;
 
+    /// How often a flush, or a durable write, failed so far, whoever asked for it. The system tells of writes that it could
+    /// not bring to the medium once alone: who has writes of his own under way looks whether somebody else heard it.
+    fn failed_flushes(&self) -> u64 {
+        0
+    }
+
     /// Writes one buffer durably, after everything before it is durable (flush, then FUA).
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.flush()?;
@@ -176,6 +182,9 @@ macro_rules! forward {
             }
             fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
                 (**self).write_at(offset, bufs)
+            }
+            fn failed_flushes(&self) -> u64 {
+                (**self).failed_flushes()
             }
             fn flush(&self) -> Result<()> {
                 (**self).flush()

@@ -22,14 +22,21 @@ pub(super) enum Trouble {
 impl Writer {
     /// Makes everything written durable. `next`: the log that waits for it, if there is one.
     pub(super) fn flush(&mut self, next: Option<&LogWrite>) -> Result<(), Trouble> {
-        if self.unflushed && self.core.options.barrier {
+        while self.unflushed && self.core.options.barrier {
+            // What could not be written the system tells once: perhaps it told somebody else, who wrote a super block.
+            let failed = self.core.device.failed_flushes();
+            self.suspect |= failed != self.failed_flushes;
             if self.suspect {
                 self.write_again()?;
             }
+            self.failed_flushes = failed;
             if let Err(e) = self.core.device.flush() {
                 self.suspect = true;
                 let blamed = self.logs.last().or(next).cloned();
                 return Err(self.trouble(blamed.as_ref(), &e.into()));
+            }
+            if failed == self.core.device.failed_flushes() {
+                break;
             }
         }
         self.unflushed = false;
