@@ -27,7 +27,7 @@ pub(crate) struct Evacuated {
     pub moved: Vec<Moved>,
     /// Segments that nothing holds back.
     pub free: BTreeSet<u64>,
-    /// Files of which blocks lie in a log that does not verify, and how many.
+    /// Files of which blocks lie in a log that does not verify, or in none, and how many.
     pub suspects: BTreeMap<u64, u64>,
     /// Files of which the inode lies in such a log.
     pub attributes: BTreeSet<u64>,
@@ -164,7 +164,10 @@ impl Volume {
             {
                 *out.strangers.entry(ino.0).or_insert(0) += 1;
             }
-            if !self.evacuate_one(v, block, &mappers, &verifier, zero, &mut out)? {
+            // A whole log beside its place, a block further, is none that counts.
+            let is_sure =
+                || described.contains_key(&block) && verifier.verify(BlockNr(block)).1 == LogState::Whole;
+            if !self.evacuate_one(v, block, &mappers, is_sure, zero, &mut out)? {
                 out.free.remove(&segment(block));
             }
         }
@@ -176,13 +179,13 @@ impl Volume {
         Ok(out)
     }
 
-    /// Whether the block will be gone from its place.
+    /// Whether the block will be gone from its place. `is_sure`: a log that verifies says what is there.
     fn evacuate_one(
         &mut self,
         v: u64,
         at: u64,
         mappers: &Mappers,
-        verifier: &Verifier,
+        is_sure: impl Fn() -> bool,
         zero: bool,
         out: &mut Evacuated,
     ) -> Result<bool> {
@@ -204,7 +207,7 @@ impl Volume {
                 let offset = if let Role::Data(key) = role { Some(key) } else { None };
                 let bytes = match (self.store.read(silt_device::Kind::Data, BlockNr(at)), offset) {
                     (Ok(bytes), _) => {
-                        if verifier.verify(BlockNr(at)).1 == LogState::Bad {
+                        if !is_sure() {
                             if ino == Ino::IFILE {
                                 out.inode_blocks.extend(offset);
                             }
