@@ -42,6 +42,11 @@ struct Known {
     pieces: BTreeMap<u64, u64>,
 }
 
+/// An error with what was done to which file.
+fn during(what: &str, path: &Path, e: &std::io::Error) -> std::io::Error {
+    std::io::Error::new(e.kind(), format!("{what} {}: {e}", path.display()))
+}
+
 /// The files below a directory. Whatever was told to be written is known; what an error left behind is not.
 pub struct Filling {
     dir: PathBuf,
@@ -233,7 +238,9 @@ impl Filling {
         (self.files, self.names) = Default::default();
         for entry in std::fs::read_dir(&self.dir)? {
             let path = entry?.path();
-            if path.is_dir() { std::fs::remove_dir_all(&path)? } else { std::fs::remove_file(&path)? }
+            let removed =
+                if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.map_err(|e| during("removing all, at", &path, &e))?;
         }
         Ok(())
     }
@@ -245,7 +252,7 @@ impl Filling {
             let n = self.files.len() as u64;
             let which = usize::try_from(self.rng.below(n.max(1))).unwrap_or(0);
             let Some(path) = self.files.keys().nth(which).cloned() else { break };
-            std::fs::remove_file(&path)?;
+            std::fs::remove_file(&path).map_err(|e| during("removing", &path, &e))?;
             freed += self.files.remove(&path).map_or(0, |k| k.pieces.len() as u64 * 4096);
         }
         Ok(freed)
@@ -254,7 +261,8 @@ impl Filling {
     /// Cuts all files off at the beginning.
     pub fn truncate_all(&mut self) -> Result<()> {
         for (path, known) in &mut self.files {
-            OpenOptions::new().write(true).open(path)?.set_len(0)?;
+            let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
+            cut.map_err(|e| during("cutting off", path, &e))?;
             known.pieces.clear();
         }
         Ok(())
