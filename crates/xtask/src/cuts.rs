@@ -122,18 +122,18 @@ const RECOVER: &str = "engine/src/recover.rs";
 const LOG: &str = "engine/src/log.rs";
 const REDO: &str = "engine/src/redo.rs";
 
-const FLUSH: &str = "if self.unflushed && self.core.options.barrier {";
+const FLUSH: &str = "while self.unflushed && self.core.options.barrier {";
 const DURABLY: &str = "device.write_durably(self.offset, &self.bytes[..])?;";
 const NOT_DURABLY: &str = "device.write_at(self.offset, &[&self.bytes[..]])?;\n        device.flush()?;";
 
 const PLANTED: &[Planted] = &[
     Planted {
         name: "no flush goes before an answer",
-        places: &[(OUTPUT, FLUSH, "if self.unflushed && self.core.options.barrier && self.suspect {")],
+        places: &[(OUTPUT, FLUSH, "while self.unflushed && self.core.options.barrier && self.suspect {")],
     },
     Planted {
         name: "the flush comes too late: with the next log",
-        places: &[(OUTPUT, FLUSH, "if self.unflushed && self.core.options.barrier && next.is_some() {")],
+        places: &[(OUTPUT, FLUSH, "while self.unflushed && self.core.options.barrier && next.is_some() {")],
     },
     Planted {
         name: "no flush goes before the last log of a checkpoint that spans segments",
