@@ -153,6 +153,10 @@ impl<D: Device> Device for Counter<D> {
         self.passed(self.inner.flush())
     }
 
+    fn failed_flushes(&self) -> u64 {
+        self.inner.failed_flushes()
+    }
+
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.durable_writes.add(buf.len() as u64);
         self.passed(self.inner.write_durably(offset, buf))

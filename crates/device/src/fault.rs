@@ -261,6 +261,10 @@ impl<D: Device> Device for Fault<D> {
         self.inner.flush()
     }
 
+    fn failed_flushes(&self) -> u64 {
+        self.inner.failed_flushes()
+    }
+
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.judge_flush()?;
         match self.judge_write(Operation::Write, offset, buf.len() as u64)? {

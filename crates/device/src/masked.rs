@@ -57,6 +57,10 @@ impl<D: Device> Device for Masked<D> {
         Ok(())
     }
 
+    fn failed_flushes(&self) -> u64 {
+        self.inner.failed_flushes()
+    }
+
     fn discard(&self, _: u64, _: u64) -> Result<()> {
         Err(Error::ReadOnly)
     }

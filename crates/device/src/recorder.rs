@@ -220,6 +220,10 @@ impl<D: Device> Device for Recorder<D> {
         result
     }
 
+    fn failed_flushes(&self) -> u64 {
+        self.inner.failed_flushes()
+    }
+
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.check(Operation::Write, offset, buf.len() as u64)?;
         let content = Content::Bytes(buf.into());

@@ -225,6 +225,10 @@ impl<D: Device> Device for Throttle<D> {
         self.inner.flush()
     }
 
+    fn failed_flushes(&self) -> u64 {
+        self.inner.failed_flushes()
+    }
+
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.take(|disk, now| {
             let flushed = disk.flush(now);

@@ -171,6 +171,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_on_its_way_is_not_fetched_again() {
+        let around = Around::default();
+        assert_eq!(around.of(KIND, 0, 4096, SIZE), Some(0..FIRST));
+        assert_eq!(around.of(KIND, FIRST / 2, 4096, SIZE), None, "fetched with the first");
+        assert_eq!(around.windows[KIND as usize].found.load(Ordering::Relaxed), 1, "which pays");
+        assert_eq!(around.of(KIND, FIRST / 2, 4096, SIZE), Some(0..FIRST), "it is gone again");
+    }
+
+    #[test]
     fn what_is_found_without_it_does_not_count() {
         let around = without_credit();
         let mut ended = false;
