@@ -100,7 +100,7 @@ struct Mend<'a> {
     greatest: u64,
     /// Directories that have lost names.
     gaps: Vec<u64>,
-    /// What is in blocks of a directory that lie in the place of another's, by whose they are.
+    /// What is in blocks of a directory that lie in the place of another's, or of another of its own, by whose they are.
     astray: BTreeMap<u64, Vec<Entry>>,
     said: &'a mut Vec<String>,
 }
@@ -257,6 +257,9 @@ impl Mend<'_> {
                     "block {key} of directory {ino} is a copy of its first one; the names that were in it are lost"
                 ));
                 (bad, lost) = (true, true);
+                // Maybe an older one: what was renamed since is not to have both names.
+                self.astray.entry(ino).or_default().extend(named(&block));
+                continue;
             }
             for (i, e) in dir::entries(&block).enumerate() {
                 let Ok(e) = e else {
@@ -273,9 +276,6 @@ impl Mend<'_> {
                 }
                 if e.ino.0 == 0 || dots {
                     bad |= dots && !(n == 0 && i < 2);
-                    continue;
-                }
-                if is_copy && names.get(e.name) == Some(&e.ino.0) {
                     continue;
                 }
                 if e.ino.0 < self.greatest.saturating_add(NUMBERS) {

@@ -3,6 +3,7 @@
 
 mod ahead;
 mod common;
+mod copied;
 mod exchanged;
 mod interrupted;
 mod kept;
