@@ -232,8 +232,8 @@ enum Verb {
         /// Which.
         #[arg(long, default_value_t = 0)]
         case: u64,
-        /// Put the damaged volume into this file, and do no more.
-        #[arg(long, requires = "kind")]
+        /// Put the damaged volume, or without a kind the sound one, into this file, and do no more.
+        #[arg(long)]
         image: Option<PathBuf>,
         /// Volumes at once.
         #[arg(long, default_value_t = 2)]
@@ -387,8 +387,8 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Hostile { images, from, keep } => {
             hostile::hostile(&built()?.with_file_name("hostile"), images, from, keep.as_deref())?;
         }
-        Verb::Damage { seed, kind: Some(kind), case, image: Some(image), .. } => {
-            damage::write_image(seed, &kind, case, &image)?;
+        Verb::Damage { seed, kind, case, image: Some(image), .. } => {
+            damage::write_image(seed, kind.as_deref(), case, &image)?;
         }
         Verb::Damage { seed, volumes, cases, kind, case, jobs, .. } => {
             let only = kind.map(|kind| (kind, case));

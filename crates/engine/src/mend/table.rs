@@ -178,14 +178,16 @@ impl Volume {
         Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// First step for suspect entries: where a log has a record of the block, its place and its beginning; ends
-    /// are for [`Volume::mend_lifetimes`]. Only entries that say nothing sensible are changed.
+    /// First step for suspect entries: where a log has a record of the block, its place and its beginning, and as the end of
+    /// its life at the latest when the next block of its file was written in its place; who maps it is for
+    /// [`Volume::mend_lifetimes`]. Only entries that say nothing sensible are changed.
     pub(crate) fn mend_places(
         &mut self,
         suspects: &Bits,
         end_of_log: (SegNr, u64),
     ) -> Result<HashMap<u64, Record>> {
         let records = self.records_of(suspects, end_of_log);
+        let next = self.next_written(&records, end_of_log);
         for v in suspects.iter().filter(|v| *v != 0) {
             if self.dat.palloc.layout.check("DAT", v).is_err() {
                 continue;
@@ -197,10 +199,11 @@ impl Volume {
             if !taken || e.is_none_or(|e| e.blocknr.get() == 0 || e.end.get() < start) {
                 self.unsure.insert(v);
             }
+            let told = e.map(|e| e.end.get()).filter(|end| *end >= start);
             let new = DatEntry {
                 blocknr: r.at.into(),
                 start: start.into(),
-                end: e.map_or(LIVE, |e| if e.end.get() >= start { e.end.get() } else { LIVE }).into(),
+                end: told.or_else(|| next.get(&v).copied()).unwrap_or(LIVE).into(),
                 rsv: 0.into(),
             };
             if e != Some(new) {

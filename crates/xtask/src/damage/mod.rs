@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 48] = [
+const ONCE_WRONG: [(u64, &str, u64); 49] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -87,6 +87,7 @@ const ONCE_WRONG: [(u64, &str, u64); 48] = [
     (17015, "blocks", 0),
     (63004, "shifted run", 1),
     (63013, "shifted run", 0),
+    (67010, "run of zeros", 0),
     (2, "misplaced segment", 0),
 ];
 
@@ -119,9 +120,12 @@ pub fn image(number: u64, kind: &str, case: u64) -> Result<MemoryDevice> {
     knife.image().ok_or_else(|| anyhow!("volume {number}, {kind}: sectors cannot be read"))
 }
 
-/// Writes one into a file, for looking at it by hand.
-pub fn write_image(number: u64, kind: &str, case: u64, file: &Path) -> Result<()> {
-    let device = image(number, kind, case)?;
+/// Writes one, or without a kind the sound volume, into a file, for looking at it by hand.
+pub fn write_image(number: u64, kind: Option<&str>, case: u64, file: &Path) -> Result<()> {
+    let device = match kind {
+        Some(kind) => image(number, kind, case)?,
+        None => Aged::new(number)?.device,
+    };
     let mut bytes = vec![0; usize::try_from(device.len())?];
     device.read_at(0, &mut bytes)?;
     std::fs::write(file, bytes).with_context(|| file.display().to_string())
