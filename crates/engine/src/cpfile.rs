@@ -69,6 +69,11 @@ impl CpFile {
         self.header.nsnapshots.get()
     }
 
+    /// The oldest and the newest snapshot as the header names them; 0 where there is none.
+    pub(crate) fn ends_of_list(&self) -> (u64, u64) {
+        (self.header.list_next.get(), self.header.list_prev.get())
+    }
+
     /// The entry of checkpoint `c`; `None` where there is none.
     pub fn get(&self, store: &Store, dat: &Dat, c: Cno) -> Result<Option<CpEntry>> {
         let Ok((block, byte)) = cp::place(&store.geometry, c) else { return Ok(None) };

@@ -204,11 +204,42 @@ impl Volume {
             let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
             change.unmap(&mut self.cpfile.file.map, offset)?;
         }
+        for c in self.named_by_the_list(&snapshots)? {
+            self.cpfile.change(&self.store, &self.dat, Cno(c), |e| {
+                e.flags = (e.flags.get() | cp::SNAPSHOT).into();
+            })?;
+            said.push(format!("checkpoint {c} is a snapshot again: those before and behind it in the list name it"));
+            snapshots.push(c);
+        }
+        snapshots.sort_unstable();
         self.link_snapshots(&snapshots, total, &mut said)?;
         Ok(said)
     }
 
-    /// Whether a block of the file holds what such a block can: at most one entry is wrong.
+    /// Checkpoints that the list of snapshots names where a gap is between two of `snapshots`, its ends included, and whose
+    /// entries say that they are none: they were when the neighbours were written.
+    fn named_by_the_list(&self, snapshots: &[u64]) -> Result<Vec<u64>> {
+        let (oldest, newest) = self.cpfile.ends_of_list();
+        let mut links = vec![(0, oldest, 0)];
+        for c in snapshots {
+            let Some(e) = self.cpfile.get(&self.store, &self.dat, Cno(*c))? else { continue };
+            links.push((*c, e.list_next.get(), e.list_prev.get()));
+        }
+        links.push((u64::MAX, 0, newest));
+        let mut named = Vec::new();
+        for pair in links.windows(2) {
+            let [(before, next, _), (behind, _, prev)] = *pair else { continue };
+            let between = before < next && next <= prev && prev < behind && prev <= self.last.cno;
+            let is_there = |c: u64| self.cpfile.get(&self.store, &self.dat, Cno(c)).is_ok_and(|e| e.is_some());
+            if between && is_there(next) && is_there(prev) {
+                named.extend([next].into_iter().chain((prev > next).then_some(prev)));
+            }
+        }
+        Ok(named)
+    }
+
+    /// Whether a block of the file holds what such a block can: at most one entry is wrong. Of a checkpoint that was deleted,
+    /// or never made, an entry has the number or 0.
     fn is_checkpoint_block(&self, offset: u64, b: &[u8]) -> bool {
         let g = &self.store.geometry;
         let mut wrong = 0;
@@ -216,9 +247,10 @@ impl Volume {
             let byte = (slot * u64::from(g.checkpoint_size)) as usize;
             let (Some(cno), Ok(e)) = (cp::cno_at(g, offset, slot), cp::entry(b, byte)) else { continue };
             let known = cp::SNAPSHOT | cp::INVALID | cp::SKETCH | cp::MINOR;
+            let other = e.cno.get() != cno.0;
             let bad = e.flags.get() & !known != 0
-                || (!e.is_invalid()
-                    && (e.cno.get() != cno.0 || e.ifile_inode.check_metadata("ifile").is_err()));
+                || (other && !(e.is_invalid() && e.cno.get() == 0))
+                || (!e.is_invalid() && e.ifile_inode.check_metadata("ifile").is_err());
             wrong += u32::from(bad);
         }
         wrong <= 1

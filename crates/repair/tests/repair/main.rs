@@ -4,6 +4,7 @@
 mod ahead;
 mod common;
 mod copied;
+mod cpfile;
 mod exchanged;
 mod interrupted;
 mod kept;
