@@ -39,8 +39,8 @@ impl Takes {
     }
 }
 
-/// A request that changes something. `run` does it and says which inode its answer hands out to the
-/// kernel, if any.
+/// A request that changes something. `run` does it, or leaves all as it was and may be called again, and says which inode
+/// its answer hands out to the kernel, if any.
 pub struct Change<F, A> {
     /// Names it makes or takes away, each with its directory.
     pub names: Vec<(NodeId, Vec<u8>)>,
@@ -53,7 +53,7 @@ pub struct Change<F, A> {
 
 impl<F, A, T> Change<F, A>
 where
-    F: FnOnce(&mut Fs) -> Result<(T, Option<Ino>), FsError>,
+    F: FnMut(&mut Fs) -> Result<(T, Option<Ino>), FsError>,
     A: FnOnce(Result<T, Errno>) + Send + 'static,
     T: Send + 'static,
 {
@@ -66,8 +66,8 @@ where
         if must_wait(core, &fs, self.takes) {
             drop(fs);
             self.wait(core);
-        } else {
-            self.go(core, fs);
+        } else if let Some(refused) = self.attempt(core, fs) {
+            refused.wait(core);
         }
     }
 
@@ -79,27 +79,52 @@ where
         core.pace(self.takes, Box::new(move |core| self.late(core)));
     }
 
-    fn late(self, core: &Arc<Core>) {
+    fn late(self, core: &Arc<Core>)
+    where
+        F: Send + 'static,
+    {
         let fs = core.fs.lock();
         match core.stall() {
             Some(e) if core.is_full(&fs, 0) => {
                 drop(fs);
                 (self.answer)(Err(Errno::from_raw(e)));
             }
-            _ => self.go(core, fs),
+            _ => {
+                if let Some(refused) = self.attempt(core, fs) {
+                    refused.wait(core);
+                }
+            }
         }
     }
 
-    /// Does it now.
-    pub fn go(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
-        let Change { names, node, takes, run, answer } = self;
+    /// Does now what takes space.
+    pub fn go(self, core: &Arc<Core>, fs: MutexGuard<'_, Fs>) {
+        let refused = self.attempt(core, fs);
+        debug_assert!(refused.is_none(), "only what takes no space waits after it was refused");
+    }
+
+    /// Does it now. What takes no space, finds too little all the same, and may find it when the cleaner was there, comes back
+    /// undone.
+    fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
         // Where what waits finds no space, what frees some goes on.
-        let frees = !takes.space && core.stall() == Some(libc::ENOSPC);
+        let frees = !self.takes.space && core.stall() == Some(libc::ENOSPC);
         if core.ending.load(Ordering::Relaxed) && !frees {
             drop(fs);
-            return answer(Err(Errno::from_raw(libc::EROFS)));
+            (self.answer)(Err(Errno::from_raw(libc::EROFS)));
+            return None;
         }
-        let result = run(&mut fs);
+        let result = (self.run)(&mut fs);
+        let is_refused = !self.takes.space && matches!(result, Err(FsError::NoSpace));
+        if is_refused && core.space.may_help(fs.volume()) && core.space.may_come(fs.volume(), 0) {
+            return Some(self);
+        }
+        self.end(core, fs, result);
+        None
+    }
+
+    /// Answers it, when it is durable where that is asked for.
+    fn end(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>, result: Result<(T, Option<Ino>), FsError>) {
+        let Change { names, node, takes, answer, .. } = self;
         let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
         let unfrozen = fs.volume().unfrozen_blocks();
         if matches!(result, Err(FsError::NoSpace)) {

@@ -82,7 +82,7 @@ impl Mount {
         name: (NodeId, &[u8]),
         more: Option<(NodeId, &[u8])>,
         takes: Takes,
-        run: impl FnOnce(&mut Fs) -> Result<(T, Option<Ino>), FsError> + Send + 'static,
+        run: impl FnMut(&mut Fs) -> Result<(T, Option<Ino>), FsError> + Send + 'static,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         if let Err(e) = self.live() {
@@ -98,7 +98,7 @@ impl Mount {
         &self,
         node: NodeId,
         takes: Takes,
-        run: impl FnOnce(&mut Fs) -> Result<T, FsError> + Send + 'static,
+        mut run: impl FnMut(&mut Fs) -> Result<T, FsError> + Send + 'static,
         answer: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         if let Err(e) = self.live() {
@@ -113,7 +113,7 @@ impl Mount {
         &self,
         parent: NodeId,
         name: &[u8],
-        run: impl FnOnce(&mut Fs, &[u8]) -> Result<Stat, FsError> + Send + 'static,
+        mut run: impl FnMut(&mut Fs, &[u8]) -> Result<Stat, FsError> + Send + 'static,
         answer: impl FnOnce(Result<Stat, Errno>) + Send + 'static,
     ) {
         let own = name.to_vec();

@@ -112,11 +112,6 @@ impl Nothing {
     /// Whether it is still believed, when so many blocks are asked for.
     fn holds(&self, volume: &Volume, blocks: u64) -> bool {
         let now = volume.given_up();
-        // Who gives space back and might be refused is not until a pass found nothing in what is there now: what the
-        // last ones before him rewrote may be all that he lacks.
-        if blocks == 0 && !volume.fits_any_change() {
-            return now == self.then && volume.rewritten_blocks() == self.rewritten;
-        }
         let g = volume.geometry();
         let segment = u64::from(g.blocks_per_segment);
         let part = g.nsegments.saturating_mul(segment) / REWRITTEN_PART;
@@ -254,6 +249,22 @@ impl Space {
             self.wake.notify_all();
         }
         true
+    }
+
+    /// A change that takes no space was refused: whether it is to wait for a pass, and be tried again, since something was
+    /// given up or rewritten since the last one that found nothing. What the changes before it rewrote may be all that it
+    /// lacks.
+    pub fn may_help(&self, volume: &Volume) -> bool {
+        let mut state = self.state.lock();
+        let known = |n: &Nothing| n.then == volume.given_up() && n.rewritten == volume.rewritten_blocks();
+        let helps = self.enabled.load(Ordering::Relaxed)
+            && !state.stop
+            && volume.failure().is_none()
+            && !state.nothing.as_ref().is_some_and(known);
+        if helps {
+            state.nothing = None;
+        }
+        helps
     }
 
     /// A change with so many blocks was refused: as long as nothing can be gained, so are all others of that size.
@@ -449,44 +460,32 @@ mod tests {
 
     /// What the removals before it rewrote may be all that is missing.
     #[test]
-    fn a_removal_is_not_refused_where_a_pass_may_help() {
+    fn a_removal_is_refused_only_after_a_pass_over_what_is_there() {
         let mut fs = mounted();
         let ctx = Context { privileged: true, ..Context::default() };
-        let space = Space::default();
-        space.enable(true);
-        let mut files = 0u64;
-        loop {
-            let made = fs.create(&ctx, Ino::ROOT, format!("f{files}").as_bytes(), 0o644);
-            let made = made.map(|made| made.ino);
-            let written = made.and_then(|f| fs.write(&ctx, f, 0, &[7; 64 << 10], WriteFlags::default()));
-            if let Err(e) = written {
-                assert!(matches!(e, silt_fs::FsError::NoSpace), "{e}");
-                // What waits is estimated from above.
-                if !fs.volume().has_changes() {
-                    break;
-                }
-                fs.sync_all(3000).unwrap();
-            }
-            files += 1;
+        for name in [b"a", b"b", b"c"] {
+            fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap();
         }
+        fs.sync_all(3000).unwrap();
+        let space = Space::default();
+        assert!(!space.may_help(fs.volume()), "nobody cleans");
+        space.enable(true);
         let found_nothing = |fs: &Fs| {
             let v = fs.volume();
             let hour = Duration::from_secs(3600);
             space.ran(None, Some((v.given_up(), v.rewritten_blocks(), hour)));
         };
-        let mut removals = 0;
-        while fs.volume().fits_any_change() {
-            found_nothing(&fs);
-            assert!(!space.may_come(fs.volume(), 0), "{removals}");
-            fs.unlink(&ctx, Ino::ROOT, format!("f{removals}").as_bytes()).unwrap();
-            fs.sync_all(3000).unwrap();
-            removals += 1;
-        }
-        assert!(removals > 2 && removals < files);
-        assert!(space.may_come(fs.volume(), 0));
-        // A pass over what is there now found nothing.
+        assert!(space.may_help(fs.volume()));
         found_nothing(&fs);
-        assert!(!space.may_come(fs.volume(), 0));
+        assert!(!space.may_help(fs.volume()));
+        fs.unlink(&ctx, Ino::ROOT, b"a").unwrap();
+        assert!(space.may_help(fs.volume()), "something was given up");
+        found_nothing(&fs);
+        assert!(!space.may_help(fs.volume()));
+        fs.sync_all(3000).unwrap();
+        assert!(space.may_help(fs.volume()), "something was rewritten");
+        space.stop();
+        assert!(!space.may_help(fs.volume()));
     }
 
     #[test]

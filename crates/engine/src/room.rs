@@ -166,11 +166,6 @@ impl Volume {
         self.segments_left() < self.floor() + self.segments_for_a_change(0)
     }
 
-    /// Whether one change more that takes no space certainly fits, however many blocks' lives it ends.
-    pub fn fits_any_change(&self) -> bool {
-        !self.is_tight() && self.check_change(true, MUCH).is_ok()
-    }
-
     /// Whether half of what is kept for those who give space back is used up, or so much that not everything may be
     /// deleted at once: the cleaner should go first while it has the room to do much.
     pub fn is_short(&self) -> bool {

@@ -208,7 +208,9 @@ impl Volume {
             self.cpfile.change(&self.store, &self.dat, Cno(c), |e| {
                 e.flags = (e.flags.get() | cp::SNAPSHOT).into();
             })?;
-            said.push(format!("checkpoint {c} is a snapshot again: those before and behind it in the list name it"));
+            said.push(format!(
+                "checkpoint {c} is a snapshot again: those before and behind it in the list name it"
+            ));
             snapshots.push(c);
         }
         snapshots.sort_unstable();
@@ -230,7 +232,8 @@ impl Volume {
         for pair in links.windows(2) {
             let [(before, next, _), (behind, _, prev)] = *pair else { continue };
             let between = before < next && next <= prev && prev < behind && prev <= self.last.cno;
-            let is_there = |c: u64| self.cpfile.get(&self.store, &self.dat, Cno(c)).is_ok_and(|e| e.is_some());
+            let is_there =
+                |c: u64| self.cpfile.get(&self.store, &self.dat, Cno(c)).is_ok_and(|e| e.is_some());
             if between && is_there(next) && is_there(prev) {
                 named.extend([next].into_iter().chain((prev > next).then_some(prev)));
             }
