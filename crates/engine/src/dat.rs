@@ -21,6 +21,8 @@ use crate::{Error, Result};
 
 /// Blocks of entries that cannot be changed, beyond which no more are looked for.
 const DAMAGED_BLOCKS: usize = 256;
+/// Numbers that are handed out, as a part of the volume's blocks more than these.
+const NUMBERS_MORE: u64 = 4;
 /// Pointers of changed DAT nodes that have no place yet carry this bit.
 const TEMPORARY: u64 = 1 << 63;
 
@@ -196,6 +198,14 @@ impl Dat {
         Some(layout.last_of_block(nr).saturating_add(1))
     }
 
+    /// As many numbers as are enough: each block of the volume has one at most, and some are left so that those of one log
+    /// share few blocks. On volumes much smaller than a group is for, the table would take a large part of them otherwise,
+    /// and what is kept back for a change of all of it grew while a full volume was emptied.
+    fn numbers(&self, g: &Geometry) -> u64 {
+        let blocks = g.end_block();
+        blocks.saturating_add(blocks / NUMBERS_MORE).next_multiple_of(self.palloc.layout.entries_per_block())
+    }
+
     /// A free number, in a group more than there are if need be. Damaged groups are left alone.
     fn find_free(&mut self, store: &Store) -> Result<u64> {
         let find = |dat: &Self, from: u64, groups: u64| {
@@ -203,10 +213,13 @@ impl Dat {
             let search = Search { from, end_group: groups, trusted: dat.trusted };
             dat.palloc.find_free(&dat.file, store, &Physical, search, skip)
         };
-        if let Some(nr) = find(self, self.hint, self.groups)? {
+        let most = self.numbers(&store.geometry);
+        let next = find(self, self.hint, self.groups)?;
+        if let Some(nr) = next.filter(|nr| *nr < most) {
             return Ok(nr);
         }
-        if let Some(nr) = find(self, 1, self.groups.min(self.palloc.layout.group(self.hint) + 1))? {
+        let first = find(self, 1, self.groups.min(self.palloc.layout.group(self.hint) + 1))?;
+        if let Some(nr) = first.filter(|nr| *nr < most).or(next).or(first) {
             return Ok(nr);
         }
         let layout = self.palloc.layout;
@@ -448,5 +461,42 @@ impl Nodes for DatNodes<'_> {
         self.nodes.remove(&ptr);
         *self.blocks = self.blocks.saturating_sub(u64::from(self.store.geometry.block_size / 512));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
+
+    use super::*;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+
+    /// On a volume of 4096 blocks, a group has 32,768 numbers; going round all of them, 256 blocks were for the table.
+    #[test]
+    fn numbers_go_round_in_little_more_than_the_volume_has_blocks() {
+        let device = Arc::new(MemoryDevice::new(16 << 20));
+        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        let (dat, store) = (&mut v.dat, &mut v.store);
+        let (mut greatest, mut again) = (0, 0);
+        let first = dat.allocate(store).unwrap();
+        for _ in 0..12_000 {
+            let nr = dat.allocate(store).unwrap();
+            again += u64::from(nr.0 < greatest);
+            greatest = greatest.max(nr.0);
+            dat.assign(store, nr, BlockNr(100), Some(Cno(1))).unwrap();
+            assert_eq!(dat.release_all(store, &[nr]).unwrap(), 1);
+        }
+        assert!((4096..=5248).contains(&greatest) && again > 1, "{greatest}, {again}");
+        // Where they are all in use there are others.
+        let more: Vec<u64> = (0..6000).map(|_| dat.allocate(store).unwrap().0).collect();
+        let all: std::collections::BTreeSet<u64> = more.iter().copied().chain([first.0]).collect();
+        assert!(all.len() == more.len() + 1 && more.iter().any(|nr| *nr > 5248));
     }
 }
