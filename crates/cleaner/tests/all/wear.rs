@@ -112,7 +112,7 @@ fn what_never_changes_moves_with_wear_levelling_alone() {
         if policy == Policy::WearLevelling {
             assert!(part as u64 == STILL, "{part} blocks of {STILL} moved");
             assert!(
-                turned * 8 <= emptied + 8 && turned * 16 > emptied,
+                turned * 8 <= emptied + 8 && turned * 24 > emptied,
                 "{turned} of {emptied} for their age"
             );
         } else {
