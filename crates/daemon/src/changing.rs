@@ -91,7 +91,7 @@ where
             }
             _ => {
                 if let Some(refused) = self.attempt(core, fs) {
-                    refused.wait(core);
+                    core.put_back(refused.takes, Box::new(move |core| refused.late(core)));
                 }
             }
         }
@@ -114,7 +114,9 @@ where
             return None;
         }
         let result = (self.run)(&mut fs);
-        let is_refused = !self.takes.space && matches!(result, Err(FsError::NoSpace));
+        // While the device takes nothing no pass comes.
+        let is_refused =
+            !self.takes.space && core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
         if is_refused && core.space.may_help(fs.volume()) && core.space.may_come(fs.volume(), 0) {
             return Some(self);
         }

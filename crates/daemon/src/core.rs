@@ -241,6 +241,20 @@ impl Core {
         self.wake.notify_one();
     }
 
+    /// Keeps a request that was let run and is to wait again, before all others. Its memory was counted: nobody waits for
+    /// room here, least of all the log writer, who makes it.
+    pub fn put_back(&self, takes: Takes, request: Paced) {
+        let mut queue = self.queue.lock();
+        if queue.stop {
+            drop(queue);
+            // Its answer is EIO.
+            drop(request);
+            return;
+        }
+        queue.paced.bytes += takes.bytes as u64;
+        queue.paced.requests.push_front((takes, request));
+    }
+
     /// Says that a request changed something: the timer starts.
     pub fn touched(&self) {
         if !self.changed.swap(true, Ordering::Relaxed) {

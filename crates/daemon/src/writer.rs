@@ -562,6 +562,67 @@ mod tests {
         assert!(matches!(told.lock()[..], [_, Ok(_)]), "{:?}", told.lock());
     }
 
+    /// A removal that finds too little waits for a pass over what is there, before all others; the log writer, which lets it
+    /// run, does not wait for room itself.
+    #[test]
+    fn a_removal_that_is_refused_is_tried_again() {
+        let w = writer_with(MountOptions { dirty: 1 << 20, ..MountOptions::default() });
+        let core = &w.core;
+        let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+        {
+            let mut fs = core.fs.lock();
+            let name = |n: u32| format!("f{n}").into_bytes();
+            let mut n = 0;
+            loop {
+                let made = fs.create(&ctx, Ino::ROOT, &name(n), 0o100_644).map(|made| made.ino);
+                let flags = silt_fs::WriteFlags::default();
+                if made.and_then(|f| fs.write(&ctx, f, 0, &[1; 16 << 10], flags)).is_err() {
+                    if !fs.volume().has_changes() {
+                        break;
+                    }
+                    fs.sync_all(1001).unwrap();
+                }
+                n += 1;
+            }
+            let mut gone = 0;
+            while !fs.volume().is_short() {
+                fs.unlink(&ctx, Ino::ROOT, &name(gone)).unwrap();
+                fs.sync_all(1002).unwrap();
+                gone += 1;
+            }
+            // A little is given up since nothing could be gained.
+            let before = (fs.volume().given_up(), fs.volume().rewritten_blocks(), Duration::from_secs(3600));
+            core.space.enable(true);
+            core.space.ran(None, Some(before));
+            fs.unlink(&ctx, Ino::ROOT, &name(gone)).unwrap();
+        }
+        let (told, mut tries) = (Arc::new(Mutex::new(Vec::new())), 0);
+        let answers = told.clone();
+        crate::changing::Change {
+            names: Vec::new(),
+            node: None,
+            takes: Takes::NOTHING,
+            run: move |_: &mut Fs| {
+                tries += 1;
+                if tries == 1 { Err(silt_fs::FsError::NoSpace) } else { Ok((tries, None)) }
+            },
+            answer: move |result| answers.lock().push(result),
+        }
+        .wait(core);
+        core.pace(Takes::data(2 << 20), Box::new(|_| {}));
+        assert!(core.queue.lock().paced.holds_more_than(core.options.dirty));
+        w.let_paced_run();
+        assert!(told.lock().is_empty() && core.space.is_wanted());
+        assert!(core.queue.lock().paced.first().is_some_and(|takes| !takes.space), "it comes first");
+        let now = {
+            let fs = core.fs.lock();
+            (fs.volume().given_up(), fs.volume().rewritten_blocks(), Duration::from_secs(3600))
+        };
+        core.space.ran(None, Some(now));
+        w.let_paced_run();
+        assert!(matches!(told.lock()[..], [Ok(2)]), "{:?}", told.lock());
+    }
+
     /// Who syncs does not wait for all that others may have in memory.
     #[test]
     fn others_are_paced_while_somebody_syncs() {
