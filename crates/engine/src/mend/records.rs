@@ -138,7 +138,7 @@ impl Volume {
     }
 
     /// Of blocks of data with these records, the checkpoint at which logs have the next block in their place: they lived no
-    /// longer, unless the tree was rolled back since. Memory: some 10 bytes for each record in such a place.
+    /// longer, unless the tree was rolled back since. Blocks that the table does not have there do not count. Memory: some 10 bytes for each record in such a place.
     pub(crate) fn next_written(
         &self,
         records: &HashMap<u64, Record>,
@@ -151,9 +151,16 @@ impl Volume {
         if written.is_empty() {
             return HashMap::new();
         }
-        self.each_record(end_of_log, |_, p, _| {
-            if let BlockInfo::Data { offset, .. } = p.info
+        self.each_record(end_of_log, |_, p, at| {
+            // What a crash left has no entry that says so.
+            let is_there = |v| {
+                let e = self.dat.entry(&self.store, v);
+                e.is_ok_and(|e| e.blocknr.get() == at && e.start.get() == p.cno.0)
+            };
+            if let BlockInfo::Data { offset, vblock } = p.info
                 && p.cno.0 <= self.last.cno
+                && written.contains_key(&(p.ino, offset))
+                && is_there(vblock)
                 && let Some(all) = place(p.ino, Some(offset), p.cno.0).and_then(|at| written.get_mut(&at))
             {
                 all.push(p.cno.0);

@@ -178,16 +178,14 @@ impl Volume {
         Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// First step for suspect entries: where a log has a record of the block, its place and its beginning, and as the end of
-    /// its life at the latest when the next block of its file was written in its place; who maps it is for
-    /// [`Volume::mend_lifetimes`]. Only entries that say nothing sensible are changed.
+    /// First step for suspect entries: where a log has a record of the block, its place and its beginning; ends
+    /// are for [`Volume::mend_lifetimes`]. Only entries that say nothing sensible are changed.
     pub(crate) fn mend_places(
         &mut self,
         suspects: &Bits,
         end_of_log: (SegNr, u64),
     ) -> Result<HashMap<u64, Record>> {
         let records = self.records_of(suspects, end_of_log);
-        let next = self.next_written(&records, end_of_log);
         for v in suspects.iter().filter(|v| *v != 0) {
             if self.dat.palloc.layout.check("DAT", v).is_err() {
                 continue;
@@ -199,11 +197,10 @@ impl Volume {
             if !taken || e.is_none_or(|e| e.blocknr.get() == 0 || e.end.get() < start) {
                 self.unsure.insert(v);
             }
-            let told = e.map(|e| e.end.get()).filter(|end| *end >= start);
             let new = DatEntry {
                 blocknr: r.at.into(),
                 start: start.into(),
-                end: told.or_else(|| next.get(&v).copied()).unwrap_or(LIVE).into(),
+                end: e.map_or(LIVE, |e| if e.end.get() >= start { e.end.get() } else { LIVE }).into(),
                 rsv: 0.into(),
             };
             if e != Some(new) {
@@ -307,7 +304,7 @@ impl Volume {
     pub(crate) fn mend_lifetimes(
         &mut self,
         suspects: &Bits,
-        records: &HashMap<u64, Record>,
+        (records, next): (&HashMap<u64, Record>, &HashMap<u64, u64>),
         mappers: &Mappers,
         free: &BTreeSet<u64>,
     ) -> Result<Vec<String>> {
@@ -368,7 +365,11 @@ impl Volume {
             }
             // While part of the current tree cannot be read, nothing current is taken for past.
             if newest != u64::MAX && e.end.get() == LIVE && !mappers.broken.is_empty() {
-                if !mappers.broken_now && self.end_now(v)? {
+                // Unless another block was written in its place after the newest checkpoint that has it.
+                if let Some(next) = next.get(&v).filter(|next| **next > newest) {
+                    self.set_entry(v, DatEntry { end: (*next).into(), ..e })?;
+                    set += 1;
+                } else if !mappers.broken_now && self.end_now(v)? {
                     set += 1;
                 }
                 continue;

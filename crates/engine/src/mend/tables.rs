@@ -85,7 +85,8 @@ impl Volume {
         if !suspects.is_empty() {
             let mappers = v.mappers(suspects.clone());
             let free = v.surely_free(&wounds.known.spared);
-            said.extend(v.mend_lifetimes(&suspects, &records, &mappers, &free)?);
+            let next = v.next_written(&records, end_of_log);
+            said.extend(v.mend_lifetimes(&suspects, (&records, &next), &mappers, &free)?);
         }
         if wounds.table || wounds.table_map || !suspects.is_empty() || !wounds.table_blocks.is_empty() {
             let palloc = v.dat.palloc;
