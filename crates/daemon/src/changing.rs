@@ -97,23 +97,16 @@ where
         }
     }
 
-    /// Does now what takes space.
-    pub fn go(self, core: &Arc<Core>, fs: MutexGuard<'_, Fs>) {
-        let refused = self.attempt(core, fs);
-        debug_assert!(refused.is_none(), "only what takes no space waits after it was refused");
+    /// Does it now, and answers whatever comes of it.
+    pub fn go(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
+        let result = self.outcome(core, &mut fs);
+        self.end(core, fs, result);
     }
 
     /// Does it now. What takes no space, finds too little all the same, and may find it when the cleaner was there, comes back
     /// undone.
     fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
-        // Where what waits finds no space, what frees some goes on.
-        let frees = !self.takes.space && core.stall() == Some(libc::ENOSPC);
-        if core.ending.load(Ordering::Relaxed) && !frees {
-            drop(fs);
-            (self.answer)(Err(Errno::from_raw(libc::EROFS)));
-            return None;
-        }
-        let result = (self.run)(&mut fs);
+        let result = self.outcome(core, &mut fs);
         // While the device takes nothing no pass comes.
         let is_refused =
             !self.takes.space && core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
@@ -122,6 +115,15 @@ where
         }
         self.end(core, fs, result);
         None
+    }
+
+    fn outcome(&mut self, core: &Core, fs: &mut Fs) -> Result<(T, Option<Ino>), FsError> {
+        // Where what waits finds no space, what frees some goes on.
+        let frees = !self.takes.space && core.stall() == Some(libc::ENOSPC);
+        if core.ending.load(Ordering::Relaxed) && !frees {
+            return Err(FsError::ReadOnly);
+        }
+        (self.run)(fs)
     }
 
     /// Answers it, when it is durable where that is asked for.

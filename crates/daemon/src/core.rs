@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use silt_device::Device;
 use silt_engine::Time;
 use silt_format::Ino;
@@ -51,10 +51,13 @@ pub struct Waiter {
 /// A request that waits for room.
 pub type Paced = Box<dyn FnOnce(&Arc<Core>) + Send>;
 
+/// One of them, and what it takes.
+type Waiting = (Takes, Paced);
+
 /// Requests that wait for room, and the bytes of data they hold.
 #[derive(Default)]
 pub struct PacedQueue {
-    requests: VecDeque<(Takes, Paced)>,
+    requests: VecDeque<Waiting>,
     bytes: u64,
 }
 
@@ -78,6 +81,24 @@ impl PacedQueue {
         self.bytes = self.bytes.saturating_sub(takes.bytes as u64);
         Some(request)
     }
+}
+
+/// Puts a request among those that wait, at the end that `push` is for; `None` where the log writer ends: then its answer
+/// is EIO, given without the lock.
+fn keep(
+    mut queue: MutexGuard<'_, Queue>,
+    takes: Takes,
+    request: Paced,
+    push: fn(&mut VecDeque<Waiting>, Waiting),
+) -> Option<MutexGuard<'_, Queue>> {
+    if queue.stop {
+        drop(queue);
+        drop(request);
+        return None;
+    }
+    queue.paced.bytes += takes.bytes as u64;
+    push(&mut queue.paced.requests, (takes, request));
+    Some(queue)
 }
 
 /// What waits for the log writer.
@@ -229,30 +250,16 @@ impl Core {
         while queue.paced.holds_more_than(self.options.dirty) && !queue.stop {
             self.room.wait(&mut queue);
         }
-        if queue.stop {
-            drop(queue);
-            // Its answer is EIO.
-            drop(request);
-            return;
+        if let Some(mut queue) = keep(queue, takes, request, VecDeque::push_back) {
+            queue.write_back = true;
+            self.wake.notify_one();
         }
-        queue.paced.bytes += takes.bytes as u64;
-        queue.paced.requests.push_back((takes, request));
-        queue.write_back = true;
-        self.wake.notify_one();
     }
 
-    /// Keeps a request that was let run and is to wait again, before all others. Its memory was counted: nobody waits for
-    /// room here, least of all the log writer, who makes it.
+    /// Keeps a request that was let run and is to wait again, before all others. Nobody waits for room here, least of all the
+    /// log writer, who makes it.
     pub fn put_back(&self, takes: Takes, request: Paced) {
-        let mut queue = self.queue.lock();
-        if queue.stop {
-            drop(queue);
-            // Its answer is EIO.
-            drop(request);
-            return;
-        }
-        queue.paced.bytes += takes.bytes as u64;
-        queue.paced.requests.push_front((takes, request));
+        keep(self.queue.lock(), takes, request, VecDeque::push_front);
     }
 
     /// Says that a request changed something: the timer starts.

@@ -252,15 +252,17 @@ impl Space {
     }
 
     /// A change that takes no space was refused: whether it is to wait for a pass, and be tried again, since something was
-    /// given up or rewritten since the last one that found nothing. What the changes before it rewrote may be all that it
-    /// lacks.
+    /// given up or rewritten since the last one that found nothing, or will be. What the changes before it rewrote may be all
+    /// that it lacks.
     pub fn may_help(&self, volume: &Volume) -> bool {
         let mut state = self.state.lock();
-        let known = |n: &Nothing| n.then == volume.given_up() && n.rewritten == volume.rewritten_blocks();
+        let same = |n: &Nothing| n.then == volume.given_up() && n.rewritten == volume.rewritten_blocks();
+        let known = !volume.has_changes() && state.nothing.as_ref().is_some_and(same);
         let helps = self.enabled.load(Ordering::Relaxed)
             && !state.stop
             && volume.failure().is_none()
-            && !state.nothing.as_ref().is_some_and(known);
+            && (volume.is_tight() || volume.is_short())
+            && !known;
         if helps {
             state.nothing = None;
         }
@@ -475,15 +477,23 @@ mod tests {
             let hour = Duration::from_secs(3600);
             space.ran(None, Some((v.given_up(), v.rewritten_blocks(), hour)));
         };
+        assert!(!space.may_help(fs.volume()), "nothing is short");
+        // As much is kept from use as makes it so.
+        let mut sizes = (2..20).rev();
+        assert!(sizes.any(|n| fs.volume_mut().confine(Some(n)).is_ok() && fs.volume().is_short()));
         assert!(space.may_help(fs.volume()));
         found_nothing(&fs);
         assert!(!space.may_help(fs.volume()));
         fs.unlink(&ctx, Ino::ROOT, b"a").unwrap();
         assert!(space.may_help(fs.volume()), "something was given up");
         found_nothing(&fs);
-        assert!(!space.may_help(fs.volume()));
+        assert!(space.may_help(fs.volume()), "what waits may give some");
         fs.sync_all(3000).unwrap();
         assert!(space.may_help(fs.volume()), "something was rewritten");
+        found_nothing(&fs);
+        assert!(!space.may_help(fs.volume()));
+        space.think_again();
+        assert!(space.may_help(fs.volume()));
         space.stop();
         assert!(!space.may_help(fs.volume()));
     }

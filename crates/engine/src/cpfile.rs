@@ -409,25 +409,17 @@ impl CpFile {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::sync::Arc;
-
     use std::ops::ControlFlow;
 
-    use silt_device::MemoryDevice;
     use silt_format::Cno;
     use silt_format::checkpoint::SNAPSHOT;
 
-    use crate::mkfs::{Parameters, Plan};
-    use crate::volume::{OpenOptions, Volume};
+    use crate::fresh::fresh;
 
     /// An entry that says it is a snapshot and is in no list, just behind one that becomes one.
     #[test]
     fn what_is_not_in_the_list_is_no_neighbour() {
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        let parameters = Parameters { blocks_per_segment: 256, now: 1000, ..Parameters::default() };
-        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
-        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
-        v.take_over(2000).unwrap();
+        let (_, mut v) = fresh(64 << 20, 256);
         while v.cno.0 < 300 {
             v.meta_dirty = true;
             v.checkpoint(3000).unwrap();
@@ -443,11 +435,7 @@ mod tests {
     /// A volume may say that its newest checkpoint has any number: what lies between costs nothing.
     #[test]
     fn walking_back_skips_what_is_not_there() {
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        let parameters = Parameters { blocks_per_segment: 256, now: 1000, ..Parameters::default() };
-        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
-        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
-        v.take_over(2000).unwrap();
+        let (_, mut v) = fresh(64 << 20, 256);
         while v.cno.0 < 100 {
             v.meta_dirty = true;
             v.checkpoint(3000).unwrap();

@@ -468,21 +468,13 @@ impl Nodes for DatNodes<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::sync::Arc;
-
-    use silt_device::MemoryDevice;
-
     use super::*;
-    use crate::mkfs::{Parameters, Plan};
-    use crate::volume::{OpenOptions, Volume};
+    use crate::fresh::fresh;
 
     /// On a volume of 4096 blocks, a group has 32,768 numbers; going round all of them, 256 blocks were for the table.
     #[test]
     fn numbers_go_round_in_little_more_than_the_volume_has_blocks() {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
-        Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
-        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        let (_, mut v) = fresh(16 << 20, 64);
         let (dat, store) = (&mut v.dat, &mut v.store);
         let (mut greatest, mut again) = (0, 0);
         let first = dat.allocate(store).unwrap();

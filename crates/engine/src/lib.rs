@@ -13,6 +13,8 @@ mod error;
 mod files;
 mod fill;
 mod finish;
+#[cfg(test)]
+mod fresh;
 mod held;
 mod ifile;
 mod inode;

@@ -257,21 +257,13 @@ pub struct GivenUp {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::sync::Arc;
-
-    use silt_device::MemoryDevice;
-
     use super::*;
-    use crate::mkfs::{Parameters, Plan};
-    use crate::volume::OpenOptions;
+    use crate::fresh::fresh;
 
     /// A damaged inode may say that it has any number of blocks, and so may the tables.
     #[test]
     fn counts_from_damaged_inodes_do_not_overflow() {
-        let device = Arc::new(MemoryDevice::new(16 << 20));
-        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
-        Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
-        let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        let (_, mut v) = fresh(16 << 20, 64);
         let before = v.need(Extra::default());
         v.dirty.ends(u64::MAX);
         v.dirty.ends(1);

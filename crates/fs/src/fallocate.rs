@@ -45,7 +45,10 @@ impl Fs {
             other => other,
         };
         if let Err(e) = grown {
-            self.reserved.release(ino.0, self.keys(&(offset..end)));
+            // What was promised before stays so.
+            if what != PUNCH_HOLE {
+                self.reserved.release(ino.0, self.keys(&(offset..end)));
+            }
             return Err(e);
         }
         if what == PUNCH_HOLE {

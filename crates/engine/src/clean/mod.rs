@@ -383,24 +383,17 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use std::collections::BTreeSet;
-    use std::sync::Arc;
 
-    use silt_device::MemoryDevice;
     use silt_format::Ino;
 
     use crate::construct::Step;
-    use crate::mkfs::{Parameters, Plan};
-    use crate::volume::{OpenOptions, Volume};
+    use crate::fresh::fresh;
     use crate::{Attr, Time};
 
     /// What a segment's new logs hold is not on the device before they are written; logs of an earlier use may be.
     #[test]
     fn segments_of_logs_under_way_are_no_victims() {
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
-        Plan::new(parameters, 64 << 20).unwrap().write(&*device, false).unwrap();
-        let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
-        v.take_over(2000).unwrap();
+        let (device, mut v) = fresh(64 << 20, 64);
         let attr = Attr {
             mode: 0o100_644,
             links: 1,

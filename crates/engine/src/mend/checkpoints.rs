@@ -219,7 +219,8 @@ impl Volume {
     }
 
     /// Checkpoints that the list of snapshots names where a gap is between two of `snapshots`, its ends included, and whose
-    /// entries say that they are none: they were when the neighbours were written.
+    /// entries say that they are none: they were when the neighbours were written. Where each is named by one neighbour
+    /// alone, only if the header counts them all.
     fn named_by_the_list(&self, snapshots: &[u64]) -> Result<Vec<u64>> {
         let (oldest, newest) = self.cpfile.ends_of_list();
         let mut links = vec![(0, oldest, 0)];
@@ -228,35 +229,39 @@ impl Volume {
             links.push((*c, e.list_next.get(), e.list_prev.get()));
         }
         links.push((u64::MAX, 0, newest));
-        let mut named = Vec::new();
+        let (mut named, mut sure) = (Vec::new(), true);
         for pair in links.windows(2) {
             let [(before, next, _), (behind, _, prev)] = *pair else { continue };
             let between = before < next && next <= prev && prev < behind && prev <= self.last.cno;
             let is_there =
                 |c: u64| self.cpfile.get(&self.store, &self.dat, Cno(c)).is_ok_and(|e| e.is_some());
             if between && is_there(next) && is_there(prev) {
+                sure &= next == prev;
                 named.extend([next].into_iter().chain((prev > next).then_some(prev)));
             }
         }
-        Ok(named)
+        let counted = self.cpfile.snapshots() == (snapshots.len() + named.len()) as u64;
+        Ok(if sure || counted { named } else { Vec::new() })
     }
 
     /// Whether a block of the file holds what such a block can: at most one entry is wrong. Of a checkpoint that was deleted,
-    /// or never made, an entry has the number or 0.
+    /// or never made, an entry has the number or 0; that means nothing (10.1), and counts only where none tells of a
+    /// checkpoint that is here.
     fn is_checkpoint_block(&self, offset: u64, b: &[u8]) -> bool {
         let g = &self.store.geometry;
-        let mut wrong = 0;
+        let (mut wrong, mut strange, mut here) = (0, 0, false);
         for slot in 0..cp::per_block(g) {
             let byte = (slot * u64::from(g.checkpoint_size)) as usize;
             let (Some(cno), Ok(e)) = (cp::cno_at(g, offset, slot), cp::entry(b, byte)) else { continue };
             let known = cp::SNAPSHOT | cp::INVALID | cp::SKETCH | cp::MINOR;
             let other = e.cno.get() != cno.0;
             let bad = e.flags.get() & !known != 0
-                || (other && !(e.is_invalid() && e.cno.get() == 0))
-                || (!e.is_invalid() && e.ifile_inode.check_metadata("ifile").is_err());
+                || (!e.is_invalid() && (other || e.ifile_inode.check_metadata("ifile").is_err()));
             wrong += u32::from(bad);
+            strange += u32::from(!bad && other && e.cno.get() != 0);
+            here |= !bad && !e.is_invalid();
         }
-        wrong <= 1
+        wrong + if here { 0 } else { strange } <= 1
     }
 
     /// Puts the newest older version that is still on the disk in the place of each block of the cpfile that makes

@@ -113,6 +113,25 @@ fn reserved_space_is_kept_for_its_file() {
     assert_eq!(promised(&mut fs), 0);
 }
 
+/// A hole that could not be made for want of space costs nothing of what was promised.
+#[test]
+fn a_refused_hole_leaves_the_promise() {
+    let mut fs = small();
+    let c = root_at(10);
+    let keep = fs.create(&c, ROOT, b"keep", 0o644).unwrap().ino;
+    let other = fs.create(&c, ROOT, b"other", 0o644).unwrap().ino;
+    fs.write(&c, keep, 0, &[7; 1024], PLAIN).unwrap();
+    fs.fallocate(&c, keep, 0, 1024, 199 << 10).unwrap();
+    fill_up(&mut fs, other);
+    fs.sync_all(20).unwrap();
+    fill_up(&mut fs, other);
+    let punch = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
+    assert_eq!(fs.fallocate(&c, keep, punch, 512, 100 << 10).unwrap_err(), FsError::NoSpace);
+    for at in (4096..200 << 10).step_by(4096) {
+        assert_eq!(fs.write(&c, keep, at, &[8; 4096], PLAIN).unwrap(), 4096, "at {at}");
+    }
+}
+
 /// A device over a host with little room.
 struct Thin(Arc<MemoryDevice>, u64);
 

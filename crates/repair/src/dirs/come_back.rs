@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use silt_engine::Tree;
 use silt_format::{Cno, Ino, dir};
 
-use super::{Entry, Mend, Name, named};
+use super::{Entry, Mend, Name, first_of, named};
 use crate::Result;
 
 /// Older versions of a directory that are looked at.
@@ -70,6 +70,9 @@ impl Mend<'_> {
                     break;
                 }
             }
+            // Nobody knows how old.
+            let copies = self.copies.remove(&ino).unwrap_or_default();
+            self.come_back(ino, copies, "a block that was its first one once")?;
         }
         Ok(())
     }
@@ -115,7 +118,8 @@ impl Mend<'_> {
                 continue;
             };
             // Names in a block that makes no sense may be others.
-            if dir::check(&b).is_err() || self.owner(&b, ino).is_some() {
+            let copied = key > 0 && first_of(&b) == Some(ino);
+            if copied || dir::check(&b).is_err() || self.owner(&b, ino).is_some() {
                 whole = false;
                 continue;
             }

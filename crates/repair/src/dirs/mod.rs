@@ -100,8 +100,10 @@ struct Mend<'a> {
     greatest: u64,
     /// Directories that have lost names.
     gaps: Vec<u64>,
-    /// What is in blocks of a directory that lie in the place of another's, or of another of its own, by whose they are.
+    /// What is in blocks of a directory that lie in the place of another's, by whose they are.
     astray: BTreeMap<u64, Vec<Entry>>,
+    /// What is in first blocks of directories that lie in the place of other ones of their own.
+    copies: BTreeMap<u64, Vec<Entry>>,
     said: &'a mut Vec<String>,
 }
 
@@ -151,6 +153,7 @@ pub(crate) fn mend(v: &mut Volume, told: Told, said: &mut Vec<String>) -> Result
         todo: VecDeque::new(),
         gaps: Vec::new(),
         astray: BTreeMap::new(),
+        copies: BTreeMap::new(),
         said,
     };
     m.walk(Ino::ROOT.0, Ino::ROOT.0)?;
@@ -193,6 +196,11 @@ fn named(block: &[u8]) -> Vec<Entry> {
     let all = dir::entries(block).map_while(std::result::Result::ok);
     let named = all.filter(|e| e.ino.0 != 0 && e.name != b"." && e.name != b"..");
     named.map(|e| Entry { name: e.name.to_vec(), ino: e.ino.0, kind: e.file_type }).collect()
+}
+
+/// Of which directory a block is the first one, by the "." that it begins with, as no other does.
+fn first_of(block: &[u8]) -> Option<u64> {
+    dir::entries(block).next()?.ok().filter(|e| e.name == b".").map(|e| e.ino.0)
 }
 
 impl Mend<'_> {
@@ -247,18 +255,13 @@ impl Mend<'_> {
                 }
                 continue;
             }
-            // That begins with ".", as the first one alone does.
-            let is_copy = n > 0
-                && dir::entries(&block)
-                    .next()
-                    .is_some_and(|e| e.is_ok_and(|e| e.name == b"." && e.ino.0 == ino));
-            if is_copy {
+            if n > 0 && first_of(&block) == Some(ino) {
                 self.said.push(format!(
                     "block {key} of directory {ino} is a copy of its first one; the names that were in it are lost"
                 ));
                 (bad, lost) = (true, true);
                 // Maybe an older one: what was renamed since is not to have both names.
-                self.astray.entry(ino).or_default().extend(named(&block));
+                self.copies.entry(ino).or_default().extend(named(&block));
                 continue;
             }
             for (i, e) in dir::entries(&block).enumerate() {
@@ -316,9 +319,7 @@ impl Mend<'_> {
 
     /// Which directory a block is of by its first entry, if that is there and not this one.
     fn owner(&self, block: &[u8], ino: u64) -> Option<u64> {
-        let first = dir::entries(block).next()?.ok().filter(|e| e.name == b".")?;
-        let other = first.ino.0;
-        (other != ino && self.inodes.get(&other).is_some_and(Known::is_dir)).then_some(other)
+        first_of(block).filter(|other| *other != ino && self.inodes.get(other).is_some_and(Known::is_dir))
     }
 
     fn blocks(&mut self, ino: u64) -> Result<Vec<u64>> {

@@ -39,7 +39,7 @@ pub struct Campaign {
 }
 
 /// Cases in which something was once wrong: volume, kind, number.
-const ONCE_WRONG: [(u64, &str, u64); 49] = [
+const ONCE_WRONG: [(u64, &str, u64); 50] = [
     (16, "newest blocks", 0),
     (16, "two kinds", 1),
     (1001, "run of zeros", 1),
@@ -88,6 +88,7 @@ const ONCE_WRONG: [(u64, &str, u64); 49] = [
     (63004, "shifted run", 1),
     (63013, "shifted run", 0),
     (67010, "run of zeros", 0),
+    (71001, "shifted run", 0),
     (2, "misplaced segment", 0),
 ];
 
