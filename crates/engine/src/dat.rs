@@ -270,6 +270,8 @@ impl Dat {
             self.palloc.clear(&mut self.file, store, &Physical, v.0)?;
             store.forget(Key::Virtual(v.0));
             self.hint = self.hint.min(v.0);
+        } else {
+            store.replaces(Key::Virtual(v.0));
         }
         Ok(())
     }
@@ -355,7 +357,10 @@ impl Dat {
 
     /// Puts the place of a data block into its parent.
     pub fn assign_data(&mut self, store: &Store, offset: u64, at: BlockNr) -> Result<()> {
-        self.set_place(store, offset, at).map(|_| ())
+        if let Some(old) = self.set_place(store, offset, at)? {
+            store.replaces(Key::Physical(old));
+        }
+        Ok(())
     }
 
     /// Puts the place of a changed node into its parent and knows the node by it from now on.
@@ -438,6 +443,7 @@ impl Nodes for DatNodes<'_> {
             return Ok(ptr);
         }
         let b = read_node(self.store, &Physical, ptr, level)?;
+        self.store.replaces(Key::Physical(ptr));
         *self.next += 1;
         self.nodes.insert(*self.next, b);
         Ok(*self.next)

@@ -103,6 +103,8 @@ pub struct Store {
     pub geometry: Geometry,
     cache: Cache<Key, Block, ByBytes>,
     in_flight: HashMap<Key, Block>,
+    /// What the log being made replaces, as far as it is cached.
+    replaced: Mutex<Vec<Key>>,
     /// Blocks of files that are being moved, by virtual number: their new places may not hold them yet.
     moving: HashMap<u64, Block>,
     /// Clean segments that may not be written yet.
@@ -121,6 +123,7 @@ impl Store {
             geometry,
             cache: Cache::with_weighter(items, cache_bytes, ByBytes),
             in_flight: HashMap::new(),
+            replaced: Mutex::default(),
             moving: HashMap::new(),
             held: Held::default(),
             verifier: None,
@@ -143,6 +146,14 @@ impl Store {
     /// Keeps a clean block.
     pub fn keep(&self, key: Key, block: Block) {
         self.cache.insert(key, block);
+    }
+
+    /// The log being made has something else in the place of this block: once it is on the device, nobody but who looks at
+    /// the past asks for it, and it takes no room from what is asked for.
+    pub fn replaces(&self, key: Key) {
+        if self.cache.contains_key(&key) {
+            self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push(key);
+        }
     }
 
     /// Forgets a key whose number is handed out again.
@@ -192,6 +203,9 @@ impl Store {
         for (key, block) in self.in_flight.drain() {
             self.cache.insert(key, block);
         }
+        for key in std::mem::take(self.replaced.get_mut().unwrap_or_else(PoisonError::into_inner)) {
+            self.cache.remove(&key);
+        }
         self.moving = HashMap::new();
     }
 
@@ -207,5 +221,37 @@ impl Store {
             w.saw(at);
         }
         Ok(bytes.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_format::Ino;
+
+    use crate::Tree;
+    use crate::fresh::fresh;
+
+    /// Directories and tables that change with every checkpoint: their older versions are of use to nobody but the past.
+    #[test]
+    fn what_was_replaced_takes_no_room() {
+        let (_, mut v) = fresh(64 << 20, 64);
+        let attr = v.inode(Tree::Live, Ino::ROOT).unwrap().attr.clone();
+        let dirs: Vec<_> = (0..40).map(|_| v.create_inode(attr.clone()).unwrap()).collect();
+        let mut cached = Vec::new();
+        for round in 0..30 {
+            for dir in &dirs {
+                v.write_block(*dir, 0, vec![round; 4096].into()).unwrap();
+            }
+            v.checkpoint(3000).unwrap();
+            cached.push(v.store.cache.len());
+            // What is there now is not read again.
+            for dir in &dirs {
+                assert_eq!(v.read_block(Tree::Live, *dir, 0).unwrap().unwrap()[0], round);
+            }
+        }
+        assert!(cached[29] >= 40 && cached[29] < cached[5] + 20, "{cached:?}");
+        assert!(v.store.replaced.lock().unwrap().is_empty());
     }
 }
