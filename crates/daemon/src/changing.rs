@@ -103,14 +103,14 @@ where
         self.end(core, fs, result);
     }
 
-    /// Does it now. What takes no space, finds too little all the same, and may find it when the cleaner was there, comes back
-    /// undone.
+    /// Does it now. What finds too little space, and may find it when the cleaner was there, comes back undone.
     fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
         let result = self.outcome(core, &mut fs);
+        let blocks = self.takes.blocks(core.block_size);
         // While the device takes nothing no pass comes.
-        let is_refused =
-            !self.takes.space && core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
-        if is_refused && core.space.may_help(fs.volume()) && core.space.may_come(fs.volume(), 0) {
+        let is_refused = core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
+        if is_refused && core.space.may_help(fs.volume(), blocks) && core.space.may_come(fs.volume(), blocks)
+        {
             return Some(self);
         }
         self.end(core, fs, result);

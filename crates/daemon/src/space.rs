@@ -123,7 +123,7 @@ impl Nothing {
         now == self.then
             || (now.blocks.saturating_sub(self.then.blocks) < segment
                 && Instant::now() < self.until
-                && (blocks == 0 || volume.check_space(blocks).is_ok()))
+                && (blocks == 0 || volume.check_space(blocks + BESIDES).is_ok()))
     }
 }
 
@@ -251,17 +251,20 @@ impl Space {
         true
     }
 
-    /// A change that takes no space was refused: whether it is to wait for a pass, and be tried again, since something was
-    /// given up or rewritten since the last one that found nothing, or will be. What the changes before it rewrote may be all
-    /// that it lacks.
-    pub fn may_help(&self, volume: &Volume) -> bool {
+    /// A change that takes `blocks` was refused: whether it is to wait for a pass, and be tried again, since something was
+    /// given up since the last one that found nothing. Where it takes none, what was or will be rewritten counts as well: it
+    /// may be all that it lacks.
+    pub fn may_help(&self, volume: &Volume, blocks: u64) -> bool {
         let mut state = self.state.lock();
-        let same = |n: &Nothing| n.then == volume.given_up() && n.rewritten == volume.rewritten_blocks();
-        let known = !volume.has_changes() && state.nothing.as_ref().is_some_and(same);
+        let same = |n: &Nothing| {
+            n.then == volume.given_up()
+                && (blocks > 0 || (n.rewritten == volume.rewritten_blocks() && !volume.has_changes()))
+        };
+        let known = state.nothing.as_ref().is_some_and(same);
         let helps = self.enabled.load(Ordering::Relaxed)
             && !state.stop
             && volume.failure().is_none()
-            && (volume.is_tight() || volume.is_short())
+            && (blocks > 0 || volume.is_tight() || volume.is_short())
             && !known;
         if helps {
             state.nothing = None;
@@ -470,32 +473,40 @@ mod tests {
         }
         fs.sync_all(3000).unwrap();
         let space = Space::default();
-        assert!(!space.may_help(fs.volume()), "nobody cleans");
+        assert!(!space.may_help(fs.volume(), 0), "nobody cleans");
         space.enable(true);
         let found_nothing = |fs: &Fs| {
             let v = fs.volume();
             let hour = Duration::from_secs(3600);
             space.ran(None, Some((v.given_up(), v.rewritten_blocks(), hour)));
         };
-        assert!(!space.may_help(fs.volume()), "nothing is short");
+        assert!(!space.may_help(fs.volume(), 0), "nothing is short");
         // As much is kept from use as makes it so.
         let mut sizes = (2..20).rev();
         assert!(sizes.any(|n| fs.volume_mut().confine(Some(n)).is_ok() && fs.volume().is_short()));
-        assert!(space.may_help(fs.volume()));
+        assert!(space.may_help(fs.volume(), 0));
         found_nothing(&fs);
-        assert!(!space.may_help(fs.volume()));
+        assert!(!space.may_help(fs.volume(), 0));
         fs.unlink(&ctx, Ino::ROOT, b"a").unwrap();
-        assert!(space.may_help(fs.volume()), "something was given up");
+        assert!(space.may_help(fs.volume(), 0), "something was given up");
         found_nothing(&fs);
-        assert!(space.may_help(fs.volume()), "what waits may give some");
+        assert!(space.may_help(fs.volume(), 0), "what waits may give some");
         fs.sync_all(3000).unwrap();
-        assert!(space.may_help(fs.volume()), "something was rewritten");
+        assert!(space.may_help(fs.volume(), 0), "something was rewritten");
         found_nothing(&fs);
-        assert!(!space.may_help(fs.volume()));
+        assert!(!space.may_help(fs.volume(), 0));
+        // Who takes space is refused once nothing was given up since, even if what may come of that is believed for a while.
+        assert!(!space.may_help(fs.volume(), 3));
+        fs.unlink(&ctx, Ino::ROOT, b"b").unwrap();
+        assert!(space.may_help(fs.volume(), 3));
+        assert!(space.may_help(fs.volume(), 3), "nothing is known any more");
+        found_nothing(&fs);
+        fs.sync_all(3000).unwrap();
+        assert!(!space.may_help(fs.volume(), 3));
         space.think_again();
-        assert!(space.may_help(fs.volume()));
+        assert!(space.may_help(fs.volume(), 0));
         space.stop();
-        assert!(!space.may_help(fs.volume()));
+        assert!(!space.may_help(fs.volume(), 0));
     }
 
     #[test]
