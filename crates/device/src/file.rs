@@ -96,7 +96,10 @@ impl FileDevice {
             kind,
             direct: fds.direct.map(|fd| Direct::new(fd, align)),
             sectors: sectors.map(|fd| Direct::new(fd, capabilities.logical_block)),
-            large: fds.large.map(|fd| Direct::new(fd, align.max(page_size()))),
+            large: fds.large.map(|fd| {
+                let large = Direct::new(fd, align.max(page_size()));
+                large.with_writers()
+            }),
             main: fds.main,
             claim: Mutex::new(fds.claim),
             len: AtomicU64::new(0),

@@ -11,12 +11,16 @@
 //!    direct, by units                        page cache
 //! ```
 //!
+//! What takes several buffers is copied and written by several threads at once where seeks cost nothing: a device is fastest
+//! with more than one request to work on, and it works while the next piece is copied.
+//!
 //! Locks: `units` is held shared by writes of whole units and alone by writes that read a unit
 //! first, so that two neighbours in one unit do not undo each other. Reads take no lock. The pool
 //! of buffers has its own lock, never held across a request.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::io::ReadWriteFlags;
@@ -27,6 +31,8 @@ use super::transfer;
 const BOUNCE: usize = 1 << 20;
 /// Buffers kept for the next request.
 const POOLED: usize = 4;
+/// Threads that write one request, at most; each has a buffer.
+const WRITERS: usize = 3;
 /// Alignment of memory that every device takes.
 const MEMORY_ALIGN: usize = 4096;
 
@@ -35,6 +41,8 @@ pub(super) struct Direct {
     fd: OwnedFd,
     /// Unit of offsets and lengths, a power of two up to `BOUNCE`.
     align: u64,
+    /// Threads that write one request.
+    writers: usize,
     units: RwLock<()>,
     pool: Mutex<Vec<Aligned>>,
 }
@@ -58,6 +66,7 @@ impl Aligned {
 }
 
 /// A cursor over gathered buffers.
+#[derive(Clone, Copy)]
 struct Gather<'a, 'b> {
     bufs: &'a [&'b [u8]],
     /// Bytes of the first buffer that are behind the cursor.
@@ -72,11 +81,25 @@ impl Gather<'_, '_> {
             let (part, rest) = std::mem::take(&mut to).split_at_mut(n);
             part.copy_from_slice(&first[self.skip..self.skip + n]);
             to = rest;
-            self.skip += n;
-            if self.skip == first.len() {
-                self.bufs = &self.bufs[1..];
-                self.skip = 0;
-            }
+            self.pass(n);
+        }
+    }
+
+    /// Passes over bytes of the first buffer.
+    fn pass(&mut self, n: usize) {
+        self.skip += n;
+        if self.bufs.first().is_some_and(|first| self.skip == first.len()) {
+            self.bufs = &self.bufs[1..];
+            self.skip = 0;
+        }
+    }
+
+    /// Passes over so many bytes.
+    fn advance(&mut self, mut bytes: usize) {
+        while let (true, Some(first)) = (bytes > 0, self.bufs.first()) {
+            let n = bytes.min(first.len() - self.skip);
+            self.pass(n);
+            bytes -= n;
         }
     }
 }
@@ -85,7 +108,12 @@ impl Direct {
     /// Over a descriptor opened with `O_DIRECT`; `align` is what its requests must be multiples of.
     pub fn new(fd: OwnedFd, align: u32) -> Self {
         let align = u64::from(align).clamp(512, BOUNCE as u64).next_power_of_two();
-        Direct { fd, align, units: RwLock::new(()), pool: Mutex::new(Vec::new()) }
+        Direct { fd, align, writers: 1, units: RwLock::new(()), pool: Mutex::new(Vec::new()) }
+    }
+
+    /// The same, for a device on which several writes at once are no slower than one after the other.
+    pub fn with_writers(self) -> Self {
+        Direct { writers: WRITERS, ..self }
     }
 
     fn with_buffer<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> T {
@@ -162,7 +190,12 @@ impl Direct {
         let mut from = Gather { bufs, skip: 0 };
         if whole {
             let _shared = self.units.read();
-            self.write_bounced(offset, head, &mut from, flags)?;
+            if self.writers > 1 && head > BOUNCE as u64 && flags.is_empty() {
+                self.write_at_once(offset, head, from)?;
+                from.advance(usize::try_from(head).unwrap_or(usize::MAX));
+            } else {
+                self.write_bounced(offset, head, &mut from, flags)?;
+            }
         } else {
             let _alone = self.units.write();
             self.write_bounced(offset, head, &mut from, flags)?;
@@ -171,6 +204,43 @@ impl Direct {
         let mut tail = vec![0; clamp(total - head, BOUNCE)];
         from.copy_to(&mut tail);
         transfer::write_at(cached, offset.max(body), &[&tail], flags)
+    }
+
+    /// Writes whole units by pieces, several at once. Of several errors one is told.
+    fn write_at_once(&self, offset: u64, len: u64, from: Gather<'_, '_>) -> io::Result<()> {
+        let pieces = usize::try_from(len.div_ceil(BOUNCE as u64)).unwrap_or(usize::MAX);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let (mut from, mut passed) = (from, 0);
+            self.with_buffer(|bounce| {
+                loop {
+                    let piece = next.fetch_add(1, Ordering::Relaxed);
+                    if piece >= pieces {
+                        return Ok(());
+                    }
+                    from.advance((piece - passed).saturating_mul(BOUNCE));
+                    passed = piece + 1;
+                    let at = piece as u64 * BOUNCE as u64;
+                    let part = &mut bounce[..clamp(len - at, BOUNCE)];
+                    from.copy_to(part);
+                    transfer::write_at(self.fd.as_fd(), offset + at, &[part], ReadWriteFlags::empty())
+                        // The others need not begin with more.
+                        .inspect_err(|_| next.store(pieces, Ordering::Relaxed))?;
+                }
+            })
+        };
+        std::thread::scope(|scope| {
+            let helpers: Vec<_> = (1..self.writers.min(pieces))
+                // Where there are no threads it goes on with fewer.
+                .filter_map(|_| {
+                    std::thread::Builder::new().name("device".into()).spawn_scoped(scope, work).ok()
+                })
+                .collect();
+            let mine = work();
+            helpers.into_iter().fold(mine, |result, helper| {
+                result.and(helper.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+            })
+        })
     }
 
     /// The caller holds `units` as the range needs it.
@@ -264,5 +334,37 @@ mod tests {
         direct.read_at(file.as_fd(), len, 77, &mut back).unwrap();
         assert!(back == data);
         assert_eq!(direct.pool.lock().len(), 1, "the buffer is kept");
+    }
+
+    #[test]
+    fn by_several_threads_every_piece_lands() {
+        let file = tempfile::tempfile().unwrap();
+        let len = 9 * BOUNCE as u64 + 100;
+        file.set_len(len).unwrap();
+        let direct = Direct::new(file.try_clone().unwrap().into(), 4096).with_writers();
+        let data: Vec<u8> = (0..8 * BOUNCE as u64 + 3 * 4096).map(|i| (i % 251) as u8).collect();
+        for (round, pieces) in [4096, 100_000, BOUNCE + 4096, data.len()].into_iter().enumerate() {
+            let data: Vec<u8> = data.iter().map(|b| b ^ (round as u8)).collect();
+            // Memory that cannot be used in place.
+            let bufs: Vec<Vec<u8>> = data.chunks(pieces).map(|p| [&[0], p].concat()).collect();
+            let bufs: Vec<&[u8]> = bufs.iter().map(|b| &b[1..]).collect();
+            direct.write_at(file.as_fd(), len, 8192, &bufs, ReadWriteFlags::empty()).unwrap();
+            let mut back = vec![0; data.len()];
+            direct.read_at(file.as_fd(), len, 8192, &mut back).unwrap();
+            assert!(back == data, "in pieces of {pieces}");
+        }
+        assert!(direct.pool.lock().len() <= POOLED);
+    }
+
+    #[test]
+    fn an_error_of_one_thread_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(16 << 20).unwrap();
+        // It can only be read.
+        let fd = std::fs::File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+        let direct = Direct::new(fd.unwrap().into(), 4096).with_writers();
+        let data = vec![1u8; 8 * BOUNCE + 1];
+        let written = direct.write_at(file.as_fd(), 16 << 20, 0, &[&data[1..]], ReadWriteFlags::empty());
+        assert_eq!(written.unwrap_err().raw_os_error(), Some(9));
     }
 }
