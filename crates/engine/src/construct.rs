@@ -308,6 +308,9 @@ impl Volume {
     fn complete(&mut self, k: &mut Construction) -> Cno {
         self.compare_estimate(k);
         self.store.landed();
+        if self.dirty_blocks == 0 {
+            self.store.slabs.shrink();
+        }
         if let Some(w) = &self.store.verifier {
             // Who looked at these segments meanwhile may have seen logs that were not there yet.
             let begun = k.begun.segments();

@@ -350,6 +350,11 @@ impl Volume {
         Ok(bmap::lookup(&i.map.root, &reader, key)?.is_some())
     }
 
+    /// Copies data into blocks for [`Volume::write_block`]; what is behind the last whole one is left.
+    pub fn cut_into_blocks(&self, data: &[u8]) -> Vec<Block> {
+        self.store.slabs.cut(data, self.store.geometry.bs())
+    }
+
     /// Writes a whole block. Whether there is space is for the caller to ask first
     /// ([`Volume::check_space`]); what is needed to delete goes without asking. Errors: key past the
     /// limit.

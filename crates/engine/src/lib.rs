@@ -31,6 +31,7 @@ mod room;
 mod search;
 mod settings;
 mod shrink;
+mod slabs;
 mod snapshots;
 mod stages;
 mod store;

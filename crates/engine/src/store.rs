@@ -15,6 +15,7 @@ use silt_format::{BlockNr, Geometry};
 
 use crate::block::Block;
 use crate::held::Held;
+use crate::slabs::Slabs;
 use crate::verify_log::Verifier;
 use crate::{Error, Result};
 
@@ -107,6 +108,8 @@ pub struct Store {
     replaced: Mutex<Vec<Key>>,
     /// Blocks of files that are being moved, by virtual number: their new places may not hold them yet.
     moving: HashMap<u64, Block>,
+    /// Memory for what large requests bring.
+    pub slabs: Slabs,
     /// Clean segments that may not be written yet.
     pub held: Held,
     /// Told of segments that are written again, and of metadata that was read.
@@ -125,6 +128,7 @@ impl Store {
             in_flight: HashMap::new(),
             replaced: Mutex::default(),
             moving: HashMap::new(),
+            slabs: Slabs::default(),
             held: Held::default(),
             verifier: None,
         }

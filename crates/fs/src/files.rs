@@ -40,9 +40,6 @@ impl Fs {
     fn merged(&mut self, ino: Ino, size: u64, key: u64, at: usize, data: &[u8]) -> Result<Block> {
         let g = self.volume.geometry();
         let (bs, start) = (g.bs(), key << g.block_bits);
-        if data.len() == bs {
-            return Ok(Block::from(data));
-        }
         let old = usize::try_from(size.saturating_sub(start)).unwrap_or(bs).min(bs);
         let stays = at.min(old) > 0 || old > at + data.len();
         let kept = if stays { self.volume.read_block(Tree::Live, ino, key).of(ino)? } else { None };
@@ -119,31 +116,22 @@ impl Fs {
         // What is changed in part is prepared first: reading can fail, and then nothing is done.
         let bs = g.bs();
         let at = (offset & (bs as u64 - 1)) as usize;
-        let head = self.merged(ino, before.size, first, at, &data[..data.len().min(bs - at)])?;
-        let tail = if last > first {
-            let from = ((last - first) as usize) * bs - at;
-            Some(self.merged(ino, before.size, last, 0, &data[from..])?)
-        } else {
-            None
-        };
-        let mut done = 0;
-        let mut result = self.put_block(ino, first, head);
-        if result.is_ok() {
-            done = data.len().min(bs - at);
-            for key in first + 1..last {
-                let block = Block::from(&data[done..done + bs]);
-                result = self.put_block(ino, key, block);
-                if result.is_err() {
-                    break;
-                }
-                done += bs;
+        let (mut head, mut whole) = (None, data);
+        if at > 0 || data.len() < bs {
+            let (part, rest) = data.split_at(data.len().min(bs - at));
+            (head, whole) = (Some(self.merged(ino, before.size, first, at, part)?), rest);
+        }
+        let (whole, part) = whole.split_at(whole.len() - whole.len() % bs);
+        let tail = if part.is_empty() { None } else { Some(self.merged(ino, before.size, last, 0, part)?) };
+        let whole = self.volume.cut_into_blocks(whole);
+        let (mut done, mut result) = (0, Ok(()));
+        for (key, block) in (first..).zip(head.into_iter().chain(whole).chain(tail)) {
+            result = self.put_block(ino, key, block);
+            if result.is_err() {
+                break;
             }
-            if let (Ok(()), Some(block)) = (&result, tail) {
-                result = self.put_block(ino, last, block);
-                if result.is_ok() {
-                    done = data.len();
-                }
-            }
+            done =
+                usize::try_from(((key + 1) << g.block_bits) - offset).unwrap_or(usize::MAX).min(data.len());
         }
         if done == 0 {
             result?;

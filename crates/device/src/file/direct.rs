@@ -73,7 +73,25 @@ struct Gather<'a, 'b> {
     skip: usize,
 }
 
-impl Gather<'_, '_> {
+impl<'b> Gather<'_, 'b> {
+    /// The next bytes as they lie, if a request can use all of them so.
+    fn as_they_lie(&self, mut bytes: usize, align: u64) -> Option<Vec<&'b [u8]>> {
+        let mut slices = Vec::new();
+        let mut skip = self.skip;
+        for buf in self.bufs {
+            if bytes == 0 {
+                break;
+            }
+            let slice = &buf[skip..skip + bytes.min(buf.len() - skip)];
+            if !in_place(slice) || !(slice.len() as u64).is_multiple_of(align) {
+                return None;
+            }
+            slices.push(slice);
+            (bytes, skip) = (bytes - slice.len(), 0);
+        }
+        Some(slices)
+    }
+
     /// Fills `to` from the cursor on; there must be enough.
     fn copy_to(&mut self, mut to: &mut [u8]) {
         while let (false, Some(first)) = (to.is_empty(), self.bufs.first()) {
@@ -212,22 +230,29 @@ impl Direct {
         let next = AtomicUsize::new(0);
         let work = || {
             let (mut from, mut passed) = (from, 0);
-            self.with_buffer(|bounce| {
-                loop {
-                    let piece = next.fetch_add(1, Ordering::Relaxed);
-                    if piece >= pieces {
-                        return Ok(());
-                    }
-                    from.advance((piece - passed).saturating_mul(BOUNCE));
-                    passed = piece + 1;
-                    let at = piece as u64 * BOUNCE as u64;
-                    let part = &mut bounce[..clamp(len - at, BOUNCE)];
-                    from.copy_to(part);
-                    transfer::write_at(self.fd.as_fd(), offset + at, &[part], ReadWriteFlags::empty())
-                        // The others need not begin with more.
-                        .inspect_err(|_| next.store(pieces, Ordering::Relaxed))?;
+            loop {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                if piece >= pieces {
+                    return Ok(());
                 }
-            })
+                from.advance((piece - passed).saturating_mul(BOUNCE));
+                passed = piece;
+                let at = piece as u64 * BOUNCE as u64;
+                let bytes = clamp(len - at, BOUNCE);
+                let write = |bufs: &[&[u8]]| {
+                    transfer::write_at(self.fd.as_fd(), offset + at, bufs, ReadWriteFlags::empty())
+                };
+                let written = match from.as_they_lie(bytes, self.align) {
+                    Some(bufs) => write(&bufs),
+                    None => self.with_buffer(|bounce| {
+                        let mut from = from;
+                        from.copy_to(&mut bounce[..bytes]);
+                        write(&[&bounce[..bytes]])
+                    }),
+                };
+                // The others need not begin with more.
+                written.inspect_err(|_| next.store(pieces, Ordering::Relaxed))?;
+            }
         };
         std::thread::scope(|scope| {
             let helpers: Vec<_> = (1..self.writers.min(pieces))
@@ -347,7 +372,14 @@ mod tests {
             let data: Vec<u8> = data.iter().map(|b| b ^ (round as u8)).collect();
             // Memory that cannot be used in place.
             let bufs: Vec<Vec<u8>> = data.chunks(pieces).map(|p| [&[0], p].concat()).collect();
-            let bufs: Vec<&[u8]> = bufs.iter().map(|b| &b[1..]).collect();
+            let mut bufs: Vec<&[u8]> = bufs.iter().map(|b| &b[1..]).collect();
+            // Some of it can.
+            let mut aligned = Aligned::new();
+            let there = bufs.iter().map(|b| b.len()).take_while(|n| *n == 4096).take(256).count() * 4096;
+            aligned.get()[..there].copy_from_slice(&data[..there]);
+            for (buf, part) in bufs.iter_mut().zip(aligned.get()[..there].chunks(4096)) {
+                *buf = part;
+            }
             direct.write_at(file.as_fd(), len, 8192, &bufs, ReadWriteFlags::empty()).unwrap();
             let mut back = vec![0; data.len()];
             direct.read_at(file.as_fd(), len, 8192, &mut back).unwrap();
