@@ -95,17 +95,21 @@ impl Device for PageCache {
 }
 
 fn mkfs() -> MemoryDevice {
-    let device = MemoryDevice::new(SIZE);
+    mkfs_of(SIZE, 64)
+}
+
+pub(crate) fn mkfs_of(size: u64, blocks_per_segment: u32) -> MemoryDevice {
+    let device = MemoryDevice::new(size);
     let parameters = Parameters {
         block_size: 4096,
-        blocks_per_segment: 64,
+        blocks_per_segment,
         uuid: [1; 16],
         crc_seed: 77,
         now: 1000,
         block_count: true,
         ..Parameters::default()
     };
-    Plan::new(parameters, SIZE).unwrap().write(&device, false).unwrap();
+    Plan::new(parameters, size).unwrap().write(&device, false).unwrap();
     device
 }
 
@@ -116,13 +120,13 @@ fn open(device: Arc<dyn Device>) -> Fs {
 }
 
 /// A core with its log writer.
-struct Served {
-    core: Arc<Core>,
+pub(crate) struct Served {
+    pub core: Arc<Core>,
     writer: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Served {
-    fn new(device: Arc<dyn Device>, options: MountOptions) -> Self {
+    pub fn new(device: Arc<dyn Device>, options: MountOptions) -> Self {
         let core = Core::new(open(device), options);
         let writer = Writer::new(core.clone(), Duration::from_secs(3600));
         Served { core, writer: Some(std::thread::spawn(move || writer.run())) }
@@ -132,7 +136,7 @@ impl Served {
         Context { privileged: true, ..Context::default() }
     }
 
-    fn write(&self, name: &str, fill: u8, blocks: usize) -> Result<Ino, FsError> {
+    pub fn write(&self, name: &str, fill: u8, blocks: usize) -> Result<Ino, FsError> {
         let mut fs = self.core.fs.lock();
         let ino = match fs.lookup(Tree::Live, Ino::ROOT, name.as_bytes()) {
             Ok(s) => s.ino,
@@ -144,20 +148,20 @@ impl Served {
         Ok(ino)
     }
 
-    fn sync(&self) -> Result<(), i32> {
+    pub fn sync(&self) -> Result<(), i32> {
         self.core.sync_and_wait(Want::All)
     }
 
     /// Syncs until it works, as a caller would that does not give up.
     #[track_caller]
-    fn sync_at_last(&self) {
+    pub fn sync_at_last(&self) {
         let begin = Instant::now();
         while self.sync().is_err() {
             assert!(begin.elapsed() < Duration::from_secs(10), "it never works again");
         }
     }
 
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         self.core.queue.lock().stop = true;
         self.core.wake.notify_all();
         self.core.room.notify_all();
@@ -175,7 +179,7 @@ impl Drop for Served {
 
 /// What is on a device is sound, and files hold what they shall.
 #[track_caller]
-fn check(device: MemoryDevice, files: &[(&str, u8, usize)]) {
+pub(crate) fn check(device: MemoryDevice, files: &[(&str, u8, usize)]) {
     let device = Arc::new(device);
     let report = silt_verify::check(&*device, &silt_verify::Options::default());
     assert!(report.is_clean(), "{}", report.error_text());

@@ -46,6 +46,8 @@ mod damage_tests;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
+mod large_log_tests;
+#[cfg(test)]
 mod scrub_tests;
 
 pub use crate::cleanerd_conf::{Conf, ConfError, USUAL};

@@ -18,6 +18,7 @@
 
 mod output;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ use crate::cleaning::Job;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
-use output::Trouble;
+use output::{OnItsWay, Trouble};
 
 /// Blocks composed under the lock at a time.
 const BUDGET: usize = 512;
@@ -52,11 +53,12 @@ pub struct Writer {
     pub(crate) dirty_since: Option<Instant>,
     /// The last round failed.
     failing: bool,
-    /// A log that could not be written.
-    unwritten: Option<LogWrite>,
+    /// Logs that could not be written, in order.
+    unwritten: VecDeque<Arc<LogWrite>>,
+    on_its_way: Option<OnItsWay>,
     /// Logs since the last good flush: of constructions that are complete, and of the one under way.
-    earlier: Vec<LogWrite>,
-    logs: Vec<LogWrite>,
+    earlier: Vec<Arc<LogWrite>>,
+    logs: Vec<Arc<LogWrite>>,
     /// Logs of the construction under way that the engine has not been told of.
     untold: u32,
     /// Bytes of the construction under way that were written.
@@ -99,7 +101,8 @@ impl Writer {
             interval,
             dirty_since: None,
             failing: false,
-            unwritten: None,
+            unwritten: VecDeque::new(),
+            on_its_way: None,
             earlier: Vec::new(),
             logs: Vec::new(),
             untold: 0,
@@ -334,7 +337,7 @@ impl Writer {
         let begin = Instant::now();
         self.written = 0;
         loop {
-            let done = match self.unwritten.take() {
+            let done = match self.unwritten.pop_front() {
                 Some(log) => self.write_log(log),
                 None => {
                     let step = {
@@ -353,11 +356,11 @@ impl Writer {
                     match step {
                         Ok(Step::Write(mut log)) => {
                             log.seal();
-                            self.write_log(log)
+                            self.write_log(Arc::new(log))
                         }
                         Ok(Step::Working) => Ok(()),
                         Ok(Step::Waiting) => {
-                            let flushed = if durable { self.flush(None) } else { Ok(()) };
+                            let flushed = if durable { self.flush(None) } else { self.land() };
                             flushed.map(|()| self.tell())
                         }
                         Ok(Step::Done(_)) => {

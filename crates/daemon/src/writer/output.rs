@@ -1,6 +1,13 @@
 //! Logs on their way to the medium: in which order, when a flush must come between, and what becomes of those that fail.
+//!
+//! A large log is written by a thread of its own, so that the next one is composed meanwhile. One at a time: where a log fails
+//! no other of its construction may be on its way.
 
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use silt_device::Device;
 
 use silt_engine::{Error as EngineError, LogWrite, Redo, WriteOrder};
 
@@ -10,6 +17,15 @@ use crate::config::OnError;
 /// How often a log is tried in one place, and the pause between.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// A log of so many bytes is worth a thread.
+const LARGE: u64 = 2 << 20;
+
+/// A log that a thread writes.
+pub(super) struct OnItsWay {
+    log: Arc<LogWrite>,
+    thread: JoinHandle<Result<(), EngineError>>,
+}
 
 /// Why a log is not on the device.
 pub(super) enum Trouble {
@@ -21,7 +37,8 @@ pub(super) enum Trouble {
 
 impl Writer {
     /// Makes everything written durable. `next`: the log that waits for it, if there is one.
-    pub(super) fn flush(&mut self, next: Option<&LogWrite>) -> Result<(), Trouble> {
+    pub(super) fn flush(&mut self, next: Option<&Arc<LogWrite>>) -> Result<(), Trouble> {
+        self.land()?;
         while self.unflushed && self.core.options.barrier {
             // What could not be written the system tells once: perhaps it told somebody else, who wrote a super block.
             let failed = self.core.device.failed_flushes();
@@ -33,7 +50,7 @@ impl Writer {
             if let Err(e) = self.core.device.flush() {
                 self.suspect = true;
                 let blamed = self.logs.last().or(next).cloned();
-                return Err(self.trouble(blamed.as_ref(), &e.into()));
+                return Err(self.trouble(blamed.as_deref(), &e.into()));
             }
             if failed == self.core.device.failed_flushes() {
                 break;
@@ -51,7 +68,7 @@ impl Writer {
     /// any more.
     fn write_again(&mut self) -> Result<(), Trouble> {
         let complete = self.earlier.len();
-        let logs: Vec<LogWrite> = self.earlier.iter().chain(&self.logs).cloned().collect();
+        let logs: Vec<Arc<LogWrite>> = self.earlier.iter().chain(&self.logs).cloned().collect();
         let mut order = WriteOrder::default();
         for (i, log) in logs.iter().enumerate() {
             let written = (|| {
@@ -62,7 +79,7 @@ impl Writer {
                 log.write(&*self.core.device)
             })();
             if let Err(e) = written {
-                return Err(self.trouble(Some(log).filter(|_| i >= complete), &e));
+                return Err(self.trouble(Some(&**log).filter(|_| i >= complete), &e));
             }
             order.written(log);
         }
@@ -85,6 +102,7 @@ impl Writer {
             Ok(Redo::Elsewhere) => {
                 drop(fs);
                 self.logs.clear();
+                self.unwritten.clear();
                 self.untold = 0;
                 // What is left behind need not be flushed. A flush that fails for its sake is found out by
                 // the next one.
@@ -115,37 +133,107 @@ impl Writer {
         }
     }
 
-    pub(super) fn write_log(&mut self, log: LogWrite) -> Result<(), Trouble> {
-        let written = if self.order.wants_flush(&log) { self.flush(Some(&log)) } else { Ok(()) };
-        let written = written.and_then(|()| {
-            self.unflushed = true;
-            self.try_to_write(&log).map_err(|e| self.trouble(Some(&log), &e))
-        });
-        match written {
-            Ok(()) => {
-                self.order.written(&log);
-                self.untold += 1;
-                self.written += log.len();
-                self.logs.push(log);
-                Ok(())
+    /// Writes a log, or has it written while the next one is composed. What could not be written is kept where it stays.
+    pub(super) fn write_log(&mut self, log: Arc<LogWrite>) -> Result<(), Trouble> {
+        // Behind the one that is kept where that was on its way.
+        let ready = match self.land() {
+            Ok(()) if self.order.wants_flush(&log) => self.flush(Some(&log)).map_err(|trouble| (trouble, 0)),
+            landed => landed.map_err(|trouble| (trouble, 1)),
+        };
+        if let Err((trouble, place)) = ready {
+            if matches!(trouble, Trouble::Stays(_)) {
+                self.unwritten.insert(place, log);
             }
-            Err(trouble) => {
-                if matches!(trouble, Trouble::Stays(_)) {
-                    self.unwritten = Some(log);
-                }
-                Err(trouble)
+            return Err(trouble);
+        }
+        self.unflushed = true;
+        self.order.written(&log);
+        // Nothing is composed behind one that ends a construction.
+        if !log.commits && log.len() >= LARGE {
+            let (device, written) = (self.core.device.clone(), log.clone());
+            let write = move || try_to_write(&*device, &written);
+            if let Ok(thread) = std::thread::Builder::new().name("log".into()).spawn(write) {
+                self.on_its_way = Some(OnItsWay { log, thread });
+                return Ok(());
             }
         }
+        let result = try_to_write(&*self.core.device, &log);
+        self.arrived(log, result)
     }
 
-    /// Writes a log, more than once if need be: some errors pass.
-    fn try_to_write(&self, log: &LogWrite) -> Result<(), EngineError> {
-        for _ in 1..TRIES {
-            match log.write(&*self.core.device) {
-                Err(e) if errno(&e) != libc::ENOSPC => std::thread::sleep(PAUSE),
-                other => return other,
-            }
+    /// Waits for the log on its way.
+    pub(super) fn land(&mut self) -> Result<(), Trouble> {
+        let Some(OnItsWay { log, thread }) = self.on_its_way.take() else { return Ok(()) };
+        let result = thread
+            .join()
+            .unwrap_or_else(|_| Err(EngineError::Failed("the thread that wrote a log is gone".into())));
+        self.arrived(log, result)
+    }
+
+    fn arrived(&mut self, log: Arc<LogWrite>, result: Result<(), EngineError>) -> Result<(), Trouble> {
+        let Err(e) = result else {
+            self.untold += 1;
+            self.written += log.len();
+            self.logs.push(log);
+            return Ok(());
+        };
+        let trouble = self.trouble(Some(&log), &e);
+        if matches!(trouble, Trouble::Stays(_)) {
+            self.unwritten.push_front(log);
         }
-        log.write(&*self.core.device)
+        Err(trouble)
+    }
+}
+
+/// Writes a log, more than once if need be: some errors pass.
+fn try_to_write(device: &dyn Device, log: &LogWrite) -> Result<(), EngineError> {
+    for _ in 1..TRIES {
+        match log.write(device) {
+            Err(e) if errno(&e) != libc::ENOSPC => std::thread::sleep(PAUSE),
+            other => return other,
+        }
+    }
+    log.write(device)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_device::Fault;
+    use silt_engine::{OpenOptions, Volume};
+    use silt_format::Ino;
+    use silt_fs::{Context, Fs, WriteFlags};
+
+    use super::*;
+    use crate::config::MountOptions;
+    use crate::core::{Core, Want};
+    use crate::fault_tests::mkfs_of;
+
+    /// A log that ends a construction must not come before one of it that is still to be written.
+    #[test]
+    fn what_is_kept_stays_in_order() {
+        for room in 1..9u64 {
+            let device = Arc::new(Fault::new(mkfs_of(512 << 20, 1024)));
+            let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+            volume.take_over(2000).unwrap();
+            let core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
+            let mut writer = Writer::new(core.clone(), Duration::from_secs(3600));
+            {
+                let mut fs = core.fs.lock();
+                let ctx = Context { privileged: true, ..Context::default() };
+                let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+                fs.write(&ctx, ino, 0, &vec![1; 32 << 20], WriteFlags::default()).unwrap();
+            }
+            device.limit_space(Some(room * (4 << 20)));
+            core.sync(Want::All, Box::new(|result| assert!(result.is_err())));
+            let waiters = std::mem::take(&mut core.queue.lock().waiters);
+            writer.serve(waiters, true);
+            let kept: Vec<u64> = writer.unwritten.iter().map(|log| log.at.0).collect();
+            assert!(!kept.is_empty() && kept.is_sorted(), "{room}: {kept:?}");
+            device.heal();
+            writer.serve(Vec::new(), true);
+            assert!(writer.unwritten.is_empty() && core.stall().is_none());
+        }
     }
 }
