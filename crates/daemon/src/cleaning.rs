@@ -15,7 +15,7 @@ use crossbeam_channel::Sender;
 use parking_lot::MutexGuard;
 use silt_cleaner::{Access, Cleaned, Mover};
 use silt_control::cleaner::Work;
-use silt_engine::clean::Cleaning;
+use silt_engine::clean::{Arranged, Cleaning};
 use silt_engine::{Error, Result, Volume};
 
 use crate::core::Core;
@@ -34,7 +34,7 @@ const AGED: Duration = Duration::from_secs(3600);
 /// What the cleaner wants of the log writer.
 pub enum Job {
     /// Make this a checkpoint.
-    Clean(Box<Cleaning>, Sender<Result<Cleaned>>),
+    Clean(Box<Arranged>, Sender<Result<Cleaned>>),
     /// Make what waits a checkpoint, and have the super blocks point at it.
     Settle(Sender<Result<()>>),
 }
@@ -76,7 +76,9 @@ impl Access for Mounted<'_> {
 
 impl Mover for Mounted<'_> {
     fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
-        let did = self.ask(|tx| Job::Clean(Box::new(cleaning), tx))?;
+        // Not under the lock.
+        let arranged = Box::new(Arranged::from(cleaning));
+        let did = self.ask(|tx| Job::Clean(arranged, tx))?;
         self.0.space.worked(&did);
         Ok(did)
     }

@@ -47,7 +47,7 @@ impl Access for Inline<'_> {
 
 impl Mover for Inline<'_> {
     fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
-        self.ask(|tx| Job::Clean(Box::new(cleaning), tx))
+        self.ask(|tx| Job::Clean(Box::new(cleaning.into()), tx))
     }
 
     fn settle(&self) -> Result<()> {

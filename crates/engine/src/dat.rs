@@ -93,6 +93,30 @@ impl Dat {
         DatEntry::read(&block, place.byte).map_err(|e| Error::at(format!("virtual block {v}"), e))
     }
 
+    /// The entries of some numbers that ascend, each with what was given with it; looks blocks up once.
+    pub fn entries<T>(
+        &self,
+        store: &Store,
+        numbers: impl IntoIterator<Item = (VBlockNr, T)>,
+        mut f: impl FnMut(T, DatEntry) -> Result<()>,
+    ) -> Result<()> {
+        let mut known: Option<(u64, Block)> = None;
+        for (v, with) in numbers {
+            let place = self.palloc.layout.entry(v.0);
+            let entry = match &known {
+                Some((nr, block)) if *nr == place.block => DatEntry::read(block, place.byte)
+                    .map_err(|e| Error::at(format!("virtual block {v}"), e))?,
+                _ => {
+                    let entry = self.entry(store, v)?;
+                    known = self.file.block(store, &Physical, place.block)?.map(|b| (place.block, b));
+                    entry
+                }
+            };
+            f(with, entry)?;
+        }
+        Ok(())
+    }
+
     /// Where the block is on disk.
     pub fn translate(&self, store: &Store, v: VBlockNr) -> Result<BlockNr> {
         self.checked(store, v, &self.entry(store, v)?)

@@ -169,6 +169,19 @@ impl MetaFile {
         ptr.map(|ptr| resolve.locate(store, ptr)).transpose()
     }
 
+    /// Makes block `offset` part of the next log, to be changed without a copy: it is cached no longer. False for a hole.
+    pub fn take<R: Resolve>(&mut self, store: &Store, resolve: &R, offset: u64) -> Result<bool> {
+        if self.data.contains_key(&offset) {
+            return Ok(true);
+        }
+        let reader = NodeReader { nodes: &self.map.nodes, store, resolve };
+        let Some(ptr) = bmap::lookup(&self.map.root, &reader, offset)? else { return Ok(false) };
+        let block = read_data(store, resolve, Kind::Tables, ptr)?;
+        store.uncache(resolve.key(ptr));
+        self.data.insert(offset, block);
+        Ok(true)
+    }
+
     /// Block `offset` for changing; a hole is filled with `init` first.
     pub fn block_mut<R: Resolve>(
         &mut self,

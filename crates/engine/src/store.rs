@@ -152,6 +152,11 @@ impl Store {
         self.cache.insert(key, block);
     }
 
+    /// Keeps a clean block no longer: whoever changes it has it alone then.
+    pub fn uncache(&self, key: Key) {
+        self.cache.remove(&key);
+    }
+
     /// The log being made has something else in the place of this block: once it is on the device, nobody but who looks at
     /// the past asks for it, and it takes no room from what is asked for.
     pub fn replaces(&self, key: Key) {
@@ -187,9 +192,9 @@ impl Store {
         self.in_flight.insert(key, block);
     }
 
-    /// Holds a block that is moved until [`Store::landed`]; it is not cached then.
-    pub fn launch_moved(&mut self, v: u64, block: Block) {
-        self.moving.insert(v, block);
+    /// Holds blocks that are moved until [`Store::landed`], by their numbers; they are not cached then.
+    pub fn launch_moved(&mut self, blocks: impl IntoIterator<Item = (u64, Block)>) {
+        self.moving.extend(blocks);
     }
 
     /// A block on its way to another place.

@@ -12,14 +12,15 @@
 //! ways back, snapshots and views, are looked at again when the cleaning begins; a freed segment is not written
 //! before that is durable and nobody reads there ([`crate::held`]).
 
+mod arranged;
 mod resort;
 mod usage;
 mod victim;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use rangemap::RangeSet;
+use hashbrown::HashSet;
 use silt_format::summary::BlockInfo;
 use silt_format::{SegNr, VBlockNr};
 
@@ -32,6 +33,7 @@ use crate::supers::SuperWrite;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+pub use arranged::Arranged;
 pub use usage::{SegmentUsage, Usage};
 pub use victim::{Salvage, Victim};
 
@@ -113,9 +115,10 @@ impl Cleaning {
         self.bad.truncate(bad);
     }
 
-    /// Existing and former checkpoints that nothing will be left of, in ranges.
-    fn periods(&self) -> RangeSet<u64> {
-        self.dead.iter().map(|d| d.period.clone()).filter(|p| !p.is_empty()).collect()
+    fn infos(&self) -> impl Iterator<Item = BlockInfo> {
+        let live = self.live.iter().map(|(b, _)| b);
+        let all = live.chain(self.dead.iter().map(|d| &d.block)).chain(&self.table);
+        all.map(|b| b.payload.info)
     }
 }
 
@@ -150,7 +153,8 @@ impl Volume {
     ///
     /// Errors, with nothing changed that matters: [`Error::Stale`] where a snapshot or a look at the past came between
     /// (judge again); [`Error::NoSpace`] where the clean segments may not hold it; damage of the tables.
-    pub fn begin_cleaning(&mut self, cleaning: Cleaning, now: u64) -> Result<Cleaned> {
+    pub fn begin_cleaning(&mut self, cleaning: impl Into<Arranged>, now: u64) -> Result<Cleaned> {
+        let cleaning = cleaning.into();
         self.ready_to_begin()?;
         self.check_still_so(&cleaning)?;
         let need = self.need(self.extra(&cleaning));
@@ -160,20 +164,19 @@ impl Volume {
         self.begin_moves(cleaning, need, now)
     }
 
-    fn begin_moves(&mut self, cleaning: Cleaning, need: u64, now: u64) -> Result<Cleaned> {
+    fn begin_moves(&mut self, cleaning: Arranged, need: u64, now: u64) -> Result<Cleaned> {
         self.touch(&cleaning)?;
         // From here on nothing may stop it before the moves are under way: what they leave is free.
         let begun = self.begun()?;
         let mut done = Cleaned::default();
         let given_up = self.given_up;
-        for period in cleaning.periods() {
-            done.checkpoints += self.delete_checkpoints(period)?.0;
+        for period in cleaning.periods.iter() {
+            done.checkpoints += self.delete_checkpoints(period.clone())?.0;
         }
         // What nobody asked for tells nobody to look again.
         self.given_up = given_up;
         // In a damaged group nothing is given back: it stays taken, which repair puts right.
-        let mut dead: Vec<VBlockNr> = cleaning.dead.iter().map(|d| d.v).collect();
-        dead.sort_unstable();
+        let dead: Vec<VBlockNr> = cleaning.dead.iter().map(|d| d.v).collect();
         done.dead += self.dat.release_all(&mut self.store, &dead)?;
         for taken in &cleaning.segments {
             self.sufile.free(&self.store, &self.dat, taken.segment)?;
@@ -186,8 +189,8 @@ impl Volume {
             })?;
         }
         done.moved = cleaning.live.len() as u64;
-        let moves = self.moves(cleaning.live);
-        self.begin_moving(moves, begun, need, now);
+        self.launch_moves(&cleaning.live);
+        self.begin_moving(cleaning.live.into(), begun, need, now);
         if let Some(k) = &mut self.construction {
             k.cleaning = true;
         }
@@ -198,7 +201,7 @@ impl Volume {
     /// it frees.
     pub fn gain(&self, cleaning: &Cleaning) -> i64 {
         let frees = cleaning.segments.len() as u64 * u64::from(self.store.geometry.blocks_per_segment);
-        let takes = cleaning.live.len() as u64 + self.table_blocks(cleaning) + LEAST;
+        let takes = cleaning.live.len() as u64 + self.table_blocks(cleaning.infos()) + LEAST;
         frees.cast_signed().saturating_sub(takes.cast_signed())
     }
 
@@ -246,9 +249,9 @@ impl Volume {
         self.last.seq.wrapping_sub(self.protected_sequence())
     }
 
-    fn check_still_so(&self, cleaning: &Cleaning) -> Result<()> {
+    fn check_still_so(&self, cleaning: &Arranged) -> Result<()> {
         let keep = self.keep(None)?;
-        if cleaning.periods().iter().any(|p| keep.any_in(p)) {
+        if cleaning.periods.iter().any(|p| keep.any_in(p)) {
             return Err(Error::Stale);
         }
         let protected = self.protected_sequence();
@@ -260,22 +263,17 @@ impl Volume {
                 return Err(Error::Stale);
             }
         }
-        for d in &cleaning.dead {
-            let e = self.dat.entry(&self.store, d.v)?;
-            if e.blocknr.get() != d.block.at.0 || e.end.get() == silt_format::dat::LIVE {
-                return Err(Error::Stale);
-            }
-        }
-        Ok(())
+        self.dat.entries(&self.store, cleaning.dead.iter().map(|d| (d.v, d)), |d, e| {
+            let same = e.blocknr.get() == d.block.at.0 && e.end.get() != silt_format::dat::LIVE;
+            if same { Ok(()) } else { Err(Error::Stale) }
+        })
     }
 
-    /// Blocks of the DAT that it changes; bitmaps and what is above them aside.
-    fn table_blocks(&self, cleaning: &Cleaning) -> u64 {
+    /// Blocks of the DAT that change with these blocks; bitmaps and what is above them aside.
+    fn table_blocks(&self, infos: impl Iterator<Item = BlockInfo>) -> u64 {
         let layout = &self.dat.palloc.layout;
-        let live = cleaning.live.iter().map(|(b, _)| b);
-        let all = live.chain(cleaning.dead.iter().map(|d| &d.block)).chain(&cleaning.table);
-        let blocks: BTreeSet<(bool, u64)> = all
-            .map(|b| match b.payload.info {
+        let blocks: HashSet<(bool, u64)> = infos
+            .map(|info| match info {
                 BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } => {
                     (true, layout.entry(vblock.0).block)
                 }
@@ -288,13 +286,13 @@ impl Volume {
     }
 
     /// What it brings besides what waits.
-    fn extra(&self, cleaning: &Cleaning) -> Extra {
+    fn extra(&self, cleaning: &Arranged) -> Extra {
         // An entry takes up to a sixteenth of a block.
-        let checkpoints: u64 = cleaning.periods().iter().map(|p| (p.end - p.start) / 4 + 2).sum();
+        let checkpoints: u64 = cleaning.periods.iter().map(|p| (p.end - p.start) / 4 + 2).sum();
         Extra {
             moves: cleaning.live.len() as u64,
             // A bitmap and its descriptor for each group.
-            table: 2 * self.table_blocks(cleaning) + 2,
+            table: 2 * self.table_blocks(cleaning.infos()) + 2,
             checkpoints: checkpoints.min(self.cpfile_blocks()),
             frees: cleaning.segments.len() as u64,
             ..Extra::default()
@@ -306,7 +304,7 @@ impl Volume {
     }
 
     /// Has every block in memory that will change, so that nothing fails half-way.
-    fn touch(&mut self, cleaning: &Cleaning) -> Result<()> {
+    fn touch(&mut self, cleaning: &Arranged) -> Result<()> {
         for b in &cleaning.table {
             self.touch_table(b)?;
         }
@@ -316,15 +314,17 @@ impl Volume {
             let bitmap = self.dat.palloc.layout.bitmap_block(group);
             let (desc, _) = self.dat.palloc.layout.desc(group);
             for block in [bitmap, desc] {
-                if self.dat.file.block(&self.store, &Physical, block)?.is_none() {
+                if !self.dat.file.take(&self.store, &Physical, block)? {
                     return Err(Error::corrupt(format!("virtual block {nr}"), "DAT", "has no bitmap"));
                 }
-                self.dat.file.block_mut(&self.store, &Physical, block, |_| {})?;
             }
         }
-        for (b, _) in &cleaning.live {
-            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = b.payload.info {
-                self.dat.entry_mut(&self.store, vblock, |_| Ok(()))?;
+        let mut touched = HashSet::new();
+        for item in &cleaning.live {
+            let (BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock }) = item.info else { continue };
+            let block = self.dat.palloc.layout.entry(vblock.0).block;
+            if touched.insert(block) && !self.dat.file.take(&self.store, &Physical, block)? {
+                return Err(Error::corrupt(format!("virtual block {vblock}"), "DAT", "has no entry"));
             }
         }
         for taken in cleaning.segments.iter().chain(&cleaning.bad) {
@@ -345,36 +345,21 @@ impl Volume {
         if self.fate(&none, b)? != Fate::Table {
             return Ok(());
         }
-        if self.dat.file.block(&self.store, &Physical, offset)?.is_none() {
+        if !self.dat.file.take(&self.store, &Physical, offset)? {
             return Err(Error::corrupt(format!("block {}", b.at), "DAT", "a node without its first block"));
         }
-        self.dat.file.block_mut(&self.store, &Physical, offset, |_| {}).map(|_| ())
+        Ok(())
     }
 
-    fn moves(&mut self, live: Vec<(LogBlock, Block)>) -> VecDeque<Item> {
-        let mut items: Vec<Item> = Vec::with_capacity(live.len());
-        for (b, bytes) in live {
-            if let BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } = b.payload.info {
-                self.store.launch_moved(vblock.0, bytes.clone());
+    /// Until they are in their new places they are read from memory.
+    fn launch_moves(&mut self, items: &[Item]) {
+        let moved = items.iter().filter_map(|i| match (&i.info, &i.content) {
+            (BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock }, Content::Ready(bytes)) => {
+                Some((vblock.0, bytes.clone()))
             }
-            items.push(Item {
-                ino: b.payload.ino,
-                fi_cno: b.payload.cno,
-                info: b.payload.info,
-                content: Content::Ready(bytes),
-                moved: true,
-            });
-        }
-        // One record a file and beginning; data in front of nodes, in the file's order.
-        items.sort_by_key(|i| {
-            let place = match i.info {
-                BlockInfo::Data { offset, .. } => offset,
-                BlockInfo::Node { vblock } => vblock.0,
-                _ => 0,
-            };
-            (i.ino, i.fi_cno, !i.info.is_data(), place)
+            _ => None,
         });
-        items.into()
+        self.store.launch_moved(moved);
     }
 }
 

@@ -12,7 +12,7 @@
 
 use silt_format::super_block::{STATE_ERROR, STATE_VALID};
 
-use super::{Cleaned, Cleaning};
+use super::{Arranged, Cleaned, Cleaning};
 use crate::construct::Step;
 use crate::volume::Volume;
 use crate::{Error, Result, supers};
@@ -38,6 +38,7 @@ impl Volume {
     /// After an error nothing on the device has changed that counts, and the volume is to be opened anew:
     /// [`Error::NoSpace`] where it does not fit.
     pub fn last_resort(&mut self, cleaning: Cleaning, now: u64) -> Result<Cleaned> {
+        let cleaning = Arranged::from(cleaning);
         self.ready_to_begin()?;
         if self.store.held.is_read() || self.held_segments() > 0 {
             return Err(Error::Invalid("somebody reads where segments were freed".into()));
