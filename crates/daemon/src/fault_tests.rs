@@ -113,7 +113,7 @@ pub(crate) fn mkfs_of(size: u64, blocks_per_segment: u32) -> MemoryDevice {
     device
 }
 
-fn open(device: Arc<dyn Device>) -> Fs {
+pub(crate) fn open(device: Arc<dyn Device>) -> Fs {
     let (mut volume, _) = Volume::open(device, &OpenOptions { now: 2000, ..OpenOptions::default() }).unwrap();
     volume.take_over(2000).unwrap();
     Fs::new(volume, &silt_fs::Options::default())

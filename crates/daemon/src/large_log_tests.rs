@@ -1,14 +1,17 @@
-//! Logs that are written while the next one is composed, on a device that fails.
+//! Logs that are written while the next one is composed, on a device that fails, and where the power does.
 
 #![allow(clippy::unwrap_used)]
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use silt_device::{Fault, MemoryDevice, Times};
+use silt_device::{CrashOptions, CrashStates, Fault, MemoryDevice, Recorder, Times};
+
+use silt_engine::Tree;
+use silt_format::Ino;
 
 use crate::config::MountOptions;
-use crate::fault_tests::{Served, check, mkfs_of};
+use crate::fault_tests::{Served, check, mkfs_of, open};
 
 const SIZE: u64 = 512 << 20;
 /// Blocks a segment, and so of a log.
@@ -71,4 +74,46 @@ fn a_device_that_comes_back_has_everything() {
         served.stop();
         check(device.inner().fork(), &[("before", 1, 4), ("f", 3, MANY)]);
     }
+}
+
+/// Whenever the power goes, there is a whole version of a file that takes several logs: the one whose sync was answered
+/// last, or a newer one.
+#[test]
+fn every_cut_leaves_a_whole_version() {
+    const BLOCKS: usize = 3 * SEGMENT as usize;
+    let base = mkfs_of(128 << 20, SEGMENT);
+    let device = Arc::new(Recorder::new(base.fork()));
+    let mut served = Served::new(device.clone(), MountOptions::default());
+    for version in 1..4 {
+        served.write("f", version, BLOCKS).unwrap();
+        served.sync().unwrap();
+        device.mark(version.into());
+    }
+    served.stop();
+    let options = CrashOptions { seed: 7, max_states: 80, per_flush: 12 };
+    let (mut states, mut newer) = (0, 0);
+    for state in CrashStates::new(&base, device.record().events(), options) {
+        let state = state.unwrap();
+        let promised = state.acknowledged.iter().max().map_or(0, |m| u8::try_from(*m).unwrap());
+        let found = version(&state.device, BLOCKS);
+        assert!(found >= promised, "{}: version {found}, {promised} was promised", state.cut);
+        if found > 0 {
+            check(state.device, &[("f", found, BLOCKS)]);
+        }
+        states += 1;
+        newer += u32::from(found > promised);
+    }
+    assert!(states >= 50 && newer > 0, "{states} states, {newer} of them newer than promised");
+}
+
+/// The version of "f" that is on a device, which must be sound; 0: there is none.
+fn version(device: &MemoryDevice, blocks: usize) -> u8 {
+    let report = silt_verify::check(device, &silt_verify::Options::default());
+    assert!(report.is_clean(), "{}", report.error_text());
+    let mut fs = open(Arc::new(device.fork()));
+    let Ok(f) = fs.lookup(Tree::Live, Ino::ROOT, b"f") else { return 0 };
+    let bytes = fs.read(Tree::Live, f.ino, 0, usize::MAX).unwrap();
+    // Made, and not written yet.
+    assert!(bytes.is_empty() || bytes.len() == blocks * 4096, "{} bytes", bytes.len());
+    bytes.first().copied().unwrap_or(0)
 }
