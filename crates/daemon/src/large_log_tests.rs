@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use silt_device::{CrashOptions, CrashStates, Fault, MemoryDevice, Recorder, Times};
+use silt_device::{Capabilities, CrashOptions, CrashStates, Device, Fault, MemoryDevice, Recorder, Times};
 
 use silt_engine::Tree;
 use silt_format::Ino;
@@ -76,23 +77,53 @@ fn a_device_that_comes_back_has_everything() {
     }
 }
 
+/// A device that takes its time for large writes, so that whoever does not wait for them is found out.
+struct Slow(Recorder<MemoryDevice>);
+
+impl Device for Slow {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+        self.0.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+        if bufs.iter().map(|b| b.len()).sum::<usize>() > 1 << 20 {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        self.0.write_at(offset, bufs)
+    }
+    fn flush(&self) -> silt_device::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> silt_device::Result<()> {
+        self.0.discard(offset, len)
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+}
+
 /// Whenever the power goes, there is a whole version of a file that takes several logs: the one whose sync was answered
 /// last, or a newer one.
 #[test]
 fn every_cut_leaves_a_whole_version() {
     const BLOCKS: usize = 3 * SEGMENT as usize;
     let base = mkfs_of(128 << 20, SEGMENT);
-    let device = Arc::new(Recorder::new(base.fork()));
+    let device = Arc::new(Slow(Recorder::new(base.fork())));
     let mut served = Served::new(device.clone(), MountOptions::default());
     for version in 1..4 {
+        // So that the next one begins within a segment.
+        served.write("g", version, 40).unwrap();
+        served.sync().unwrap();
         served.write("f", version, BLOCKS).unwrap();
         served.sync().unwrap();
-        device.mark(version.into());
+        device.0.mark(version.into());
     }
     served.stop();
-    let options = CrashOptions { seed: 7, max_states: 80, per_flush: 12 };
+    let options = CrashOptions { seed: 7, max_states: 160, per_flush: 24 };
     let (mut states, mut newer) = (0, 0);
-    for state in CrashStates::new(&base, device.record().events(), options) {
+    for state in CrashStates::new(&base, device.0.record().events(), options) {
         let state = state.unwrap();
         let promised = state.acknowledged.iter().max().map_or(0, |m| u8::try_from(*m).unwrap());
         let found = version(&state.device, BLOCKS);
