@@ -97,14 +97,9 @@ where
         }
     }
 
-    /// Does it now, and answers whatever comes of it.
-    pub fn go(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) {
-        let result = self.outcome(core, &mut fs);
-        self.end(core, fs, result);
-    }
-
-    /// Does it now. What finds too little space, and may find it when the cleaner was there, comes back undone.
-    fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
+    /// Does it now. What finds too little space, and may find it when the cleaner was there, comes back undone, to
+    /// [`Change::wait`].
+    pub fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
         let result = self.outcome(core, &mut fs);
         let blocks = self.takes.blocks(core.block_size);
         // While the device takes nothing no pass comes.
@@ -194,4 +189,57 @@ pub fn errno(core: &Core, tree: Tree, name: Option<(NodeId, &[u8])>, e: &FsError
         core.met_damage(Met { name, ..Met::of(tree, Ino(*of), what.clone()) });
     }
     Errno::from_raw(e.errno())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use silt_fs::Context;
+
+    use super::*;
+    use crate::config::MountOptions;
+    use crate::fault_tests::{mkfs_of, open};
+
+    /// Who takes space is refused for what the newest pass found, not for what is believed for a while.
+    #[test]
+    fn who_takes_space_is_refused_only_when_a_pass_found_nothing() {
+        let core = Core::new(open(Arc::new(mkfs_of(64 << 20, 64))), MountOptions::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        {
+            let mut fs = core.fs.lock();
+            fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap();
+            fs.sync_all(3000).unwrap();
+            // As much is kept from use as leaves no space.
+            let mut sizes = (2..40).rev();
+            assert!(sizes.any(|n| {
+                let v = fs.volume_mut();
+                v.confine(Some(n)).is_ok() && v.check_space(2).is_err()
+            }));
+        }
+        core.space.enable(true);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let refused = || {
+            let told = told.clone();
+            let run = |fs: &mut Fs| Ok((fs.create(&ctx, Ino::ROOT, b"g", 0o644)?.ino, None));
+            let answer = move |result: Result<Ino, Errno>| told.lock().push(result.map_err(|e| e.raw()));
+            let change = Change { names: Vec::new(), node: None, takes: Takes::NAMES, run, answer };
+            change.attempt(&core, core.fs.lock()).is_some()
+        };
+        let found_nothing = || {
+            let fs = core.fs.lock();
+            let then = (fs.volume().given_up(), fs.volume().rewritten_blocks(), Duration::from_secs(3600));
+            core.space.ran(None, Some(then));
+        };
+        assert!(refused() && told.lock().is_empty(), "no pass was made");
+        found_nothing();
+        core.fs.lock().unlink(&ctx, Ino::ROOT, b"f").unwrap();
+        assert!(refused() && told.lock().is_empty(), "something was given up since");
+        found_nothing();
+        assert!(!refused());
+        assert_eq!(*told.lock(), [Err(libc::ENOSPC)]);
+    }
 }

@@ -6,10 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use silt_device::{Capabilities, CrashOptions, CrashStates, Device, Fault, MemoryDevice, Recorder, Times};
+use silt_device::{
+    Capabilities, Change, Content, CrashOptions, CrashStates, Device, Event, Fault, MemoryDevice, Recorder,
+    Times,
+};
 
 use silt_engine::Tree;
-use silt_format::Ino;
+use silt_format::summary::{self, Header};
+use silt_format::{BlockNr, Ino};
 
 use crate::config::MountOptions;
 use crate::fault_tests::{Served, check, mkfs_of, open};
@@ -135,6 +139,37 @@ fn every_cut_leaves_a_whole_version() {
         newer += u32::from(found > promised);
     }
     assert!(states >= 50 && newer > 0, "{states} states, {newer} of them newer than promised");
+}
+
+/// A reader that meets a torn log goes on behind it, and a super root that it finds there is the newest state to it: so that
+/// log is not written before all in front of it are durable.
+#[test]
+fn what_ends_a_construction_comes_behind_a_flush() {
+    let device = Arc::new(Slow(Recorder::new(mkfs_of(128 << 20, SEGMENT))));
+    let mut served = Served::new(device.clone(), MountOptions::default());
+    served.write("f", 1, 3 * SEGMENT as usize).unwrap();
+    served.sync().unwrap();
+    device.0.mark(1);
+    served.stop();
+    let g = *open(device.clone()).volume().geometry();
+    let (mut not_flushed, mut ends) = (Vec::new(), 0);
+    for event in device.0.record().events() {
+        match event {
+            Event::Change(Change { offset, content: Content::Bytes(bytes), .. }) => {
+                // Super blocks are none.
+                let Ok(log) = Header::parse(&g, &bytes) else { continue };
+                let segment = g.segment_of(BlockNr(offset >> g.block_bits));
+                if log.has(summary::SR) {
+                    assert!(not_flushed.iter().all(|s| *s == segment), "{not_flushed:?}, then {segment}");
+                    ends += 1;
+                }
+                not_flushed.push(segment);
+            }
+            Event::Flush { .. } => not_flushed.clear(),
+            _ => {}
+        }
+    }
+    assert!(ends > 0);
 }
 
 /// The version of "f" that is on a device, which must be sound; 0: there is none.

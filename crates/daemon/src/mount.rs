@@ -426,14 +426,18 @@ impl Filesystem for Mount {
         };
         let fs = core.fs.lock();
         let takes = Takes::data(bytes);
-        if must_wait(core, &fs, takes) {
+        let answer = if must_wait(core, &fs, takes) {
             drop(fs);
+            Some(answer)
+        } else {
+            let run = |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, write.data, flags)?, None));
+            let change = Change { names: Vec::new(), node: whose, takes, run, answer };
+            change.attempt(core, fs).map(|refused| refused.answer)
+        };
+        if let Some(answer) = answer {
             let data = write.data.to_vec();
             let run = move |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, &data, flags)?, None));
             Change { names: Vec::new(), node: whose, takes, run, answer }.wait(core);
-        } else {
-            let run = |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, write.data, flags)?, None));
-            Change { names: Vec::new(), node: whose, takes, run, answer }.go(core, fs);
         }
     }
 

@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use silt_device::Device;
-
 use silt_engine::{Error as EngineError, LogWrite, Redo, WriteOrder};
 
 use super::{Writer, errno};
@@ -142,7 +141,7 @@ impl Writer {
         };
         if let Err((trouble, place)) = ready {
             if matches!(trouble, Trouble::Stays(_)) {
-                self.unwritten.insert(place, log);
+                self.unwritten.insert(place.min(self.unwritten.len()), log);
             }
             return Err(trouble);
         }
