@@ -6,6 +6,7 @@
 //! - when they freed a few segments' worth, a small file can be made and synced within [`PATIENCE`];
 //! - what was written is there, and as much fits as in the first cycles.
 
+pub mod crowd;
 mod filling;
 
 use std::os::unix::fs::MetadataExt;

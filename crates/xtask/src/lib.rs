@@ -22,6 +22,7 @@ pub mod rig;
 pub mod roundtrip;
 pub mod scratch;
 pub mod shapes;
+pub mod smaller;
 pub mod suites;
 pub mod superblock;
 pub mod through;

@@ -83,6 +83,22 @@ enum Verb {
         #[arg(long)]
         kernel: bool,
     },
+    /// Several writers keep small volumes nearly full, while snapshots come and go, the size changes, and the daemon is
+    /// killed. Needs root and /dev/fuse.
+    Crowd {
+        /// First volume.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Volumes, one after the other.
+        #[arg(long, default_value_t = 2)]
+        volumes: u64,
+        /// Seconds for each.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Writers.
+        #[arg(long, default_value_t = 3)]
+        writers: u64,
+    },
     /// How fast a tree is unpacked over and over from mkfs on, by Silt and by the kernel in one guest.
     FirstRun {
         /// How often.
@@ -344,6 +360,10 @@ fn act(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
             cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
+        }
+        Verb::Crowd { seed, volumes, seconds, writers } => {
+            let each = std::time::Duration::from_secs(seconds);
+            cycles::crowd::crowd(&built()?, seed..seed + volumes, writers, each)?;
         }
         Verb::FirstRun { rounds } => xtask::first_run::first_run(&Rig::find()?, &built()?, rounds)?,
         Verb::Tree { files, linux, package } => {

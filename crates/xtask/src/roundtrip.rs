@@ -4,7 +4,8 @@
 //! mkfs, N operations by Silt -> kernel: compare, operations, clean, compare -> Silt: compare, operations
 //!   -> kernel: compare
 //! ```
-//! Every history has a seed that decides the form of the volume, the operations and whether it grows.
+//! Every history has a seed that decides the form of the volume, the operations and whether it grows, or shrinks as far as
+//! it can in each of Silt's turns.
 //! What each side reads back, the other must read equally: the live tree and every snapshot, in every column.
 //! A model foretells both; the checker judges what Silt wrote. Silt works in this process, and in some histories
 //! through the daemon and a mount.
@@ -32,6 +33,7 @@ use crate::guest::Options;
 use crate::prove::{Geometry, geometry};
 use crate::rig::Rig;
 use crate::scratch::Scratch;
+use crate::smaller;
 use crate::through;
 use crate::turn::{KernelTurn, Trees, TurnReport, kernel_turns};
 
@@ -65,6 +67,8 @@ struct History {
     complaints: Vec<String>,
     /// Segments that Silt emptied.
     cleaned: u64,
+    /// How often the volume became smaller.
+    shrunk: u64,
     /// The `silt` command, if Silt's turns go through a mount.
     through: Option<PathBuf>,
 }
@@ -104,6 +108,7 @@ impl History {
             snapshots: BTreeMap::new(),
             complaints: Vec::new(),
             cleaned: 0,
+            shrunk: 0,
             // Not all with the same profile, form or growth.
             through: through
                 .filter(|(_, every)| seed % every == seed / every % every)
@@ -134,6 +139,9 @@ impl History {
                 self.cleaned += target.cleaned.segments;
                 self.snapshots = target.snapshots().clone();
                 target.close_volume()?;
+                drop(target);
+                let image = self.image.clone();
+                self.resize(&image, turn)?;
                 None
             }
             Some(silt) => Some(self.mounted(&silt, turn, ops, kernel)?),
@@ -197,6 +205,7 @@ impl History {
         if let Err(e) = target.apply(&Op::Checkpoint) {
             self.complaints.push(format!("Silt's turn {turn}: no checkpoint at its end: error {}", e.0));
         }
+        self.resize(mounted.dir(), turn)?;
         let read = trees(&mut target, &self.snapshots)?;
         let commands = target.into_moments();
         self.complaints.extend(commands.complaints);
@@ -216,6 +225,24 @@ impl History {
         }
         volume.close(START)?;
         self.geometry.size = size;
+        Ok(())
+    }
+
+    /// Makes the volume of some histories as small as it can be, and after Silt's first turn as large as before, or nearly,
+    /// for what the kernel writes.
+    fn resize(&mut self, volume: &Path, turn: u64) -> Result<()> {
+        if self.seed % 5 != 3 {
+            return Ok(());
+        }
+        let whole = self.geometry.size;
+        // Of a few large segments most are kept back.
+        let Some(size) = smaller::smallest(volume, whole)? else { return Ok(()) };
+        self.geometry.size = size;
+        self.shrunk += 1;
+        if turn == 0 {
+            let size = if self.seed.is_multiple_of(2) { whole } else { whole / 4 * 3 / 4096 * 4096 };
+            self.geometry.size = smaller::resize(volume, size)?.context("no space to be larger")?;
+        }
         Ok(())
     }
 
@@ -279,6 +306,7 @@ struct Score {
     done: u64,
     bad: u64,
     cleaned: u64,
+    shrunk: u64,
 }
 
 /// Plays everything, prints the figures, and fails if anybody complains.
@@ -298,16 +326,17 @@ pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
             let seeds = from..work.seeds.end.min(from + size);
             let told = seeds.clone();
             let played = group(rig, work, seeds).with_context(|| format!("histories {told:?}"));
-            let (bad, cleaned) = played.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+            let (bad, cleaned, shrunk) = played.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
             let mut score = score.lock().unwrap_or_else(PoisonError::into_inner);
             let before = score.done;
             (score.done, score.bad) = (before + told.end - told.start, score.bad + bad);
             score.cleaned += cleaned;
+            score.shrunk += shrunk;
             if score.done / 64 > before / 64 || score.done == count {
                 let seconds = started.elapsed().as_secs_f64();
                 println!(
-                    "{} histories in {seconds:.0} s, {} with complaints; Silt emptied {} segments",
-                    score.done, score.bad, score.cleaned
+                    "{} histories in {seconds:.0} s, {} with complaints; Silt emptied {} segments, {} times volumes shrank",
+                    score.done, score.bad, score.cleaned, score.shrunk
                 );
             }
         }
@@ -326,9 +355,9 @@ pub fn round_trip(rig: &Rig, work: &Plan) -> Result<()> {
     }
 }
 
-/// Plays some histories from beginning to end with one guest at a time; how many were not as they should be, and
-/// how many segments Silt emptied.
-fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<(u64, u64)> {
+/// Plays some histories from beginning to end with one guest at a time; how many were not as they should be,
+/// how many segments Silt emptied, and how often volumes became smaller.
+fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<(u64, u64, u64)> {
     let scratch = Scratch::new("round-trip")?;
     let dir = work.keep.clone().unwrap_or_else(|| scratch.path().to_owned());
     std::fs::create_dir_all(&dir)?;
@@ -355,7 +384,7 @@ fn group(rig: &Rig, work: &Plan, seeds: std::ops::Range<u64>) -> Result<(u64, u6
             print!("seed {} ({:?}{how}):\n{lines}", h.seed, h.geometry);
         }
     }
-    Ok((bad, histories.iter().map(|h| h.cleaned).sum()))
+    Ok((bad, histories.iter().map(|h| h.cleaned).sum(), histories.iter().map(|h| h.shrunk).sum()))
 }
 
 /// Runs Silt's part of every history; what stops one is its complaint.

@@ -145,9 +145,16 @@ pub fn make(host: &dyn Host, snapshot: bool, out: Out<'_>) -> Result<()> {
     if with(host, |v| v.is_read_only() && v.failure().is_none())? {
         return Err(silt_engine::Error::ReadOnly.into());
     }
-    let number = host.sync()?;
+    let mut number = host.sync()?;
     if snapshot {
-        change(host, |v| v.make_snapshot(Cno(number)))?;
+        // Where space is short it may have been given up meanwhile: the newest one never is, and holds all that it held.
+        number = change(host, |v| {
+            let newest = Cno(v.last_log().cno);
+            match v.make_snapshot(Cno(number)) {
+                Err(silt_engine::Error::NoCheckpoint(_)) => v.make_snapshot(newest).map(|()| newest.0),
+                made => made.map(|()| number),
+            }
+        })?;
         host.sync()?;
     }
     out(Response::Checkpoint(number))

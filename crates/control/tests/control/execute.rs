@@ -45,6 +45,19 @@ fn long_lists_come_in_batches_in_either_direction() {
     assert_eq!(numbers(&host, CheckpointQuery::default()), [1]);
 }
 
+/// A snapshot is made of what there was, or of something newer, whatever becomes of the checkpoint meanwhile.
+#[test]
+fn a_checkpoint_that_is_given_up_at_once_fails_no_snapshot() {
+    let host = MemoryHost::new();
+    host.make_checkpoints(10);
+    host.gives_up.store(true, Ordering::Relaxed);
+    let made = host.ask(ROOT, Request::MakeCheckpoint { snapshot: true }).unwrap();
+    let [Response::Checkpoint(number)] = made[..] else { panic!("{made:?}") };
+    let all = host.list(all());
+    assert!(!all.iter().any(|c| c.number == number - 1), "it was given up");
+    assert!(all.iter().any(|c| c.number == number && c.snapshot), "{all:?}");
+}
+
 #[test]
 fn long_gaps_are_walked_over() {
     let host = MemoryHost::new();

@@ -1,6 +1,6 @@
 //! Ways to fill a directory until nothing more fits, and what must be there afterwards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Result, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -54,6 +54,8 @@ pub struct Filling {
     files: BTreeMap<PathBuf, Known>,
     /// Names without content.
     names: Vec<PathBuf>,
+    /// Files that changed since all was synced.
+    unsettled: BTreeSet<PathBuf>,
     made: usize,
     round: u64,
     /// Bytes that were taken.
@@ -76,6 +78,7 @@ impl Filling {
             rng: Rng::new(seed),
             files: BTreeMap::new(),
             names: Vec::new(),
+            unsettled: BTreeSet::new(),
             made: 0,
             round: 0,
             written: 0,
@@ -89,22 +92,70 @@ impl Filling {
 
     /// Writes in a way until there is no space. Any other error ends it, and is one.
     pub fn fill(&mut self, pattern: Pattern) -> Result<()> {
+        self.begin();
+        while self.step(pattern)? {}
+        Ok(())
+    }
+
+    /// What is written from here on differs from what was written before.
+    pub fn begin(&mut self) {
         self.round += 1;
-        loop {
-            let step = match pattern {
-                Pattern::Large => self.file(1 << 20),
-                Pattern::Small => self.file(4096),
-                Pattern::Log => self.grow(),
-                Pattern::Scattered => self.scatter(),
-                Pattern::Names => self.name(),
-                Pattern::Mixed => self.any(),
-            };
-            match step {
-                Ok(()) => {}
-                Err(e) if is_full(&e) => return Ok(()),
-                Err(e) => return Err(e),
+    }
+
+    /// Writes once in a way; whether there was space.
+    pub fn step(&mut self, pattern: Pattern) -> Result<bool> {
+        let step = match pattern {
+            Pattern::Large => self.file(1 << 20),
+            Pattern::Small => self.file(4096),
+            Pattern::Log => self.grow(),
+            Pattern::Scattered => self.scatter(),
+            Pattern::Names => self.name(),
+            Pattern::Mixed => self.any(),
+        };
+        match step {
+            Ok(()) => Ok(true),
+            Err(e) if is_full(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes the directory.
+    pub fn make_dir(&self) -> Result<()> {
+        std::fs::create_dir(&self.dir)
+    }
+
+    /// Has everything made durable.
+    pub fn sync(&mut self) -> Result<()> {
+        File::open(&self.dir)?.sync_all().map_err(|e| during("syncing", &self.dir, &e))?;
+        self.unsettled.clear();
+        Ok(())
+    }
+
+    /// After a crash: what was durable and not changed since is there; all else goes.
+    pub fn after_crash(&mut self) -> Result<std::result::Result<(), String>> {
+        let lost = std::mem::take(&mut self.unsettled);
+        self.files.retain(|path, _| !lost.contains(path));
+        self.names.clear();
+        if let Err(differs) = self.compare()? {
+            return Ok(Err(differs));
+        }
+        self.remove_unknown(&self.dir)?;
+        self.sync()?;
+        Ok(Ok(()))
+    }
+
+    fn remove_unknown(&self, dir: &Path) -> Result<()> {
+        for entry in std::fs::read_dir(dir)? {
+            let (entry, path) = entry.map(|e| (e.file_type(), e.path()))?;
+            if entry?.is_dir() {
+                self.remove_unknown(&path)?;
+                // Others may be in it.
+                let _ = std::fs::remove_dir(&path);
+            } else if !self.files.contains_key(&path) {
+                std::fs::remove_file(&path).map_err(|e| during("removing", &path, &e))?;
             }
         }
+        Ok(())
     }
 
     /// Files of a block until not even one fits.
@@ -114,18 +165,16 @@ impl Filling {
 
     /// Makes a small file; whether there was space.
     pub fn one_more(&mut self) -> Result<bool> {
-        match self.file(4096) {
-            Ok(()) => Ok(true),
-            Err(e) if is_full(&e) => Ok(false),
-            Err(e) => Err(e),
-        }
+        self.step(Pattern::Small)
     }
 
     fn new_name(&mut self) -> Result<PathBuf> {
         let dir = self.dir.join(format!("d{}", self.made / DIRECTORY));
         if self.made.is_multiple_of(DIRECTORY) || !dir.exists() {
             match std::fs::create_dir(&dir) {
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                    return Err(during("making", &dir, &e));
+                }
                 _ => {}
             }
         }
@@ -136,11 +185,12 @@ impl Filling {
     /// A new file.
     fn file(&mut self, bytes: usize) -> Result<()> {
         let path = self.new_name()?;
+        self.unsettled.insert(path.clone());
         let file = match File::create_new(&path) {
             Ok(file) => file,
             Err(e) => {
                 self.made -= 1;
-                return Err(e);
+                return Err(during("making", &path, &e));
             }
         };
         self.files.insert(path.clone(), Known::default());
@@ -149,6 +199,7 @@ impl Filling {
 
     /// Writes pieces of a file; those that were taken are known.
     fn put(&mut self, file: &File, path: &Path, from: u64, bytes: usize) -> Result<()> {
+        self.unsettled.insert(path.to_owned());
         let mut done = 0;
         while done < bytes {
             let n = (bytes - done).min(PIECE);
@@ -162,7 +213,7 @@ impl Filling {
                 }
             }
             // A short write is as good as none for the rest.
-            let taken = file.write_at(&buffer, at)?;
+            let taken = file.write_at(&buffer, at).map_err(|e| during("writing", path, &e))?;
             let known = self.files.entry(path.to_owned()).or_default();
             for piece in 0..taken as u64 / 4096 {
                 known.pieces.insert(at / 4096 + piece, self.round);
@@ -206,11 +257,11 @@ impl Filling {
             _ => File::create_new(&path).map(drop),
         };
         if made.is_ok() {
-            self.names.push(path);
+            self.names.push(path.clone());
         } else {
             self.made -= 1;
         }
-        made
+        made.map_err(|e| during("making the name", &path, &e))
     }
 
     fn any(&mut self) -> Result<()> {
@@ -252,6 +303,7 @@ impl Filling {
             let n = self.files.len() as u64;
             let which = usize::try_from(self.rng.below(n.max(1))).unwrap_or(0);
             let Some(path) = self.files.keys().nth(which).cloned() else { break };
+            self.unsettled.insert(path.clone());
             std::fs::remove_file(&path).map_err(|e| during("removing", &path, &e))?;
             freed += self.files.remove(&path).map_or(0, |k| k.pieces.len() as u64 * 4096);
         }
@@ -261,6 +313,7 @@ impl Filling {
     /// Cuts all files off at the beginning.
     pub fn truncate_all(&mut self) -> Result<()> {
         for (path, known) in &mut self.files {
+            self.unsettled.insert(path.clone());
             let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
             cut.map_err(|e| during("cutting off", path, &e))?;
             known.pieces.clear();
@@ -271,11 +324,11 @@ impl Filling {
     /// Reads what is known; the first that differs.
     pub fn compare(&self) -> Result<std::result::Result<(), String>> {
         for (path, known) in &self.files {
-            let mut file = File::open(path)?;
+            let mut file = File::open(path).map_err(|e| during("reading", path, &e))?;
             let mut piece = vec![0; 4096];
             for (at, round) in &known.pieces {
                 file.seek(SeekFrom::Start(at * 4096))?;
-                file.read_exact(&mut piece)?;
+                file.read_exact(&mut piece).map_err(|e| during("reading", path, &e))?;
                 let stamp = stamp(path, *at, *round);
                 if piece.chunks(8).any(|word| word != stamp) {
                     return Ok(Err(format!(

@@ -1,0 +1,476 @@
+//! Several writers keep a small volume nearly full through the real mount, while snapshots come and go, it becomes smaller
+//! and larger, and its daemon is killed.
+//!
+//! What must hold:
+//! - writing ends with ENOSPC and nothing else; removing, cutting off and syncing work at any time;
+//! - when somebody removed something, somebody can make a small file within [`PATIENCE`], unless a snapshot or a change
+//!   of the size is in the way just then;
+//! - what was written is there, and after a kill what was synced and not changed since;
+//! - the checker finds nothing after each kill and each unmounting.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use silt_model::rng::{Rng, mix};
+
+use super::filling::{Filling, Pattern};
+use super::{Kind, PATIENCE};
+use crate::mounted::{Mounted, judge, mkfs, wait_free};
+use crate::scratch::{Scratch, output};
+use crate::smaller;
+
+/// Exit code of `silt` where there is no space.
+const NO_SPACE: i32 = 8;
+/// Writes of a kind before it may be another one.
+const SPELL: u64 = 200;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    written: u64,
+    /// Times a writer met a full volume, and made space.
+    full: u64,
+    snapshots: u64,
+    shrunk: u64,
+    refused: u64,
+    kills: u64,
+    unmounted: u64,
+    /// Longest that nobody could make a small file after a removal.
+    longest: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, more: &Tally) {
+        self.written += more.written;
+        self.full += more.full;
+        self.snapshots += more.snapshots;
+        self.shrunk += more.shrunk;
+        self.refused += more.refused;
+        self.kills += more.kills;
+        self.unmounted += more.unmounted;
+        self.longest = self.longest.max(more.longest);
+    }
+}
+
+/// Volumes `seeds` are crowded by so many writers, one after the other, `each` long. Needs root and /dev/fuse.
+pub fn crowd(silt: &Path, seeds: std::ops::Range<u64>, writers: u64, each: Duration) -> Result<()> {
+    let mut all = Tally::default();
+    for seed in seeds {
+        let kind = Kind::of(seed);
+        let told = one_life(silt, seed, writers, each).with_context(|| format!("volume {seed}: {kind:?}"))?;
+        println!("volume {seed}: {kind:?}: {told:?}");
+        all.add(&told);
+    }
+    println!(
+        "{} MiB written to nearly full volumes; full {} times and never wedged ({} ms at the longest), {} snapshots made and \
+         removed, smaller {} times and {} times refused, killed {} times, unmounted {} times, nothing lost",
+        all.written >> 20,
+        all.full,
+        all.longest.as_millis(),
+        all.snapshots,
+        all.shrunk,
+        all.refused,
+        all.kills,
+        all.unmounted
+    );
+    Ok(())
+}
+
+/// What the writers and who leads them tell each other.
+struct Shared {
+    begun: Instant,
+    /// The end has come, by a kill or not: errors count no more.
+    over: AtomicBool,
+    /// Space is held back by something that goes again.
+    held: AtomicBool,
+    /// Raised when all shall remove half of what they have.
+    ease: AtomicU64,
+    eased: AtomicU64,
+    /// Milliseconds after the beginning at which somebody wrote something last.
+    progress: AtomicU64,
+    segment: u64,
+}
+
+impl Shared {
+    fn over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn progress(&self) {
+        self.progress.store(self.now(), Ordering::SeqCst);
+    }
+
+    /// Sleeps in short pieces; whether it was not the end meanwhile.
+    fn pause(&self, millis: u64) -> bool {
+        for _ in 0..millis / 10 {
+            if self.over() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        !self.over()
+    }
+}
+
+struct Writer {
+    filling: Filling,
+    rng: Rng,
+    pattern: Pattern,
+    eased: u64,
+    full: u64,
+    longest: Duration,
+}
+
+impl Writer {
+    fn new(dir: &Path, seed: u64) -> Self {
+        Writer {
+            filling: Filling::new(dir, seed),
+            rng: Rng::new(seed),
+            pattern: Pattern::Mixed,
+            eased: 0,
+            full: 0,
+            longest: Duration::ZERO,
+        }
+    }
+
+    fn work(&mut self, shared: &Shared) -> Result<()> {
+        while !shared.over() {
+            if let Err(e) = self.step(shared)
+                && !shared.over()
+            {
+                // The others are not to go on for long.
+                shared.over.store(true, Ordering::SeqCst);
+                return Err(e)
+                    .with_context(|| format!("{:?}, after {:?}", self.pattern, shared.begun.elapsed()));
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, shared: &Shared) -> Result<()> {
+        let ease = shared.ease.load(Ordering::SeqCst);
+        if self.eased != ease {
+            self.eased = ease;
+            self.filling.remove(self.filling.bytes() / 2)?;
+            shared.eased.fetch_add(1, Ordering::SeqCst);
+            // What is free stays so until it was used.
+            shared.pause(300);
+        }
+        match self.rng.below(SPELL) {
+            0 => {
+                self.pattern = Pattern::ALL[usize::try_from(self.rng.below(6)).unwrap_or(0)];
+                self.filling.begin();
+            }
+            1 => self.filling.compare()?.map_err(|e| anyhow!(e))?,
+            2..6 => self.filling.sync()?,
+            _ if self.filling.step(self.pattern)? => shared.progress(),
+            _ => {
+                self.full += 1;
+                self.make_space(shared)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes some segments' worth, and sees that somebody can write then.
+    fn make_space(&mut self, shared: &Shared) -> Result<()> {
+        let enough = (1 + self.rng.below(4)) * shared.segment;
+        match self.rng.below(8) {
+            0 if self.filling.bytes() > enough => self.filling.truncate_all()?,
+            _ if self.filling.bytes() > 2 * enough => {
+                self.filling.remove(enough)?;
+            }
+            _ => self.filling.remove_all()?,
+        }
+        let mut since = shared.now();
+        while !shared.over() {
+            if self.filling.one_more()? {
+                shared.progress();
+                break;
+            }
+            if shared.held.load(Ordering::SeqCst) {
+                since = shared.now();
+            }
+            since = since.max(shared.progress.load(Ordering::SeqCst));
+            let waited = Duration::from_millis(shared.now().saturating_sub(since));
+            self.longest = self.longest.max(waited);
+            if waited > PATIENCE {
+                bail!("wedged: nobody could make a small file for {waited:?} after something was removed");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+struct Life<'a> {
+    silt: &'a Path,
+    image: PathBuf,
+    dir: PathBuf,
+    whole: u64,
+    segment: u64,
+    rng: Rng,
+    /// Empty while they work.
+    writers: Vec<Writer>,
+    number: u64,
+    tally: Tally,
+}
+
+fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration) -> Result<Tally> {
+    let scratch = Scratch::new("crowd")?;
+    let (image, dir) = (scratch.join("v.img"), scratch.join("mnt"));
+    let kind = Kind::of(seed);
+    let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
+    mkfs(silt, &image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
+    let number = writers;
+    let writers = (0..writers).map(|n| Writer::new(&dir.join(format!("w{n}")), mix(seed) ^ n)).collect();
+    let mut life = Life {
+        silt,
+        image,
+        dir,
+        whole: kind.mebibytes << 20,
+        segment: kind.segment_bytes(),
+        rng: Rng::new(seed ^ 0x6372_6f77),
+        writers,
+        number,
+        tally: Tally::default(),
+    };
+    let mut mounted = Mounted::new(silt, &life.image, &life.dir, &[])?;
+    for writer in &mut life.writers {
+        writer.filling.make_dir()?;
+        writer.filling.sync()?;
+    }
+    let started = Instant::now();
+    let mut round = 0;
+    while started.elapsed() < each {
+        mounted = life.round(mounted).with_context(|| format!("round {round}"))?;
+        round += 1;
+    }
+    mounted.unmount()?;
+    judge(&life.image)?;
+    for writer in &life.writers {
+        life.tally.written += writer.filling.written;
+        life.tally.full += writer.full;
+        life.tally.longest = life.tally.longest.max(writer.longest);
+    }
+    Ok(life.tally)
+}
+
+/// How a round ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Unmount,
+    Kill,
+    /// A kill while the size changes.
+    KillResizing,
+}
+
+/// Kills the daemon after so many milliseconds.
+fn kill(shared: &Shared, mounted: Mounted, after: u64) -> Result<()> {
+    shared.pause(after);
+    mounted.kill(|| shared.over.store(true, Ordering::SeqCst))
+}
+
+/// Tries to make the volume in `dir` as large as that; whether it is. An error after the end is none.
+fn resize(shared: &Shared, dir: &Path, size: u64) -> Result<bool> {
+    match smaller::resize(dir, size) {
+        Ok(done) => Ok(done.is_some()),
+        Err(_) if shared.over() => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+impl Life<'_> {
+    /// From a mount to the next one.
+    fn round(&mut self, mounted: Mounted) -> Result<Mounted> {
+        let shared = Shared {
+            begun: Instant::now(),
+            over: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            ease: AtomicU64::new(0),
+            eased: AtomicU64::new(0),
+            progress: AtomicU64::new(0),
+            segment: self.segment,
+        };
+        let end = match self.rng.below(4) {
+            0 => End::Unmount,
+            1 => End::Kill,
+            _ => End::KillResizing,
+        };
+        let long = Duration::from_millis(3000 + self.rng.below(8000));
+        let mut writers = std::mem::take(&mut self.writers);
+        writers.iter_mut().for_each(|w| w.eased = 0);
+        let ended = std::thread::scope(|scope| {
+            let threads: Vec<_> = writers.iter_mut().map(|w| scope.spawn(|| w.work(&shared))).collect();
+            // The mount goes with an error: writers must not take that for one of theirs.
+            let led = self.lead(&shared, long).inspect_err(|_| shared.over.store(true, Ordering::SeqCst));
+            let ended = led.and_then(|()| self.end(&shared, mounted, end));
+            shared.over.store(true, Ordering::SeqCst);
+            let ends: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+            for end in ends {
+                end.map_err(|_| anyhow!("a writer panicked"))??;
+            }
+            ended
+        });
+        self.writers = writers;
+        let mounted = ended.with_context(|| format!("to be ended by {end:?}"))?;
+        self.again(mounted, end).with_context(|| format!("after it was ended by {end:?}"))
+    }
+
+    /// Snapshots come and go, and the size changes, until the time is over or something failed.
+    fn lead(&mut self, shared: &Shared, long: Duration) -> Result<()> {
+        // A kill may have left it smaller.
+        resize(shared, &self.dir, self.whole)?;
+        while shared.begun.elapsed() < long && shared.pause(self.rng.below(1500)) {
+            match self.rng.below(3) {
+                0 => self.snapshot(shared)?,
+                1 => {
+                    self.ease(shared);
+                    let size = self.less();
+                    if self.smaller(shared, size)? && shared.pause(self.rng.below(4000)) {
+                        self.larger(shared)?;
+                    }
+                }
+                // As full as it was made.
+                _ => {
+                    let size = self.less();
+                    if self.smaller(shared, size)? {
+                        self.larger(shared)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What ends a round; the mount, if it is there then.
+    fn end(&mut self, shared: &Shared, mounted: Mounted, end: End) -> Result<Option<Mounted>> {
+        if shared.over() {
+            return Ok(Some(mounted));
+        }
+        match end {
+            End::Unmount => return Ok(Some(mounted)),
+            End::Kill => kill(shared, mounted, 0)?,
+            End::KillResizing => {
+                self.ease(shared);
+                let (after, size, dir) = (self.rng.below(400), self.less(), self.dir.clone());
+                std::thread::scope(|scope| {
+                    let resized = scope.spawn(|| resize(shared, &dir, size));
+                    let killed = kill(shared, mounted, after);
+                    let resized = resized.join().map_err(|_| anyhow!("a thread panicked"))?;
+                    resized.and(killed)
+                })?;
+            }
+        }
+        self.tally.kills += 1;
+        Ok(None)
+    }
+
+    /// Looks at what the round left, and mounts again.
+    fn again(&mut self, mounted: Option<Mounted>, end: End) -> Result<Mounted> {
+        let orderly = mounted.is_some();
+        if let Some(mounted) = mounted {
+            self.compare()?;
+            mounted.unmount()?;
+            self.tally.unmounted += 1;
+        }
+        wait_free(&self.image)?;
+        if end == End::KillResizing {
+            // The two super blocks cannot be written at once, and may tell two sizes until the next mount.
+            Mounted::new(self.silt, &self.image, &self.dir, &[])?.unmount()?;
+        }
+        judge(&self.image)?;
+        let mounted = Mounted::new(self.silt, &self.image, &self.dir, &[])?;
+        if orderly {
+            self.compare().context("mounted again")?;
+        } else {
+            for writer in &mut self.writers {
+                writer.filling.after_crash()?.map_err(|e| anyhow!(e))?;
+            }
+        }
+        Ok(mounted)
+    }
+
+    fn compare(&self) -> Result<()> {
+        self.writers.iter().try_for_each(|w| w.filling.compare()?.map_err(|e| anyhow!(e)))
+    }
+
+    /// Has everybody remove half of what they have.
+    fn ease(&self, shared: &Shared) {
+        shared.eased.store(0, Ordering::SeqCst);
+        shared.ease.fetch_add(1, Ordering::SeqCst);
+        let since = Instant::now();
+        while shared.eased.load(Ordering::SeqCst) < self.number
+            && since.elapsed() < PATIENCE
+            && shared.pause(10)
+        {}
+    }
+
+    /// A size that may be large enough.
+    fn less(&mut self) -> u64 {
+        self.whole / 16 * (9 + self.rng.below(7)) / 4096 * 4096
+    }
+
+    fn smaller(&mut self, shared: &Shared, size: u64) -> Result<bool> {
+        shared.held.store(true, Ordering::SeqCst);
+
+        let done = resize(shared, &self.dir, size);
+        shared.held.store(false, Ordering::SeqCst);
+        let done = done?;
+        if done {
+            self.tally.shrunk += 1;
+        } else {
+            self.tally.refused += 1;
+        }
+        Ok(done)
+    }
+
+    fn larger(&self, shared: &Shared) -> Result<()> {
+        let done = resize(shared, &self.dir, self.whole);
+        if done? || shared.over() {
+            return Ok(());
+        }
+        bail!("there was no space to be larger")
+    }
+
+    /// A snapshot is made, and is none any more a little later.
+    fn snapshot(&mut self, shared: &Shared) -> Result<()> {
+        shared.held.store(true, Ordering::SeqCst);
+        let dir = self.dir.to_string_lossy().into_owned();
+
+        let made = self.silt(&["mkcp", "-s", "-p", &dir])?;
+        if let Some(number) = made {
+            let number = number.trim();
+            shared.pause(self.rng.below(2000));
+            // On a full volume, too.
+            if self.silt(&["chcp", "cp", &dir, number])?.is_none() {
+                bail!("no space for snapshot {number} to be none any more");
+            }
+            self.tally.snapshots += 1;
+        }
+        shared.held.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Runs a command; `None` where it found no space.
+    fn silt(&self, arguments: &[&str]) -> Result<Option<String>> {
+        let said = output(Command::new(self.silt).args(arguments))?;
+        match said.status.code() {
+            Some(0) => Ok(Some(String::from_utf8_lossy(&said.stdout).into_owned())),
+            Some(NO_SPACE) => Ok(None),
+            _ => bail!(
+                "silt {} ended with {}: {}",
+                arguments.join(" "),
+                said.status,
+                String::from_utf8_lossy(&said.stderr)
+            ),
+        }
+    }
+}
