@@ -98,6 +98,9 @@ enum Verb {
         /// Writers.
         #[arg(long, default_value_t = 3)]
         writers: u64,
+        /// Keep the image of a volume that fails in this directory, and what it was before its last mount.
+        #[arg(long)]
+        keep: Option<PathBuf>,
     },
     /// How fast a tree is unpacked over and over from mkfs on, by Silt and by the kernel in one guest.
     FirstRun {
@@ -361,9 +364,9 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
             cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
         }
-        Verb::Crowd { seed, volumes, seconds, writers } => {
+        Verb::Crowd { seed, volumes, seconds, writers, keep } => {
             let each = std::time::Duration::from_secs(seconds);
-            cycles::crowd::crowd(&built()?, seed..seed + volumes, writers, each)?;
+            cycles::crowd::crowd(&built()?, seed..seed + volumes, writers, each, keep.as_deref())?;
         }
         Verb::FirstRun { rounds } => xtask::first_run::first_run(&Rig::find()?, &built()?, rounds)?,
         Verb::Tree { files, linux, package } => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -125,7 +125,6 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
         }
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
         clock.step("full volumes", || cycles::cycles(silt, FULL, true, 3, 1))?;
-        clock.step("crowded volumes", || cycles::crowd::crowd(silt, CROWDED, 3, CROWD))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))
@@ -148,9 +147,6 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
 
 /// Volumes that are filled and emptied: of all kinds, those that once wedged among them.
 const FULL: std::ops::Range<u64> = 8..16;
-/// Volumes that several writers keep nearly full, and for how long each.
-const CROWDED: std::ops::Range<u64> = 0..3;
-const CROWD: Duration = Duration::from_secs(15);
 
 /// In one history of so many Silt's turns go through a mount.
 pub const THROUGH: u64 = 10;

@@ -18,7 +18,7 @@ use silt_model::rng::{Rng, mix};
 
 use super::filling::{Filling, Pattern};
 use super::{Kind, PATIENCE};
-use crate::mounted::{Mounted, judge, mkfs, wait_free};
+use crate::mounted::{Mounted, judge, mkfs, run, wait_free};
 use crate::scratch::{Scratch, output};
 use crate::smaller;
 
@@ -55,12 +55,20 @@ impl Tally {
     }
 }
 
-/// Volumes `seeds` are crowded by so many writers, one after the other, `each` long. Needs root and /dev/fuse.
-pub fn crowd(silt: &Path, seeds: std::ops::Range<u64>, writers: u64, each: Duration) -> Result<()> {
+/// Volumes `seeds` are crowded by so many writers, one after the other, `each` long; of one that fails the image, and
+/// what it was before its last mount, come to `keep`. Needs root and /dev/fuse.
+pub fn crowd(
+    silt: &Path,
+    seeds: std::ops::Range<u64>,
+    writers: u64,
+    each: Duration,
+    keep: Option<&Path>,
+) -> Result<()> {
     let mut all = Tally::default();
     for seed in seeds {
         let kind = Kind::of(seed);
-        let told = one_life(silt, seed, writers, each).with_context(|| format!("volume {seed}: {kind:?}"))?;
+        let told =
+            one_life(silt, seed, writers, each, keep).with_context(|| format!("volume {seed}: {kind:?}"))?;
         println!("volume {seed}: {kind:?}: {told:?}");
         all.add(&told);
     }
@@ -223,7 +231,7 @@ struct Life<'a> {
     tally: Tally,
 }
 
-fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration) -> Result<Tally> {
+fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration, keep: Option<&Path>) -> Result<Tally> {
     let scratch = Scratch::new("crowd")?;
     let (image, dir) = (scratch.join("v.img"), scratch.join("mnt"));
     let kind = Kind::of(seed);
@@ -250,7 +258,16 @@ fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration) -> Result<Tall
     let started = Instant::now();
     let mut round = 0;
     while started.elapsed() < each {
-        mounted = life.round(mounted).with_context(|| format!("round {round}"))?;
+        mounted = life
+            .round(mounted)
+            .inspect_err(|_| {
+                if let Some(keep) = keep
+                    && let Err(e) = kept(scratch.path(), keep)
+                {
+                    eprintln!("xtask: nothing is kept: {e:#}");
+                }
+            })
+            .with_context(|| format!("round {round}"))?;
         round += 1;
     }
     mounted.unmount()?;
@@ -261,6 +278,18 @@ fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration) -> Result<Tall
         life.tally.longest = life.tally.longest.max(writer.longest);
     }
     Ok(life.tally)
+}
+
+/// Keeps the images of a life.
+fn kept(scratch: &Path, keep: &Path) -> Result<()> {
+    std::fs::create_dir_all(keep)?;
+    for name in ["v.img", "before.img"] {
+        let (from, to) = (scratch.join(name), keep.join(name));
+        if from.exists() {
+            run(Command::new("cp").arg("--sparse=always").arg(&from).arg(&to))?;
+        }
+    }
+    Ok(())
 }
 
 /// How a round ends.
@@ -382,6 +411,8 @@ impl Life<'_> {
             self.tally.unmounted += 1;
         }
         wait_free(&self.image)?;
+        let before = self.image.with_file_name("before.img");
+        run(Command::new("cp").arg("--sparse=always").arg(&self.image).arg(&before))?;
         if end == End::KillResizing {
             // The two super blocks cannot be written at once, and may tell two sizes until the next mount.
             Mounted::new(self.silt, &self.image, &self.dir, &[])?.unmount()?;
