@@ -9,7 +9,7 @@ use silt_control::{Kind, Request, Response, connect};
 const PARTS: [u64; 9] = [48, 32, 24, 16, 12, 8, 6, 4, 2];
 
 /// Makes the volume in an image or a mounted directory `size` bytes large; its size then. `None`: that is too small for
-/// it, and it is as it was.
+/// it, or what is in the way is written again and again, and it is as it was.
 pub fn resize(volume: &Path, size: u64) -> Result<Option<u64>> {
     let mut control = connect(volume)?;
     let mut now = None;
@@ -21,7 +21,7 @@ pub fn resize(volume: &Path, size: u64) -> Result<Option<u64>> {
     });
     match done {
         Ok(()) => now.context("nothing was said of the new size").map(Some),
-        Err(e) if e.kind == Kind::NoSpace => Ok(None),
+        Err(e) if matches!(e.kind, Kind::NoSpace | Kind::Busy) => Ok(None),
         Err(e) => Err(e).with_context(|| format!("resizing {} to {size} bytes", volume.display())),
     }
 }
