@@ -24,6 +24,9 @@ pub struct Guard {
     _epoch: Arc<()>,
 }
 
+/// Segments freed last that are remembered.
+const REMEMBERED: usize = 8192;
+
 /// Segments freed together.
 #[derive(Debug)]
 struct Batch {
@@ -42,6 +45,9 @@ pub struct Held {
     read: VecDeque<Batch>,
     all: RangeSet<u64>,
     len: u64,
+    /// How many were ever freed, and the last of them, the newest at the end.
+    ever: u64,
+    freed: VecDeque<SegNr>,
     /// Segments that are being discarded: no log goes there meanwhile.
     discarding: u64,
     /// No discard is to begin any more.
@@ -76,8 +82,24 @@ impl Held {
         self.len
     }
 
+    /// How many segments were ever freed: a time for [`Held::was_freed_since`].
+    pub(crate) fn freed(&self) -> u64 {
+        self.ever
+    }
+
+    /// Whether a segment was freed, and perhaps written again, since that many were; also where that is not known any more.
+    pub(crate) fn was_freed_since(&self, segment: SegNr, then: u64) -> bool {
+        let since = usize::try_from(self.ever.saturating_sub(then)).unwrap_or(usize::MAX);
+        since > self.freed.len() || self.freed.iter().rev().take(since).any(|s| *s == segment)
+    }
+
     /// Holds a segment that the checkpoint under construction frees.
     pub fn hold(&mut self, segment: SegNr) {
+        if self.freed.len() == REMEMBERED {
+            self.freed.pop_front();
+        }
+        self.freed.push_back(segment);
+        self.ever += 1;
         if !self.all.contains(&segment.0) {
             self.all.insert(segment.0..segment.0 + 1);
             self.len += 1;
@@ -210,5 +232,19 @@ mod tests {
         assert!(held.lend().is_some());
         held.durable();
         assert!(!held.is_lent(SegNr(4)) && held.len() == 0 && held.lend().is_none());
+    }
+
+    #[test]
+    fn what_was_freed_is_known_for_a_while() {
+        let mut held = Held::default();
+        held.hold(SegNr(1));
+        let then = held.freed();
+        assert!(!held.was_freed_since(SegNr(1), then) && held.was_freed_since(SegNr(1), then - 1));
+        held.hold(SegNr(2));
+        assert!(held.was_freed_since(SegNr(2), then) && !held.was_freed_since(SegNr(1), then));
+        (0..REMEMBERED as u64).for_each(|n| held.hold(SegNr(10 + n)));
+        assert!(held.was_freed_since(SegNr(3), then), "nobody knows any more");
+        assert!(!held.was_freed_since(SegNr(3), held.freed()));
+        assert_eq!(held.freed.len(), REMEMBERED);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::common;
 use silt_cleaner::{Gatherer, Limits, Mover, Salvage, Whole};
 use silt_device::{Event, MemoryDevice, Recorder};
+use silt_engine::clean::Cleaning;
 use silt_engine::mkfs::Parameters;
 use silt_engine::{Error, OpenOptions, Volume};
 use silt_format::{Ino, SegNr};
@@ -20,6 +21,8 @@ struct Story {
     fs: Fs,
     random: u64,
     now: u64,
+    /// All happens within a second.
+    stands: bool,
 }
 
 impl Story {
@@ -29,7 +32,7 @@ impl Story {
             Parameters { block_size: 1024, blocks_per_segment: SEGMENT, ..Parameters::default() };
         let volume = common::volume(&device, parameters);
         let fs = Fs::new(volume, &silt_fs::Options::default());
-        Story { device, fs, random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, now: 2000 }
+        Story { device, fs, random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, now: 2000, stands: false }
     }
 
     fn random(&mut self, below: u64) -> u64 {
@@ -41,7 +44,7 @@ impl Story {
 
     /// A checkpoint with some blocks written over. The super blocks stay as they are.
     fn write(&mut self) {
-        self.now += 1;
+        self.now += u64::from(!self.stands);
         let ctx = Context { privileged: true, ..Context::default() };
         let name = format!("f{}", self.random(6));
         let ino = match self.fs.create(&ctx, Ino::ROOT, name.as_bytes(), 0o644) {
@@ -63,13 +66,29 @@ impl Story {
         }
     }
 
-    /// Empties some segments in any order; those that were freed.
-    fn clean(&mut self) -> Vec<SegNr> {
-        self.now += 1;
+    /// All segments, in any order.
+    fn order(&mut self) -> Vec<SegNr> {
         let mut order: Vec<SegNr> = (0..self.fs.volume().geometry().nsegments).map(SegNr).collect();
         for i in (1..order.len()).rev() {
             order.swap(i, self.random(i as u64 + 1) as usize);
         }
+        order
+    }
+
+    /// What would empty some segments.
+    fn plan(&mut self) -> Cleaning {
+        let order = self.order();
+        let whole = Whole::new(self.fs.volume_mut(), self.now);
+        whole.settle().unwrap();
+        let keep = silt_cleaner::Access::with(&whole, |v| v.keep(None)).unwrap().unwrap();
+        let limits = Limits { moves: 48, segments: 8, salvage: Salvage::No };
+        Gatherer::new(keep, order, limits).next(&whole).unwrap().cleaning
+    }
+
+    /// Empties some segments in any order; those that were freed.
+    fn clean(&mut self) -> Vec<SegNr> {
+        self.now += u64::from(!self.stands);
+        let order = self.order();
         let g = *self.fs.volume().geometry();
         let whole = Whole::new(self.fs.volume_mut(), self.now);
         let keep = silt_cleaner::Access::with(&whole, |v| v.keep(None)).unwrap().unwrap();
@@ -131,4 +150,34 @@ fn nothing_is_written_where_the_past_is_still_needed() {
         }
     }
     assert!(freed > 1_000 && reused > 0, "{freed} freed, {reused} written again at once");
+}
+
+/// Who cleans judges without the lock. Meanwhile another one may have emptied the same segments, and others have written
+/// them full again, all within the second that the table of segments knows.
+#[test]
+fn what_two_cleaners_take_is_emptied_once() {
+    let (mut made, mut stale) = (0, 0);
+    for seed in 1..9 {
+        let mut story = Story::new(seed);
+        story.stands = true;
+        for turn in 0..60 {
+            (0..3).for_each(|_| story.write());
+            let plan = story.plan();
+            for _ in 0..6 {
+                story.clean();
+                (0..3).for_each(|_| story.write());
+                Whole::new(story.fs.volume_mut(), story.now).settle().unwrap();
+            }
+            match Whole::new(story.fs.volume_mut(), story.now).make(plan) {
+                Ok(_) => made += 1,
+                Err(Error::Stale) => stale += 1,
+                Err(Error::NoSpace) => {}
+                Err(e) => panic!("{e}"),
+            }
+            story.write();
+            let report = silt_verify::check(&story.device.inner().fork(), &silt_verify::Options::default());
+            assert!(report.is_clean(), "seed {seed}, turn {turn}: {}", report.error_text());
+        }
+    }
+    assert!(made > 0 && stale > 0, "{made} made, {stale} stale");
 }

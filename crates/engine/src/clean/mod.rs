@@ -48,6 +48,9 @@ struct Taken {
     nblocks: u32,
     /// Of its first log.
     sequence: Option<u64>,
+    /// How many segments had been freed then: others clean, too, and one that was freed and written full again within
+    /// a second looks the same.
+    freed: u64,
 }
 
 /// A block that nobody needs and whose number is to be given back.
@@ -140,7 +143,7 @@ impl Volume {
         if !info.dirty {
             return refuse("is clean");
         }
-        Ok(Victim::new(self.store.device.clone(), &self.store.geometry, &info))
+        Ok(Victim::new(self.store.device.clone(), &self.store.geometry, &info, self.store.held.freed()))
     }
 
     /// What blocks of a segment are to the checkpoints that are kept. An error where the DAT does not say.
@@ -259,7 +262,8 @@ impl Volume {
             let info = self.segment_info(taken.segment)?;
             let same = (info.modified, info.blocks) == (taken.lastmod, taken.nblocks);
             let recovery = taken.sequence.is_some_and(|s| s.wrapping_sub(protected).cast_signed() >= 0);
-            if !same || !info.dirty || info.active || info.error || recovery {
+            let again = self.store.held.was_freed_since(taken.segment, taken.freed);
+            if !same || again || !info.dirty || info.active || info.error || recovery {
                 return Err(Error::Stale);
             }
         }

@@ -40,10 +40,10 @@ pub struct Victim {
 }
 
 impl Victim {
-    pub(crate) fn new(device: Arc<dyn Device>, geometry: &Geometry, info: &SegmentInfo) -> Self {
+    pub(crate) fn new(device: Arc<dyn Device>, geometry: &Geometry, info: &SegmentInfo, freed: u64) -> Self {
         let segment = SegNr(info.segment);
         let walk = SegmentWalk::new(device.clone(), geometry, segment, u64::from(info.blocks));
-        let taken = Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None };
+        let taken = Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None, freed };
         let geometry = *geometry;
         Victim { device, geometry, walk, taken, logs: HashMap::new(), left: 0, ended: false }
     }
