@@ -12,10 +12,11 @@ use crate::Kind;
 
 /// Largest read in bytes that is small, and no part of a stream.
 pub(super) const SMALL: usize = 64 << 10;
-/// Bytes around a read of a file's data, and of all else, at first; when it is tried again, the latter; at least (less is none) and
-/// at most. Of files that are read in no order, what is found depends on how much of them was fetched, so that a small
-/// window would long stay small.
+/// Bytes around a read of a file's data at first. Of files that are read in no order, what is found depends on how much of
+/// them was fetched, so that a small window would long stay small.
 const FIRST_OF_DATA: u64 = WORTH_OF_DATA;
+/// Bytes around a read of anything else at first, and of everything when it is tried again; at least (less is none) and at
+/// most.
 const FIRST: u64 = 64 << 10;
 const LEAST: u64 = 32 << 10;
 const MOST: u64 = 4096 << 10;
