@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -125,6 +125,7 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
         }
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
         clock.step("full volumes", || cycles::cycles(silt, FULL, true, 3, 1))?;
+        clock.step("crowded volumes", || cycles::crowd::crowd(silt, CROWDED, 3, CROWD, None))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))
@@ -147,6 +148,9 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
 
 /// Volumes that are filled and emptied: of all kinds, those that once wedged among them.
 const FULL: std::ops::Range<u64> = 8..16;
+/// Volumes that several writers keep nearly full, of which one once lost a segment, and for how long each.
+const CROWDED: std::ops::Range<u64> = 3..6;
+const CROWD: Duration = Duration::from_secs(15);
 
 /// In one history of so many Silt's turns go through a mount.
 pub const THROUGH: u64 = 10;
