@@ -287,7 +287,7 @@ pub fn how(workload: &Workload, state: &CrashState) -> Look {
     let progress = Progress::of(&state.acknowledged);
     let under_way = progress.begun.checked_sub(1).filter(|_| progress.begun > progress.answered);
     let step = under_way.and_then(|i| workload.steps.get(i));
-    let settings = matches!(step, Some(Step::Label(_) | Step::Grow | Step::Shrink(_)));
+    let settings = matches!(step, Some(Step::Label(_)));
     Look { before: workload.barrier, settings, ..oracle::ALL }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use silt_device::Device;
 use silt_format::checkpoint::CpEntry;
 use silt_format::summary;
-use silt_format::super_block::{self, STATE_ERROR, STATE_VALID, SuperBlock};
+use silt_format::super_block::{self, STATE_ERROR, STATE_RESIZE, STATE_VALID, SuperBlock};
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Ino};
 
@@ -131,7 +131,7 @@ pub fn mark(device: &dyn Device) -> Option<Mark> {
 }
 
 fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
-    let Some((r, found, clean)) = find_root(device, options, out) else { return };
+    let Some(Way { r, found, clean, resizing }) = find_root(device, options, out) else { return };
     let at = found.latest.end() - 1;
     let root = match r.block(BlockNr(at)).map(|b| SuperRoot::parse(&r.g, &b)) {
         Ok(Ok(root)) => root,
@@ -167,7 +167,7 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
     {
         c.out.add(&inv::SU_BLOCK0, Place::ino(Ino::SUFILE.0), wrong);
     }
-    segments::check(c, &blocks.into_iter().collect::<Vec<_>>());
+    segments::check(c, &blocks.into_iter().collect::<Vec<_>>(), resizing);
     dat::check_places(c);
     let full = options.depth == Depth::Full;
     let made = if full { logs::check(c) } else { logs::Made::new() };
@@ -218,12 +218,18 @@ fn run(device: &dyn Device, options: &Options, watch: &dyn Watch, out: &Sink) {
     }
 }
 
-/// Super blocks, and the way from them to the latest super root; whether it is marked as the end.
-pub(crate) fn find_root<'a>(
-    device: &'a dyn Device,
-    options: &Options,
-    out: &Sink,
-) -> Option<(Reader<'a>, Found, bool)> {
+/// Where the super blocks lead.
+pub(crate) struct Way<'a> {
+    pub r: Reader<'a>,
+    pub found: Found,
+    /// The volume is marked as cleanly unmounted there.
+    pub clean: bool,
+    /// A resize was cut off: the next mount counts the clean segments again (spec section 15).
+    pub resizing: bool,
+}
+
+/// Super blocks, and the way from them to the latest super root.
+pub(crate) fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sink) -> Option<Way<'a>> {
     let size = device.len();
     let parsed = super_check::read(device, options.at.is_some());
     let usable = [&parsed.0, &parsed.1]
@@ -276,7 +282,8 @@ pub(crate) fn find_root<'a>(
         super_check::check_other_chain(out, &r, second, found.cno);
     }
     out.stats(|s| (s.last_cno, s.clean) = (found.cno, clean));
-    Some((r, found, clean))
+    let resizing = sb.state.get() & STATE_RESIZE != 0;
+    Some(Way { r, found, clean, resizing })
 }
 
 /// The log that whoever writes has named.

@@ -16,7 +16,7 @@ use silt_format::summary::Header;
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
 
-use crate::check::find_root;
+use crate::check::{Way, find_root};
 use crate::context::Context;
 use crate::dat::{Dat, DatState};
 use crate::files;
@@ -146,7 +146,7 @@ pub fn holdings(device: &dyn Device, kept: Kept<'_>) -> Result<Holdings, String>
 }
 
 fn context<'a>(device: &'a dyn Device, out: &'a Sink, options: &'a Options) -> Result<Context<'a>, String> {
-    let (r, found, _) = find_root(device, options, out).ok_or("no super root is found")?;
+    let Way { r, found, .. } = find_root(device, options, out).ok_or("no super root is found")?;
     let root =
         SuperRoot::parse(&r.g, &r.block(BlockNr(found.latest.end() - 1))?).map_err(|e| e.to_string())?;
     let dat = Dat::load(&r, &root.dat, |_, _, _| {});
@@ -157,7 +157,7 @@ fn context<'a>(device: &'a dyn Device, out: &'a Sink, options: &'a Options) -> R
     if let Some(wrong) = wrong {
         return Err(format!("sufile: {wrong}"));
     }
-    segments::check(&mut c, &blocks.into_iter().collect::<Vec<_>>());
+    segments::check(&mut c, &blocks.into_iter().collect::<Vec<_>>(), false);
     Ok(c)
 }
 

@@ -58,8 +58,9 @@ impl Segments {
     }
 }
 
-/// Reads and checks the sufile; `blocks` are (file offset, disk block).
-pub(crate) fn check(c: &mut Context<'_>, blocks: &[(u64, u64)]) {
+/// Reads and checks the sufile; `blocks` are (file offset, disk block). `resizing`: a resize was cut off, the next mount
+/// counts the clean segments again.
+pub(crate) fn check(c: &mut Context<'_>, blocks: &[(u64, u64)], resizing: bool) {
     let g = c.r.g;
     let me = Place::ino(Ino::SUFILE.0);
     let (per_block, first) = (segment_usage::per_block(&g), segment_usage::first_offset(&g));
@@ -107,7 +108,12 @@ pub(crate) fn check(c: &mut Context<'_>, blocks: &[(u64, u64)]) {
     let place = me.at_offset(0);
     let (clean, found) = (g.nsegments.saturating_sub(unclean), header.ncleansegs.get());
     if clean != found {
-        c.out.add(&inv::SU_CLEAN_COUNT, place, format!("says {found} clean segments, {clean} are"));
+        let said = format!("says {found} clean segments, {clean} are");
+        if resizing {
+            c.out.add(&inv::SUPER_STATE, place, format!("{said}, a resize was not finished"));
+        } else {
+            c.out.add(&inv::SU_CLEAN_COUNT, place, said);
+        }
     }
     if header.ndirtysegs.get() != dirty {
         let message = format!("says {} dirty segments, {dirty} are", header.ndirtysegs);

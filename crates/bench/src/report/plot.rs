@@ -31,6 +31,7 @@ fn colour(system: System) -> RGBColor {
         System::Ntfs3g => RGBColor(190, 130, 20),
         System::Fuse2fs => RGBColor(130, 70, 170),
         System::Memfs => RGBColor(150, 150, 150),
+        System::MemfsWriteback => RGBColor(190, 190, 190),
     }
 }
 

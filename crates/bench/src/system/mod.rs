@@ -43,6 +43,10 @@ pub enum System {
     Fuse2fs,
     /// Memory through FUSE: what FUSE itself costs
     Memfs,
+    /// The same where the kernel writes back from its cache; only if asked for
+    #[value(name = "memfs-writeback")]
+    #[serde(rename = "memfs-writeback")]
+    MemfsWriteback,
 }
 
 impl fmt::Display for System {
@@ -77,7 +81,7 @@ impl Tools {
 impl System {
     /// Whether it takes part where nobody asks for it.
     pub fn is_usual(self) -> bool {
-        !matches!(self, System::SiltUring | System::SiltVerify)
+        !matches!(self, System::SiltUring | System::SiltVerify | System::MemfsWriteback)
     }
 
     /// As it is typed.
@@ -92,12 +96,13 @@ impl System {
             System::Ntfs3g => "ntfs-3g",
             System::Fuse2fs => "fuse2fs",
             System::Memfs => "memfs",
+            System::MemfsWriteback => "memfs-writeback",
         }
     }
 
     /// Whether it keeps anything on a disk.
     pub fn has_disk(self) -> bool {
-        self != System::Memfs
+        !matches!(self, System::Memfs | System::MemfsWriteback)
     }
 
     /// The command that makes one on a device, if any; with `keep` it discards nothing.
@@ -111,7 +116,7 @@ impl System {
             System::Xfs => ("mkfs.xfs".as_ref(), &["-q", "-f"]),
             System::Btrfs => ("mkfs.btrfs".as_ref(), &["-q", "-f"]),
             System::Ntfs3g => ("mkntfs".as_ref(), &["-q", "-Q", "-F"]),
-            System::Memfs => return None,
+            System::Memfs | System::MemfsWriteback => return None,
         };
         let mut command = Command::new(program);
         command.args(arguments);
@@ -123,7 +128,7 @@ impl System {
             System::Silt | System::SiltUring | System::SiltVerify | System::Xfs | System::Btrfs => {
                 command.arg("-K");
             }
-            System::Ntfs3g | System::Memfs => {}
+            System::Ntfs3g | System::Memfs | System::MemfsWriteback => {}
         }
         command.arg(device);
         Some(command)
@@ -143,6 +148,9 @@ impl System {
             System::Ntfs3g => ("ntfs-3g".as_ref(), &["-o", "no_detach"]),
             System::Fuse2fs => ("fuse2fs".as_ref(), &["-f"]),
             System::Memfs => (&tools.memfs, &["--threads", "1", "--no-create", "--allow-other"]),
+            System::MemfsWriteback => {
+                (&tools.memfs, &["--threads", "1", "--no-create", "--allow-other", "--writeback"])
+            }
         };
         let mut command = Command::new(program);
         command.args(arguments);

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use super::{Case, checkpoints, dat, directories, inodes, logs, maps, super_blocks, usage};
+use silt_format::super_block::STATE_RESIZE;
+
 use crate::invariants;
 use crate::surgeon::Surgeon;
 use crate::{Options, Report, check};
@@ -100,6 +102,27 @@ fn strict_checks_take_notes_for_errors() {
     assert!(check(&s.device, &options()).is_clean());
     let strict = check(&s.device, &Options { strict: true, ..options() });
     assert!(strict.errors().any(|f| f.id == "inode-zero"));
+}
+
+#[test]
+fn a_resize_that_was_cut_off_is_no_damage() {
+    for finished in [false, true] {
+        let mut s = Surgeon::golden("basic-4k");
+        let (_, _, miscount) = usage::CASES.iter().find(|c| c.0 == "sufile-clean-count").unwrap();
+        miscount(&mut s);
+        s.patch_super((false, true), |sb| {
+            sb.nsegments = (sb.nsegments.get() - 1).into();
+            sb.dev_size = (sb.dev_size.get() - 4096).into();
+        });
+        if !finished {
+            s.patch_super((true, false), |sb| sb.state = (sb.state.get() | STATE_RESIZE).into());
+        }
+        let report = check(&s.device, &options());
+        let errors: Vec<&str> = report.errors().map(|f| f.id).collect();
+        let both = ["super-block-agreement", "super-block-agreement", "sufile-clean-count"];
+        assert_eq!(errors, if finished { &both[..] } else { &[] });
+        assert_eq!(count(&report, "super-block-state"), if finished { 0 } else { 4 });
+    }
 }
 
 #[test]
