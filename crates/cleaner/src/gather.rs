@@ -143,9 +143,13 @@ impl Gatherer {
         let most = usize::try_from(LARGEST / victim.block_size()).unwrap_or(usize::MAX);
         plan.segments.push(segment);
         let mark = plan.cleaning.mark();
-        let aside = |plan: &mut Plan, log: Option<BlockNr>, why: String| {
+        let aside = |plan: &mut Plan, victim: &Victim, log: Option<BlockNr>, why: String| -> Result<Taking> {
             plan.cleaning.back_to(mark);
-            plan.aside.push(SetAside { segment, log, why });
+            // Somebody else emptied it meanwhile: what was read may be the next user's.
+            if !access.with(|v| v.is_stale(victim))? {
+                plan.aside.push(SetAside { segment, log, why });
+            }
+            Ok(Taking::Taken)
         };
         match victim.sequence() {
             Ok(Some(sequence)) => {
@@ -156,16 +160,14 @@ impl Gatherer {
             }
             Ok(None) => {}
             Err(e) => {
-                aside(plan, None, e.to_string());
-                return Ok(Taking::Taken);
+                return aside(plan, &victim, None, e.to_string());
             }
         }
         loop {
             let blocks = match victim.read(JUDGED) {
                 Ok(blocks) => blocks,
                 Err(e) => {
-                    aside(plan, None, e.to_string());
-                    return Ok(Taking::Taken);
+                    return aside(plan, &victim, None, e.to_string());
                 }
             };
             if blocks.is_empty() {
@@ -178,8 +180,7 @@ impl Gatherer {
             let fates: Vec<Fate> = match access.with(|v| v.fates(&self.keep, &blocks))? {
                 Ok(fates) => fates,
                 Err(e @ (Error::Format { .. } | Error::Device(_))) => {
-                    aside(plan, None, e.to_string());
-                    return Ok(Taking::Taken);
+                    return aside(plan, &victim, None, e.to_string());
                 }
                 Err(e) => return Err(e),
             };
@@ -190,12 +191,10 @@ impl Gatherer {
                 }
                 Ok(bad) => {
                     let why = "a log that holds blocks in use does not match its checksum".to_string();
-                    aside(plan, bad.first().copied(), why);
-                    return Ok(Taking::Taken);
+                    return aside(plan, &victim, bad.first().copied(), why);
                 }
                 Err(e) => {
-                    aside(plan, None, e.to_string());
-                    return Ok(Taking::Taken);
+                    return aside(plan, &victim, None, e.to_string());
                 }
             }
             if !is_first && plan.cleaning.moves() > self.limits.moves {
@@ -206,8 +205,7 @@ impl Gatherer {
             if plan.cleaning.moves() > most {
                 let why =
                     format!("more than {} MiB of it are in use, too much to move at once", LARGEST >> 20);
-                aside(plan, None, why);
-                return Ok(Taking::Taken);
+                return aside(plan, &victim, None, why);
             }
         }
     }

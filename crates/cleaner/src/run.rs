@@ -230,11 +230,12 @@ pub fn pass(
     let (mut most, mut segments_at_once) = (usize::MAX, usize::MAX);
     // For these there was no room; where others become clean, there may be.
     let mut refused: Vec<SegNr> = Vec::new();
-    let (mut highest, mut in_vain) = (mover.with(|v| v.available_segments())?, 0);
+    // What was emptied is gained, though somebody may read there for a while.
+    let (mut highest, mut in_vain) = (mover.with(Volume::available_when_read)?, 0);
     while !gatherer.is_done() {
         // Copies take clean segments before others become clean. As many as fit at once: what a step writes besides
         // is much the same for few as for many.
-        let (available, room) = mover.with(|v| (v.available_segments(), v.room_for_cleaning()))?;
+        let (available, room) = mover.with(|v| (v.available_when_read(), v.room_for_cleaning()))?;
         let of = |room: u64| usize::try_from(room).unwrap_or(usize::MAX);
         gatherer.limit(of(room.0).min(most).min(limits.moves));
         gatherer.limit_segments(of(room.1).min(segments_at_once).min(limits.segments));
@@ -268,7 +269,7 @@ pub fn pass(
                 add(&mut outcome.cleaned, done);
                 outcome.steps += 1;
                 outcome.turned += turned;
-                let clean = mover.with(|v| v.available_segments())?;
+                let clean = mover.with(Volume::available_when_read)?;
                 in_vain = if clean > highest { 0 } else { in_vain + 1 };
                 highest = highest.max(clean);
                 if done.segments > 0 {
@@ -293,7 +294,7 @@ pub fn pass(
             }
             Err(e) => return Err(e),
         }
-        if in_vain >= IN_VAIN || mover.with(|v| v.available_segments())? + LOST <= highest {
+        if in_vain >= IN_VAIN || mover.with(Volume::available_when_read)? + LOST <= highest {
             break;
         }
         let done = total.saturating_sub(gatherer.left());

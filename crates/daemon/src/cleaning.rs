@@ -19,6 +19,7 @@ use silt_engine::clean::{Arranged, Cleaning};
 use silt_engine::{Error, Result, Volume};
 
 use crate::core::Core;
+use crate::ladder::Came;
 use crate::space::{Call, kept};
 use crate::tuning::Marks;
 use crate::writer::Writer;
@@ -28,6 +29,8 @@ const REST: Duration = Duration::from_secs(1);
 const REST_TIMES: u32 = 10;
 /// A run that gains no more than this part of the segments rests afterwards.
 const LITTLE: u64 = 256;
+/// Pause after a run that was ended by an error, or by those who read.
+const AGAIN: Duration = Duration::from_millis(250);
 /// Where it always cleans and nothing is written, it looks again after this: moments age.
 const AGED: Duration = Duration::from_secs(3600);
 
@@ -116,7 +119,7 @@ pub fn run(core: &Arc<Core>) {
                 (fs.volume().given_up(), fs.volume().rewritten_blocks())
             };
             let gained = Gained::before(core);
-            let enough = crate::ladder::clean(core);
+            let came = crate::ladder::clean(core);
             space.swept(rewritten, false);
             // What is worth it goes on.
             let rest = match gained.is_little(core) {
@@ -125,7 +128,12 @@ pub fn run(core: &Arc<Core>) {
             };
             let due = marks.low.is_none_or(|low| self::marks(core).0 < low);
             // What was taken away meanwhile may not have counted.
-            let nothing = (!enough).then(|| (before, rewritten, REST.max(REST_TIMES * begin.elapsed())));
+            let nothing =
+                (came == Came::Nothing).then(|| (before, rewritten, REST.max(REST_TIMES * begin.elapsed())));
+            if came == Came::Unknown && !space.is_stopped() {
+                // Whatever kept it is not over at once.
+                std::thread::sleep(AGAIN);
+            }
             wanted |= space.ran(due.then_some(rest), nothing);
             idle = Some(Idle::now(core));
         }
@@ -247,7 +255,7 @@ impl Writer {
                 };
                 let made = match begun {
                     Ok(done) => {
-                        let made = self.finish(true).and_then(|()| self.make_durable());
+                        let made = self.finish().and_then(|()| self.make_durable());
                         let made = made.and_then(|()| self.make_reachable());
                         made.and_then(|()| self.release_freed()).map(|()| done).map_err(failed)
                     }

@@ -28,29 +28,46 @@ const CHEAP_PART: u64 = 16;
 /// What is younger is given up beyond the wish only for those who wait, in seconds.
 const RECENT: u64 = 3_600;
 
+/// For so long who waits for space waits for those who read where it was gained, and looks so often.
+const READERS: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What cleaning came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Came {
+    /// There is space.
+    Space,
+    /// There is too little, and nothing more to give up.
+    Nothing,
+    /// It was ended before it could tell.
+    Unknown,
+}
+
 /// How a descent ended.
 enum End {
     /// There is space, or as much as those want who wait.
     Enough,
     /// There is nothing more to give up.
     Bottom,
+    /// There would be enough if nobody read where it was gained.
+    Read,
     /// It was stopped, or failed.
     Broken,
     /// The wish was changed meanwhile.
     Changed,
 }
 
-/// Cleans, giving up as little of the past as will do; whether there is space then.
-pub fn clean(core: &Arc<Core>) -> bool {
+/// Cleans, giving up as little of the past as will do.
+pub fn clean(core: &Arc<Core>) -> Came {
     loop {
         match tried(descend(core, false)) {
-            End::Enough => return true,
-            End::Broken => return false,
+            End::Enough => return Came::Space,
+            End::Broken | End::Read => return Came::Unknown,
             End::Bottom => break,
             End::Changed => {}
         }
     }
-    is_enough(core)
+    if is_enough(core) { Came::Space } else { Came::Nothing }
 }
 
 /// Empties what costs next to nothing as the wish has it, while nothing is short.
@@ -99,6 +116,11 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let reserve = kept_back(&geometry);
     for (step, is_last) in tries(ladder.steps().len()) {
         let Some(wish) = ladder.steps().get(step) else { break };
+        if step > 0
+            && let Some(end) = held_for_readers(core, marks.short)
+        {
+            return Ok(end);
+        }
         if is_last && !core.space.is_wanted() && available(core) > reserve {
             return Ok(End::Enough);
         }
@@ -133,9 +155,12 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         }
         // What was made since is kept as the wish has it, and what died with it is no longer needed.
         let mut chosen = kept.clone();
-        let later = |options: &mut Options| {
+        let is_changed = || {
             let now = effective(core);
-            if (&now.wish, &now.floor) != (&counts.wish, &counts.floor) {
+            (&now.wish, &now.floor) != (&counts.wish, &counts.floor)
+        };
+        let later = |options: &mut Options| {
+            if is_changed() {
                 return Ok(false);
             }
             if step == 0 || core.space.is_wanted() || available(core) <= reserve {
@@ -150,8 +175,11 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         };
         let down_to = (step > 0).then(|| wish.to_string());
         let gone = |moments| core.space.note_given_up(moments, now_secs(), down_to.clone());
-        if !clean_once(core, options.clone(), short, later, gone)? {
+        if !clean_once(core, options.clone(), short, is_changed, later, gone)? {
             return Ok(End::Broken);
+        }
+        if is_changed() {
+            return Ok(End::Changed);
         }
         if early {
             return Ok(End::Enough);
@@ -159,21 +187,39 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         if available(core) >= marks.short && is_enough(core) {
             return Ok(End::Enough);
         }
-        let now = effective(core);
-        if (&now.wish, &now.floor) != (&counts.wish, &counts.floor) {
-            return Ok(End::Changed);
-        }
         if !is_last {
             history = History::read(&Mounted(core))?;
         }
         before = Some(ladder.kept(step, &history.points, options.now));
     }
-    Ok(End::Bottom)
+    Ok(held_for_readers(core, marks.short).unwrap_or(End::Bottom))
 }
 
-/// Segments that can be written.
+/// Where there would be enough if nobody read at places he learned before (a scrub, a check, a slow read), that is no
+/// reason to give up any of the past. Who waits for space waits for them; scrub and check let go when somebody does.
+fn held_for_readers(core: &Core, short: u64) -> Option<End> {
+    let begin = Instant::now();
+    loop {
+        let held = core.fs.lock().volume_mut().segments_held_for_readers();
+        if held == 0 {
+            return (core.space.is_wanted() && is_enough(core)).then_some(End::Enough);
+        }
+        if available(core) < short.max(wanted_segments(core)) {
+            return None;
+        }
+        if !core.space.is_wanted() || is_enough(core) {
+            return Some(End::Enough);
+        }
+        if core.space.is_stopped() || begin.elapsed() >= READERS {
+            return Some(End::Read);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Segments that can be written, once nobody reads there any more.
 fn available(core: &Core) -> u64 {
-    core.fs.lock().volume().available_segments()
+    core.fs.lock().volume_mut().available_when_read()
 }
 
 /// How many of the checkpoints made since then are kept.
@@ -181,12 +227,14 @@ fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
     points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
-/// One pass, and others as long as what others write makes its order old: `later` says what is kept then, or that
-/// it is another wish now; `gone` hears how many moments went with each. Whether it came to its end.
+/// One pass, and others as long as what others write makes its order old: `is_changed`: it is another wish now, and no
+/// step more is made as the old one has it; `later` says what is kept then, or that it is another wish; `gone` hears how many
+/// moments went with each. Whether it came to its end.
 fn clean_once(
     core: &Arc<Core>,
     mut options: Options,
     short: bool,
+    is_changed: impl Fn() -> bool,
     mut later: impl FnMut(&mut Options) -> Result<bool>,
     gone: impl Fn(u64),
 ) -> Result<bool> {
@@ -215,8 +263,9 @@ fn clean_once(
             let since = *before.get_or_insert(rewritten);
             let written = rewritten.saturating_sub(since) / u64::from(geometry.blocks_per_segment);
             let worse = progress.next >= progress.best + u64::from(geometry.blocks_per_segment) / WORSE_PART;
-            again =
-                written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST) || (worse && written >= OLD_WORSE);
+            again = written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST)
+                || (worse && written >= OLD_WORSE)
+                || is_changed();
             *next = limits();
             !core.space.is_stopped() && !again
         })?;

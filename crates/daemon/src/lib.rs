@@ -17,6 +17,7 @@ mod config;
 mod convert;
 mod core;
 mod damage;
+mod defects;
 mod discarder;
 mod error;
 mod fixing;
@@ -45,6 +46,8 @@ mod crash_tests;
 mod damage_tests;
 #[cfg(test)]
 mod fault_tests;
+#[cfg(test)]
+mod ladder_tests;
 #[cfg(test)]
 mod large_log_tests;
 #[cfg(test)]

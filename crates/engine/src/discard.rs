@@ -175,7 +175,7 @@ impl Volume {
             return Ok(discard);
         }
         // Half of what nobody counts on: what is held counts as in use.
-        let mut left = self.available_segments().saturating_sub(self.segments_with_space(0)) / 2;
+        let mut left = self.segments_left().saturating_sub(self.segments_with_space(0)) / 2;
         let tight = left == 0;
         left = left.max(1);
         for mut run in self.clean_segments(wanted)? {

@@ -83,6 +83,11 @@ impl Held {
         self.len
     }
 
+    /// Segments that are free on the medium and wait for those who read.
+    pub fn read(&self) -> u64 {
+        self.read.iter().map(|batch| batch.segments.len() as u64).sum()
+    }
+
     /// How many segments were ever freed: a time for [`Held::was_freed_since`].
     pub(crate) fn freed(&self) -> u64 {
         self.ever

@@ -91,7 +91,7 @@ impl Volume {
     }
 
     /// Clean segments that a checkpoint under way will leave.
-    fn segments_left(&self) -> u64 {
+    pub(crate) fn segments_left(&self) -> u64 {
         let now = self.available_segments();
         self.construction
             .as_ref()

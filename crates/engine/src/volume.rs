@@ -19,7 +19,7 @@ use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
 use crate::inode::Inode;
-use crate::log::{Cursor, LogWrite, WriteOrder};
+use crate::log::{Cursor, WriteOrder};
 use crate::mend::{Aside, Bits};
 use crate::recover::Recovery;
 use crate::redo::BadPlace;
@@ -166,8 +166,8 @@ pub struct Volume {
     pub(crate) recovery: Option<Recovery>,
     /// Order of the logs that [`Volume::checkpoint`] writes itself.
     pub(crate) order: WriteOrder,
-    /// A log that [`Volume::finish_construction`] could not write.
-    pub(crate) unwritten: Option<LogWrite>,
+    /// See [`Volume::is_left_open`].
+    pub(crate) left_open: bool,
     /// Places tried in a row that took nothing.
     pub(crate) moves: u32,
     /// Logs were moved off the chain: [`Volume::settle`] is due.
@@ -310,7 +310,7 @@ impl Volume {
             trim_at: options.cached_inodes.max(16),
             recovery: None,
             order: WriteOrder::default(),
-            unwritten: None,
+            left_open: false,
             moves: 0,
             moved: false,
             bad_places: Vec::new(),
@@ -429,6 +429,14 @@ impl Volume {
     /// Clean segments in blocks.
     pub fn free_blocks(&self) -> u64 {
         self.sufile.clean().saturating_mul(u64::from(self.store.geometry.blocks_per_segment))
+    }
+
+    /// Clean segments that may be written now, or once those are done who read at places that they learned before
+    /// ([`Volume::guard`]).
+    pub fn available_when_read(&mut self) -> u64 {
+        self.store.held.release();
+        let held = self.store.held.len() - self.store.held.read();
+        self.sufile.clean().saturating_sub(held.saturating_add(self.sufile.beyond()))
     }
 
     /// Clean segments that may be written now.

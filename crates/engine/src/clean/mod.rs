@@ -229,9 +229,20 @@ impl Volume {
         !written && self.segment_info(segment).is_ok_and(|s| s.dirty)
     }
 
-    /// Segments that are free on the medium and held for those who read.
+    /// Segments that are held back: just freed, being discarded, or free on the medium and held for those who read.
     pub fn held_segments(&self) -> u64 {
         self.store.held.len()
+    }
+
+    /// Of those, the last: free on the medium and held for those who read.
+    pub fn segments_held_for_readers(&mut self) -> u64 {
+        self.store.held.release();
+        self.store.held.read()
+    }
+
+    /// Whether a segment was freed since it was looked at, and perhaps written again: what was read of it says nothing.
+    pub fn is_stale(&self, victim: &Victim) -> bool {
+        self.store.held.was_freed_since(victim.segment(), victim.freed())
     }
 
     /// Points both super blocks at the newest checkpoint, which must be durable: what lies before it is no longer part

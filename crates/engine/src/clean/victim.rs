@@ -53,6 +53,11 @@ impl Victim {
         self.taken.segment
     }
 
+    /// How many segments were freed before it was looked at.
+    pub(crate) fn freed(&self) -> u64 {
+        self.taken.freed
+    }
+
     /// Of its blocks, in bytes.
     pub fn block_size(&self) -> u64 {
         u64::from(self.geometry.block_size)

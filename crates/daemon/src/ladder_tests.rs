@@ -1,0 +1,171 @@
+//! What of the past goes, and what stays, when segments are held or the wish changes meanwhile.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use silt_device::Fault;
+use silt_engine::{OpenOptions, Volume};
+use silt_format::Ino;
+use silt_fs::{Context, Fs, WriteFlags};
+
+use crate::config::MountOptions;
+use crate::core::{Core, now_secs};
+use crate::fault_tests::mkfs_of;
+use crate::ladder::{Came, clean};
+use crate::space::is_enough;
+use crate::writer::Writer;
+
+const HOUR: u64 = 3600;
+
+/// A mounted volume of 128 segments with its log writer and without a cleaner.
+struct Kept {
+    core: Arc<Core>,
+    device: Arc<Fault<silt_device::MemoryDevice>>,
+    file: Ino,
+    writer: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Kept {
+    /// Of what was written three days ago most goes as the wish has it; what was written five hours ago it keeps. Fewer
+    /// segments are clean than cleaning begins with.
+    fn new() -> Self {
+        Self::with(MountOptions::default())
+    }
+
+    fn with(options: MountOptions) -> Self {
+        let device = Arc::new(Fault::new(mkfs_of(32 << 20, 64)));
+        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        let now = now_secs();
+        volume.take_over(now - 80 * HOUR).unwrap();
+        let mut fs = Fs::new(volume, &silt_fs::Options::default());
+        let file = fs.create(&ctx(), Ino::ROOT, b"f", 0o644).unwrap().ino;
+        let core = Core::new(fs, options);
+        let low = crate::cleaning::marks(&core).1.low.unwrap();
+        for (until, from) in [(60, now - 72 * HOUR), (low, now - 5 * HOUR)] {
+            let mut n = 0;
+            while available(&core) >= until {
+                write(&core, file, n as u8, 100);
+                core.fs.lock().sync_all(from + n * 600).unwrap();
+                n += 1;
+            }
+            assert!(n > 3, "{n}");
+        }
+        let writer = Writer::new(core.clone(), Duration::from_secs(3600));
+        let writer = Some(std::thread::spawn(move || writer.run()));
+        Kept { core, device, file, writer }
+    }
+
+    fn given_up(&self) -> (u64, u64) {
+        let given = self.core.space.report().given_up;
+        (given.as_wished, given.beyond)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.core.queue.lock().stop = true;
+        self.core.wake.notify_all();
+        self.writer.take().unwrap().join().unwrap();
+    }
+}
+
+fn ctx() -> Context {
+    Context { privileged: true, ..Context::default() }
+}
+
+fn write(core: &Core, file: Ino, fill: u8, blocks: usize) {
+    let mut fs = core.fs.lock();
+    fs.write(&ctx(), file, 0, &vec![fill; blocks * 4096], WriteFlags::default()).unwrap();
+}
+
+/// Checkpoints that are there, up to this one.
+fn moments(fs: &Fs, last: u64) -> Vec<u64> {
+    (1..=last).filter(|n| fs.volume().checkpoint_info(silt_format::Cno(*n)).is_ok()).collect()
+}
+
+fn available(core: &Core) -> u64 {
+    core.fs.lock().volume().available_segments()
+}
+
+/// What was emptied is gained, though somebody reads there: nothing beyond the wish goes for it.
+#[test]
+fn nothing_more_goes_for_segments_that_somebody_reads() {
+    let kept = Kept::new();
+    let core = &kept.core;
+    let guard = core.fs.lock().volume().guard();
+    assert_eq!(clean(core), Came::Space);
+    let (wished, beyond) = kept.given_up();
+    assert!(wished > 10 && beyond == 0, "{wished} as wished, {beyond} beyond");
+    assert!(core.fs.lock().volume_mut().segments_held_for_readers() > 10);
+    // Who waits for space waits for the reader.
+    core.space.enable(true);
+    let wanted = core.fs.lock().volume().free_blocks() / 2;
+    assert!(core.space.may_come(core.fs.lock().volume(), wanted) && !is_enough(core));
+    let letting_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(guard);
+    });
+    let begin = Instant::now();
+    assert_eq!(clean(core), Came::Space);
+    assert!(is_enough(core) && begin.elapsed() > Duration::from_millis(300));
+    assert_eq!(kept.given_up().1, 0);
+    letting_go.join().unwrap();
+}
+
+/// A reader that stays is no proof that nothing can be gained.
+#[test]
+fn who_waits_for_a_reader_is_not_told_that_there_is_no_space() {
+    let kept = Kept::new();
+    let core = &kept.core;
+    let _guard = core.fs.lock().volume().guard();
+    assert_eq!(clean(core), Came::Space);
+    core.space.enable(true);
+    let wanted = core.fs.lock().volume().free_blocks() / 2;
+    assert!(core.space.may_come(core.fs.lock().volume(), wanted));
+    assert_eq!(clean(core), Came::Unknown);
+    assert_eq!(kept.given_up().1, 0);
+}
+
+/// Nor is a step that the device did not take.
+#[test]
+fn a_step_that_failed_is_no_proof_that_nothing_can_be_gained() {
+    let kept = Kept::new();
+    write(&kept.core, kept.file, 1, 1);
+    kept.device.set_full(true);
+    assert_eq!(clean(&kept.core), Came::Unknown);
+    kept.device.heal();
+    assert_eq!(clean(&kept.core), Came::Space);
+}
+
+/// A floor that is set while a pass runs holds for its next step.
+#[test]
+fn a_floor_that_is_set_meanwhile_is_obeyed() {
+    let dir = tempfile::tempdir().unwrap();
+    let conf = dir.path().join("conf");
+    let text = "min_clean_segments 30%\nmax_clean_segments 90%\nclean_check_interval 10\nnsegments_per_clean 2\n\
+                cleaning_interval 0.5\nmc_nsegments_per_clean 2\nmc_cleaning_interval 0.5\n";
+    std::fs::write(&conf, text).unwrap();
+    let mut options = MountOptions::default();
+    options.cleaner.conf = Some(crate::cleanerd_conf::Conf::read(&conf).unwrap());
+    let kept = Kept::with(options);
+    let core = kept.core.clone();
+    let steps = core.space.report().work.steps;
+    let setting = std::thread::spawn(move || {
+        while core.space.report().work.steps < steps + 2 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut fs = core.fs.lock();
+        let dir = fs.mkdir(&ctx(), Ino::ROOT, b".silt", 0o755).unwrap().ino;
+        let file = fs.create(&ctx(), dir, b"retention", 0o644).unwrap().ino;
+        fs.write(&ctx(), file, 0, b"keep: all for ever\n", WriteFlags::default()).unwrap();
+        let there = moments(&fs, fs.volume().last_log().cno);
+        drop(fs);
+        (core.space.report().work.steps, there)
+    });
+    clean(&kept.core);
+    let (steps, there) = setting.join().unwrap();
+    assert!(kept.core.space.report().work.steps >= steps && there.len() > 10, "{there:?}");
+    assert_eq!(moments(&kept.core.fs.lock(), *there.last().unwrap()), there);
+}
