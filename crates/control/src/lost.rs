@@ -180,7 +180,7 @@ mod tests {
             WriteFlags::default(),
         )
         .unwrap();
-        assert!(fs.volume_mut().begin_data_sync(ino, 3000).unwrap());
+        assert!(fs.volume_mut().begin_data_sync(&[ino], 3000).unwrap());
         fs.volume_mut().finish_construction(3000).unwrap();
     }
 

@@ -495,3 +495,143 @@ fn names_wait_for_room_as_data_does() {
     assert_eq!(make(30_001), Ok(()));
     served.stop();
 }
+
+/// Files whose data is synced together lie in one log: a bad place under one of them costs none.
+#[test]
+fn a_bad_place_under_data_that_is_synced_together_is_left_out() {
+    for named in ["clean", "without data"] {
+        let device = Arc::new(PageCache::new(&mkfs()));
+        let core = Core::new(open(device.clone()), MountOptions::default());
+        let mut served = Served { core: core.clone(), writer: None };
+        let inos = ["a", "b"].map(|n| served.write(n, 1, 4).unwrap());
+        core.fs.lock().sync_all(3000).unwrap();
+        served.write("a", 2, 4).unwrap();
+        if named == "clean" {
+            served.write("b", 2, 4).unwrap();
+        }
+        {
+            let fs = core.fs.lock();
+            let segment = silt_format::SegNr(fs.volume().stat().unwrap().current_segment);
+            let info = fs.volume().segment_info(segment).unwrap();
+            let at = (fs.volume().geometry().segment_start(segment).0 + u64::from(info.blocks)) * 4096;
+            device.medium.fail_writes(at..at + 4096, Times::Always);
+        }
+        let (tx, rx) = crossbeam_channel::unbounded();
+        for ino in inos {
+            let tx = tx.clone();
+            core.sync(Want::Data(ino), Box::new(move |r| tx.send(r).unwrap()));
+        }
+        let writer = Writer::new(core.clone(), Duration::from_secs(3600));
+        served.writer = Some(std::thread::spawn(move || writer.run()));
+        assert_eq!([rx.recv().unwrap(), rx.recv().unwrap()], [Ok(()), Ok(())], "{named}");
+        let b = if named == "clean" { 2 } else { 1 };
+        check(device.medium.inner().fork(), &[("a", 2, 4), ("b", b, 4)]);
+        served.stop();
+    }
+}
+
+/// Without barriers nothing is kept to be written again: after a flush that failed nothing is built on what may be nowhere.
+#[test]
+fn without_barriers_a_failed_flush_ends_writing() {
+    let device = Arc::new(PageCache::new(&mkfs()));
+    let options = MountOptions { barrier: false, ..MountOptions::default() };
+    let mut served = Served::new(device.clone(), options);
+    served.write("f", 1, 4).unwrap();
+    served.sync().unwrap();
+    device.bad_flushes.store(1, Ordering::Relaxed);
+    assert!(device.flush().is_err());
+    served.write("f", 2, 4).unwrap();
+    assert_eq!(served.sync(), Err(libc::EIO));
+    assert!(served.core.fs.lock().volume().failure().is_some());
+    served.stop();
+}
+
+/// A checkpoint that somebody else made under the lock and could not write is gone on with by the log writer.
+#[test]
+fn a_checkpoint_that_a_resize_could_not_write_is_written_later() {
+    for how in ["smaller", "larger"] {
+        let base = mkfs();
+        let device = Arc::new(Fault::new(base));
+        let mut served = Served::new(device.clone(), MountOptions::default());
+        for round in 0..20u8 {
+            served.write("f", round, 300).unwrap();
+            served.sync().unwrap();
+        }
+        {
+            let mut fs = served.core.fs.lock();
+            let volume = fs.volume_mut();
+            let options = silt_cleaner::Options { now: 3000, ..Default::default() };
+            silt_cleaner::run(&silt_cleaner::Whole::new(volume, 3000), &options, |_| true).unwrap();
+            volume.freed_are_durable();
+        }
+        served.write("g", 7, 200).unwrap();
+        let failed = {
+            let mut fs = served.core.fs.lock();
+            let volume = fs.volume_mut();
+            if how == "smaller" {
+                let limit = volume.stat().unwrap().current_segment;
+                volume.confine(Some(limit)).unwrap();
+                device.set_full(true);
+                volume.leave_end(limit, 4000).map(|_| 0)
+            } else {
+                device.inner().grow(SIZE + (8 << 20));
+                device.limit_space(Some(64 << 10));
+                volume.grow(None, 4000)
+            }
+        };
+        assert!(failed.is_err(), "{how}: {failed:?}");
+        device.heal();
+        let (tx, rx) = crossbeam_channel::bounded(1);
+        served.core.sync(Want::All, Box::new(move |r| tx.send(r).unwrap()));
+        let answer = rx.recv_timeout(Duration::from_secs(10));
+        assert_eq!(answer, Ok(Ok(())), "{how}: nobody writes any more");
+        served.core.fs.lock().volume_mut().confine(None).unwrap();
+        check(device.inner().fork(), &[("f", 19, 300), ("g", 7, 200)]);
+        served.stop();
+    }
+}
+
+/// A device whose writes panic from now on.
+struct Panicking {
+    inner: MemoryDevice,
+    now: std::sync::atomic::AtomicBool,
+}
+
+impl Device for Panicking {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+        assert!(!self.now.load(Ordering::Relaxed), "a defect");
+        self.inner.write_at(offset, bufs)
+    }
+    fn flush(&self) -> silt_device::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, _: u64, _: u64) -> silt_device::Result<()> {
+        Ok(())
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+/// A defect of the log writer: who waits hears of it, who comes later as well, and what was durable stays.
+#[test]
+fn nobody_waits_for_a_writer_that_is_gone() {
+    let device = Arc::new(Panicking { inner: mkfs(), now: std::sync::atomic::AtomicBool::new(false) });
+    let mut served = Served::new(device.clone(), MountOptions::default());
+    served.write("f", 1, 4).unwrap();
+    served.sync().unwrap();
+    served.write("f", 2, 4).unwrap();
+    device.now.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert_eq!(served.sync(), Err(libc::EIO));
+    }
+    assert!(served.core.fs.lock().volume().failure().is_some());
+    served.stop();
+    check(device.inner.fork(), &[("f", 1, 4)]);
+}

@@ -87,7 +87,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     }
     if core.options.gc && !core.options.read_only && !core.fs.lock().volume().is_read_only() {
         let core = core.clone();
-        let clean = move || crate::cleaning::run(&core);
+        let clean = move || crate::defects::contain(&core, "cleaner", || crate::cleaning::run(&core));
         beside.push(std::thread::Builder::new().name("cleaner".into()).spawn(clean)?);
     }
     {

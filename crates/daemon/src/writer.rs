@@ -20,7 +20,7 @@ mod output;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -58,8 +58,7 @@ pub struct Writer {
     /// Logs that could not be written, in order.
     unwritten: VecDeque<Arc<LogWrite>>,
     on_its_way: Option<OnItsWay>,
-    /// Logs since the last good flush: of constructions that are complete, and of the one under way.
-    earlier: Vec<Arc<LogWrite>>,
+    /// Logs of the construction under way since the last good flush.
     logs: Vec<Arc<LogWrite>>,
     /// Logs of the construction under way that the engine has not been told of.
     untold: u32,
@@ -70,10 +69,18 @@ pub struct Writer {
     unflushed: bool,
     /// A flush failed: the logs since the last good one may not be on the device.
     suspect: bool,
+    /// A checkpoint could not take some of a file, and nobody who syncs everything was told yet.
+    hurt: bool,
     /// Flushes of the device that had failed when that was last looked at.
     failed_flushes: u64,
     order: WriteOrder,
     pub(crate) clock: Clock,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// What there is to do.
@@ -105,13 +112,13 @@ impl Writer {
             failing: false,
             unwritten: VecDeque::new(),
             on_its_way: None,
-            earlier: Vec::new(),
             logs: Vec::new(),
             untold: 0,
             written: 0,
             freed: Freed::default(),
             unflushed: false,
             suspect: false,
+            hurt: false,
             failed_flushes: 0,
             order: WriteOrder::default(),
             clock: Box::new(now_secs),
@@ -119,8 +126,9 @@ impl Writer {
     }
 
     /// The same with another clock, in seconds since 1970.
-    pub fn with_clock(self, clock: Clock) -> Self {
-        Writer { clock, ..self }
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// One round for these callers, on this thread; `all`: a checkpoint is due whoever asked for what.
@@ -135,7 +143,12 @@ impl Writer {
     }
 
     /// Works until told to stop; what waits then is written first.
-    pub fn run(mut self) {
+    pub fn run(self) {
+        let core = self.core.clone();
+        crate::defects::contain(&core, "log writer", || self.work());
+    }
+
+    fn work(mut self) {
         loop {
             let task = self.next();
             let stop = task.stop;
@@ -187,7 +200,7 @@ impl Writer {
         let job = task.job.take();
         // A cleaning is a checkpoint, too.
         let own = matches!(job, Some(Job::Clean(..))) && !task.all && task.waiters.is_empty();
-        let result = if own { self.finish(true) } else { self.write(&task) };
+        let result = if own { self.finish() } else { self.write(&task) };
         // Who asked does not wait for the cleaner as well.
         self.answer(std::mem::take(&mut task.waiters), result.err());
         let result = match job {
@@ -205,24 +218,34 @@ impl Writer {
 
     fn answer(&mut self, waiters: Vec<Waiter>, code: Option<i32>) {
         self.note(code);
-        for waiter in waiters {
-            let own = match waiter.want {
-                Want::Data(ino) | Want::File(ino) => {
-                    let error = self.core.fs.lock().volume_mut().take_inode_error(ino);
-                    error.map(|_| libc::EIO)
-                }
+        let mut told = BTreeSet::new();
+        if !waiters.is_empty() {
+            let mut fs = self.core.fs.lock();
+            let asked = waiters.iter().filter_map(|waiter| match waiter.want {
+                Want::Data(ino) | Want::File(ino) => Some(ino),
                 Want::All => None,
+            });
+            told.extend(asked.filter(|ino| fs.volume_mut().take_inode_error(*ino).is_some()));
+        }
+        // Who syncs everything hears of everybody's, what a checkpoint by the clock could not take included.
+        let all = waiters.iter().any(|waiter| matches!(waiter.want, Want::All));
+        let any = all && std::mem::take(&mut self.hurt);
+        for waiter in waiters {
+            let is_hurt = match waiter.want {
+                Want::Data(ino) | Want::File(ino) => told.contains(&ino),
+                Want::All => any,
             };
-            (waiter.answer)(match (code, own) {
-                (Some(e), _) | (None, Some(e)) => Err(e),
-                (None, None) => Ok(()),
+            (waiter.answer)(match code {
+                Some(e) => Err(e),
+                None if is_hurt => Err(libc::EIO),
+                None => Ok(()),
             });
         }
     }
 
     fn write(&mut self, task: &Task) -> Result<(), i32> {
         // A construction that could not be finished comes first: nothing else can begin.
-        self.finish(true)?;
+        self.finish()?;
         let mut data = Vec::new();
         let mut all = task.all;
         // Without flushes a checkpoint may reach the device and synced data before it not; a reader could not tell.
@@ -266,7 +289,7 @@ impl Writer {
         match self.flush(None) {
             Ok(()) => Ok(()),
             Err(Trouble::Stays(e)) => Err(e),
-            Err(Trouble::Moved) => self.finish(true),
+            Err(Trouble::Moved) => self.finish(),
         }
     }
 
@@ -308,36 +331,41 @@ impl Writer {
                     self.core.frozen_changes.store(0, Ordering::Relaxed);
                     return Ok(());
                 }
-                Err(e) => return Err(errno(&e)),
+                Err(e) => {
+                    // It waits as before, whatever else succeeds meanwhile.
+                    self.core.changed.store(true, Ordering::Relaxed);
+                    return Err(errno(&e));
+                }
             }
         }
         // What waits for the next one is nothing now.
         self.let_paced_run();
-        self.finish(true)
+        self.finish()
     }
 
+    /// The data of these files in one log: where its place turns out to be bad all of it is still at hand.
     fn data_sync(&mut self, mut inos: Vec<Ino>) -> Result<(), i32> {
         inos.sort_unstable();
         inos.dedup();
-        let last = inos.last().copied();
-        for ino in inos {
-            let begun = self.core.fs.lock().volume_mut().begin_data_sync(ino, (self.clock)());
-            match begun {
-                // They share one flush, which the last one waits for.
-                Ok(true) => self.finish(Some(ino) == last)?,
-                Ok(false) => {}
-                // Meanwhile it grew, or is gone: only a checkpoint holds that.
-                Err(_) => return self.checkpoint(),
-            }
+        let begun = self.core.fs.lock().volume_mut().begin_data_sync(&inos, (self.clock)());
+        match begun {
+            Ok(true) => self.finish(),
+            Ok(false) => Ok(()),
+            // Meanwhile one grew, or is gone: only a checkpoint holds that.
+            Err(_) => self.checkpoint(),
         }
-        Ok(())
     }
 
-    /// Runs the construction under way to its end, and its logs onto the medium if it shall be `durable`.
-    pub(crate) fn finish(&mut self, durable: bool) -> Result<(), i32> {
+    /// Runs the construction under way to its end, and its logs onto the medium.
+    pub(crate) fn finish(&mut self) -> Result<(), i32> {
         let mut moves = 0;
         let begin = Instant::now();
         self.written = 0;
+        if self.core.fs.lock().volume().is_left_open() {
+            // Logs of it, written by somebody else, may not be on the medium.
+            self.core.device.flush().map_err(|e| errno(&e.into()))?;
+            self.core.fs.lock().volume_mut().left_open_is_flushed();
+        }
         loop {
             let done = match self.unwritten.pop_front() {
                 Some(log) => self.write_log(log),
@@ -361,19 +389,15 @@ impl Writer {
                             self.write_log(Arc::new(log))
                         }
                         Ok(Step::Working) => Ok(()),
-                        Ok(Step::Waiting) => {
-                            let flushed = if durable { self.flush(None) } else { self.land() };
-                            flushed.map(|()| self.tell())
-                        }
+                        Ok(Step::Waiting) => self.flush(None).map(|()| self.tell()),
                         Ok(Step::Done(_)) => {
                             let met = self.core.fs.lock().volume_mut().take_damage();
                             for (ino, what) in met {
+                                // Tables may lose what they could give back, and nobody anything.
+                                self.hurt |= ino == Ino::ROOT || ino >= Ino::FIRST_USER;
                                 self.core.met_damage(Met::of(Tree::Live, ino, what));
                             }
-                            self.earlier.append(&mut self.logs);
-                            if durable {
-                                self.core.burst.wrote(self.written, begin.elapsed());
-                            }
+                            self.core.burst.wrote(self.written, begin.elapsed());
                             self.core.frozen_changes.store(0, Ordering::Relaxed);
                             return Ok(());
                         }

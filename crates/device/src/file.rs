@@ -78,7 +78,8 @@ pub struct FileDevice {
     lacks_dsync: AtomicBool,
     lacks_discard: AtomicBool,
     lacks_large: AtomicBool,
-    failed_flushes: AtomicU64,
+    /// How many failed; held while one is done, so that nobody finds the system's answer taken and the count as before.
+    failed_flushes: Mutex<u64>,
 }
 
 impl FileDevice {
@@ -110,7 +111,7 @@ impl FileDevice {
             lacks_dsync: AtomicBool::new(false),
             lacks_discard: AtomicBool::new(false),
             lacks_large: AtomicBool::new(false),
-            failed_flushes: AtomicU64::new(0),
+            failed_flushes: Mutex::new(0),
         };
         device.refresh_len()?;
         Ok(device)
@@ -405,14 +406,15 @@ impl Device for FileDevice {
         if self.capabilities.read_only {
             return Ok(());
         }
+        let mut failed = self.failed_flushes.lock();
         retry_on_intr(|| rustix::fs::fdatasync(&self.main)).map_err(|e| {
-            self.failed_flushes.fetch_add(1, Ordering::Release);
+            *failed += 1;
             Error::of_request(Operation::Flush, 0, 0, e.into())
         })
     }
 
     fn failed_flushes(&self) -> u64 {
-        self.failed_flushes.load(Ordering::Acquire)
+        *self.failed_flushes.lock()
     }
 
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
@@ -420,12 +422,13 @@ impl Device for FileDevice {
         self.check_write(Operation::Write, offset, len)?;
         self.flush()?;
         if !self.lacks_dsync.load(Ordering::Relaxed) {
+            let mut failed = self.failed_flushes.lock();
             match self.write(offset, &[buf], ReadWriteFlags::DSYNC) {
                 Ok(()) => return Ok(()),
                 Err(e) if lacks_flag(&e) => self.lacks_dsync.store(true, Ordering::Relaxed),
                 Err(e) => {
                     // It tells of all that the system could not write.
-                    self.failed_flushes.fetch_add(1, Ordering::Release);
+                    *failed += 1;
                     return Err(Error::of_request(Operation::Write, offset, len, e));
                 }
             }

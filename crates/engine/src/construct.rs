@@ -28,6 +28,8 @@ use crate::{Error, Result};
 /// Blocks of one log, so that writing starts before everything is composed; fewer where whoever opened the volume
 /// says so.
 pub(crate) const LOG_BLOCKS: u64 = 1024;
+/// So much damage is remembered until it is taken.
+const DAMAGES: usize = 1000;
 /// The stage a file begins with.
 pub(crate) const FIRST: Stage = Stage::Cuts { from: 0 };
 
@@ -166,26 +168,32 @@ impl Volume {
         first
     }
 
-    /// Begins a data-sync log of one file; `false` if none of its data waits. Only where
-    /// [`Volume::data_sync_suffices`].
-    pub fn begin_data_sync(&mut self, ino: Ino, now: u64) -> Result<bool> {
+    /// Begins a data-sync log of these files, which become durable together; `false` if none of their data waits. Only
+    /// where [`Volume::data_sync_suffices`] for each.
+    pub fn begin_data_sync(&mut self, inos: &[Ino], now: u64) -> Result<bool> {
         self.ready_to_begin()?;
-        if !self.data_sync_suffices(ino) || self.discontinued {
+        if let Some(ino) = inos.iter().find(|ino| !self.data_sync_suffices(**ino) || self.discontinued) {
             return Err(Error::Invalid(format!("inode {ino} needs a checkpoint")));
         }
         let begun = self.begun()?;
-        let Some(i) = self.inodes.get_mut(&ino.0) else { return Ok(false) };
-        if i.current.blocks.is_empty() {
+        let mut files = VecDeque::new();
+        for ino in inos {
+            let Some(i) = self.inodes.get_mut(&ino.0).filter(|i| !i.current.blocks.is_empty()) else {
+                continue;
+            };
+            let blocks = i.current.blocks.len() as u64;
+            freeze(i);
+            self.dirty_blocks -= blocks;
+            self.frozen_blocks += blocks;
+            // Its map changes now and its times wait: the next checkpoint must hold the inode.
+            i.dirty = true;
+            self.dirty.insert(ino.0);
+            files.push_back(ino.0);
+        }
+        if files.is_empty() {
             return Ok(false);
         }
-        let blocks = i.current.blocks.len() as u64;
-        freeze(i);
-        self.dirty_blocks -= blocks;
-        self.frozen_blocks += blocks;
-        // Its map changes now and its times wait: the next checkpoint must hold the inode.
-        i.dirty = true;
-        self.dirty.insert(ino.0);
-        self.start(Kind::DataSync, VecDeque::from([ino.0]), begun, now);
+        self.start(Kind::DataSync, files, begun, now);
         Ok(true)
     }
 
@@ -321,7 +329,9 @@ impl Volume {
         for nr in &k.all {
             let Some(i) = self.inodes.get_mut(nr) else { continue };
             let Some(f) = i.frozen.take() else { continue };
-            if let Some(e) = i.error.as_ref().filter(|_| self.damage.len() < 1000) {
+            if std::mem::take(&mut i.is_hurt)
+                && let Some(e) = i.error.as_ref().filter(|_| self.damage.len() < DAMAGES)
+            {
                 self.damage.push((i.ino, e.clone()));
             }
             self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);

@@ -165,7 +165,7 @@ impl Volume {
             frozen.pending -= delta;
         }
         if let Some(e) = damage {
-            inode.error.get_or_insert_with(|| e.to_string());
+            inode.hurt(&e);
         }
     }
 

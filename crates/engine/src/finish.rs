@@ -20,15 +20,12 @@ impl Volume {
 
     /// Runs a construction that is under way to its end.
     ///
-    /// Where a log cannot be written it goes elsewhere. After an error that did not end writing, the
-    /// next call goes on with the same log.
+    /// Where a log cannot be written it goes elsewhere. After an error that did not end writing the construction stays
+    /// open and whoever goes on with it, here or by [`Volume::step`], gets the same log first; what was written of it
+    /// before counts once [`Volume::is_left_open`] was seen to.
     pub fn finish_construction(&mut self, now: u64) -> Result<()> {
         while self.construction.is_some() {
-            let step = match self.unwritten.take() {
-                Some(log) => Step::Write(log),
-                None => self.step(usize::MAX)?,
-            };
-            match step {
+            match self.step(usize::MAX)? {
                 Step::Write(mut log) => {
                     log.seal();
                     match self.write_log(&log) {
@@ -36,12 +33,12 @@ impl Volume {
                         Err(Error::Device(e)) if !e.is_no_space() => match self.log_failed(&log, now)? {
                             Redo::Elsewhere => {}
                             Redo::SameLog => {
-                                self.unwritten = Some(log);
+                                self.hand_back(log);
                                 return Err(Error::Device(e));
                             }
                         },
                         Err(e) => {
-                            self.unwritten = Some(log);
+                            self.hand_back(log);
                             return Err(e);
                         }
                     }
@@ -54,6 +51,26 @@ impl Volume {
             }
         }
         self.settle(now)
+    }
+
+    /// A log that was handed out and not written is the next to be handed out.
+    fn hand_back(&mut self, log: LogWrite) {
+        self.left_open = true;
+        if let Some(k) = &mut self.construction {
+            k.outstanding = k.outstanding.saturating_sub(1);
+            k.ready.push_front(log);
+        }
+    }
+
+    /// Whether logs of the construction under way were written by a [`Volume::finish_construction`] that failed: who
+    /// goes on by [`Volume::step`] flushes the device first, and says so ([`Volume::left_open_is_flushed`]).
+    pub fn is_left_open(&self) -> bool {
+        self.left_open
+    }
+
+    /// See [`Volume::is_left_open`].
+    pub fn left_open_is_flushed(&mut self) {
+        self.left_open = false;
     }
 
     pub(crate) fn write_log(&mut self, log: &LogWrite) -> Result<()> {

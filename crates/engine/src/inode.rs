@@ -16,6 +16,7 @@ use rangemap::RangeSet;
 use silt_format::inode::{LINK_MAX, RawInode};
 use silt_format::{Error as FormatError, Geometry, Ino};
 
+use crate::Error;
 use crate::block::Block;
 use crate::meta::Map;
 
@@ -188,8 +189,10 @@ pub struct Inode {
     pub pending: i64,
     /// Users that need it in memory.
     pub pins: u32,
-    /// Why the last checkpoint could not take its content.
+    /// Why a checkpoint could not take its content, until somebody who syncs it was told.
     pub error: Option<String>,
+    /// That is so since the last checkpoint it was in.
+    pub is_hurt: bool,
 }
 
 impl Inode {
@@ -211,6 +214,7 @@ impl Inode {
             pending: 0,
             pins: 0,
             error: None,
+            is_hurt: false,
         }
     }
 
@@ -229,6 +233,7 @@ impl Inode {
             pending: 0,
             pins: 0,
             error: None,
+            is_hurt: false,
         }
     }
 
@@ -271,6 +276,13 @@ impl Inode {
 
     /// Whether it can be dropped from memory and loaded again later.
     pub fn is_evictable(&self) -> bool {
-        self.pins == 0 && !self.dirty && self.frozen.is_none() && self.map.nodes.is_empty() && !self.deleted
+        let used = self.pins > 0 || self.dirty || self.frozen.is_some() || self.error.is_some();
+        !used && self.map.nodes.is_empty() && !self.deleted
+    }
+
+    /// A checkpoint cannot take some of it.
+    pub fn hurt(&mut self, e: &Error) {
+        self.is_hurt = true;
+        self.error.get_or_insert_with(|| e.to_string());
     }
 }

@@ -71,6 +71,10 @@ impl Volume {
         if self.construction.is_some() {
             return Err(Error::Constructing);
         }
+        // What lies behind the limit would count as available, and no log may go there.
+        if self.is_confined() {
+            return Err(Error::Invalid("the volume is being made smaller".into()));
+        }
         let size = self.store.device.refresh_len()?;
         let g = self.store.geometry;
         // The secondary super block lies where the size of the device says: that is the size, and
@@ -99,7 +103,9 @@ impl Volume {
         self.gave_up(crate::room::MUCH);
         self.meta_dirty = true;
         self.checkpoint(now)?;
-        self.write_size(now, size, nsegments, 0)?;
+        // The checkpoint may not be on the medium, and nobody has its logs to write them again.
+        self.write_size(now, size, nsegments, 0)
+            .inspect_err(|e| self.fail(format!("making the volume larger failed: {e}")))?;
         Ok(gained)
     }
 

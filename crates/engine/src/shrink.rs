@@ -117,7 +117,7 @@ impl Volume {
         (self.discontinued, self.moved, self.meta_dirty) = (true, true, true);
         let made = self.checkpoint(now);
         if self.construction.is_none() && self.moved {
-            // What comes next would be written where nobody finds it.
+            // What comes next would be written where nobody finds it. One that is left open the log writer goes on with.
             self.fail("leaving the end of the volume failed");
         }
         made?;

@@ -24,7 +24,7 @@ impl Volume {
         let result = match worked {
             Ok(left) => Ok(left),
             Err(e @ (Error::Format { .. } | Error::Device(_) | Error::NoInode(_))) => {
-                inode.error.get_or_insert_with(|| e.to_string());
+                inode.hurt(&e);
                 // What is mapped so far must be written, or its parents would point to nothing.
                 if matches!(k.stage, Stage::Nodes) || k.kind == Kind::DataSync {
                     k.stage = FIRST;
@@ -93,13 +93,13 @@ impl Volume {
                         self.count_tree(delta);
                         frozen.pending -= delta.clamp(0, 1);
                         if let Some(e) = damage {
-                            inode.error.get_or_insert_with(|| e.to_string());
+                            inode.hurt(&e);
                         }
                         let vblock = match v {
                             Ok(v) => v,
                             // What is damaged costs this block and none of the others.
                             Err(e @ (Error::Format { .. } | Error::Device(_))) => {
-                                inode.error.get_or_insert_with(|| e.to_string());
+                                inode.hurt(&e);
                                 continue;
                             }
                             Err(e) => return Err(e),
@@ -117,6 +117,7 @@ impl Volume {
                     if frozen.over.blocks.range(next..).next().is_none() {
                         frozen.pending = 0;
                         if k.kind == Kind::DataSync {
+                            k.stage = FIRST;
                             k.files.pop_front();
                         } else {
                             k.stage = Stage::Nodes;

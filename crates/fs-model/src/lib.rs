@@ -356,7 +356,7 @@ impl FsTarget {
         if !volume.data_sync_suffices(ino) {
             return self.checkpoint().map(|_| ());
         }
-        if volume.begin_data_sync(ino, now).map_err(|_| Errno::EIO)? {
+        if volume.begin_data_sync(&[ino], now).map_err(|_| Errno::EIO)? {
             volume.finish_construction(now).map_err(|_| Errno::EIO)?;
         }
         Ok(())

@@ -91,7 +91,7 @@ pub fn make(recipe: &Recipe) -> MemoryDevice {
                 let at = u64::from(i) * u64::from(recipe.block_size);
                 fs.write(&who(), ino, at, &block, WriteFlags::default()).expect("a write");
                 let volume = fs.volume_mut();
-                assert!(volume.begin_data_sync(ino, START + 6000).expect("a data-sync log"));
+                assert!(volume.begin_data_sync(&[ino], START + 6000).expect("a data-sync log"));
                 volume.finish_construction(START + 6000).expect("a data-sync log");
             }
         }

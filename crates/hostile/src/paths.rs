@@ -325,7 +325,7 @@ fn write(fs: &mut Fs) {
         let _ = fs.sync_all(NOW + 5);
         let _ = fs.write(&ctx, s.ino, 0, &[2; 5000], flags);
         let volume = fs.volume_mut();
-        if volume.data_sync_suffices(s.ino) && volume.begin_data_sync(s.ino, NOW + 6).is_ok() {
+        if volume.data_sync_suffices(s.ino) && volume.begin_data_sync(&[s.ino], NOW + 6).is_ok() {
             let _ = volume.finish_construction(NOW + 6);
         }
         let _ = fs.rename(&ctx, Ino::ROOT, b"new", Ino::ROOT, b"moved", rename_flags::EXCHANGE);

@@ -4,7 +4,7 @@
 //! Some daemons are killed by SIGKILL; of some volumes written in this process the power is cut at or between
 //! flushes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -153,16 +153,23 @@ fn cut(scratch: &Scratch, seed: u64, states: usize) -> Result<Vec<Left>> {
     let mut rng = Rng::new(seed);
     let mut written = vec![now.clone()];
     for n in 0..WRITES {
-        let (name, offset, data) = overwrite(&mut rng, &now, seed * 1000 + n + 1);
-        let ino = *inodes.get(&name).context("a file without an inode")?;
-        write(&mut fs, &ctx, ino, offset, &data)?;
+        // Several files share a log, as where several programs sync at once.
+        let mut synced = BTreeSet::new();
+        for part in 0..1 + rng.below(3) {
+            let (name, offset, data) = overwrite(&mut rng, &now, seed * 1000 + n * 4 + part + 1);
+            let ino = *inodes.get(&name).context("a file without an inode")?;
+            write(&mut fs, &ctx, ino, offset, &data)?;
+            synced.insert(ino);
+            now = changed(&now, &name, offset, &data);
+        }
+        let synced: Vec<Ino> = synced.into_iter().collect();
         let volume = fs.volume_mut();
-        if !volume.data_sync_suffices(ino) || !volume.begin_data_sync(ino, NOW + 2 + n)? {
-            bail!("{name}: an overwrite is not synced by a data-sync log");
+        let suffices = synced.iter().all(|ino| volume.data_sync_suffices(*ino));
+        if !suffices || !volume.begin_data_sync(&synced, NOW + 2 + n)? {
+            bail!("overwrites are not synced by a data-sync log");
         }
         volume.finish_construction(NOW + 2 + n)?;
         device.flush()?;
-        now = changed(&now, &name, offset, &data);
         written.push(now.clone());
         device.mark(n + 1);
     }

@@ -38,6 +38,9 @@ impl Writer {
     /// Makes everything written durable. `next`: the log that waits for it, if there is one.
     pub(super) fn flush(&mut self, next: Option<&Arc<LogWrite>>) -> Result<(), Trouble> {
         self.land()?;
+        if !self.core.options.barrier {
+            self.look_for_lost_logs()?;
+        }
         while self.unflushed && self.core.options.barrier {
             // What could not be written the system tells once: perhaps it told somebody else, who wrote a super block.
             let failed = self.core.device.failed_flushes();
@@ -57,19 +60,28 @@ impl Writer {
         }
         self.unflushed = false;
         self.suspect = false;
-        self.earlier.clear();
         self.logs.clear();
         self.order.flushed();
         Ok(())
     }
 
+    /// Without barriers nothing is kept to be written again: where somebody's flush failed, what was written before is
+    /// perhaps nowhere, and nothing may be built on it.
+    fn look_for_lost_logs(&mut self) -> Result<(), Trouble> {
+        if self.core.device.failed_flushes() == self.failed_flushes {
+            return Ok(());
+        }
+        let why = "the device could not keep what was written to it, and with nobarrier nothing else does";
+        self.core.fs.lock().volume_mut().fail(why);
+        Err(Trouble::Stays(libc::EIO))
+    }
+
     /// Writes the logs since the last good flush once more: what a failed flush could not write is nowhere
     /// any more.
     fn write_again(&mut self) -> Result<(), Trouble> {
-        let complete = self.earlier.len();
-        let logs: Vec<Arc<LogWrite>> = self.earlier.iter().chain(&self.logs).cloned().collect();
+        let logs = self.logs.clone();
         let mut order = WriteOrder::default();
-        for (i, log) in logs.iter().enumerate() {
+        for log in &logs {
             let written = (|| {
                 if order.wants_flush(log) {
                     self.core.device.flush()?;
@@ -78,7 +90,7 @@ impl Writer {
                 log.write(&*self.core.device)
             })();
             if let Err(e) = written {
-                return Err(self.trouble(Some(&**log).filter(|_| i >= complete), &e));
+                return Err(self.trouble(Some(log), &e));
             }
             order.written(log);
         }
@@ -105,10 +117,8 @@ impl Writer {
                 self.untold = 0;
                 // What is left behind need not be flushed. A flush that fails for its sake is found out by
                 // the next one.
-                if self.earlier.is_empty() {
-                    self.order = WriteOrder::default();
-                    self.suspect = false;
-                }
+                self.order = WriteOrder::default();
+                self.suspect = false;
                 Trouble::Moved
             }
             Ok(Redo::SameLog) => {
@@ -167,6 +177,13 @@ impl Writer {
             .join()
             .unwrap_or_else(|_| Err(EngineError::Failed("the thread that wrote a log is gone".into())));
         self.arrived(log, result)
+    }
+
+    /// Waits for what is on its way where nothing more is done about it: nothing is written once this writer is gone.
+    pub(super) fn end(&mut self) {
+        if let Some(OnItsWay { thread, .. }) = self.on_its_way.take() {
+            let _ = thread.join();
+        }
     }
 
     fn arrived(&mut self, log: Arc<LogWrite>, result: Result<(), EngineError>) -> Result<(), Trouble> {

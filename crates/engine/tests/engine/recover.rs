@@ -37,7 +37,7 @@ fn cut_off() -> (Arc<MemoryDevice>, Content) {
             v.write_block(ino, key, vec![10 + round; BS].into()).unwrap();
             content.insert((ino, key), 10 + round);
         }
-        assert!(v.begin_data_sync(ino, 2002).unwrap());
+        assert!(v.begin_data_sync(&[ino], 2002).unwrap());
         v.finish_construction(2002).unwrap();
     }
     (device, content)

@@ -181,7 +181,7 @@ fn a_data_sync_log_that_fails_becomes_a_checkpoint() {
         for key in 0..30 {
             v.write_block(a, key, block(20 + n)).unwrap();
         }
-        assert!(v.begin_data_sync(a, 2002).unwrap());
+        assert!(v.begin_data_sync(&[a], 2002).unwrap());
         let log = until_log(&mut v, &*device, usize::from(n)).unwrap();
         // Later requests lie above what is taken back.
         v.write_block(a, 3, block(40)).unwrap();

@@ -203,7 +203,7 @@ fn run(ops: &[Op], block_size: u32, bps: u32) {
             Op::DataSync { file } => {
                 let Some(ino) = nth(&live, *file) else { continue };
                 finish(&mut v, now);
-                if v.data_sync_suffices(Ino(ino)) && v.begin_data_sync(Ino(ino), now).unwrap() {
+                if v.data_sync_suffices(Ino(ino)) && v.begin_data_sync(&[Ino(ino)], now).unwrap() {
                     finish(&mut v, now);
                     durable.insert(ino, live[&ino].clone());
                 }

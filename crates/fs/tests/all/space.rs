@@ -327,7 +327,7 @@ fn data_syncs_survive_a_crash() {
         fs.write(&root_at(30), never, 0, &data, PLAIN).unwrap();
         assert!(fs.volume().data_sync_suffices(f), "round {round}");
         assert!(!fs.volume().data_sync_suffices(never), "it has grown");
-        assert!(fs.volume_mut().begin_data_sync(f, 40).unwrap());
+        assert!(fs.volume_mut().begin_data_sync(&[f], 40).unwrap());
         fs.volume_mut().finish_construction(40).unwrap();
         let copy = Arc::new(inner.fork());
         let mut after = open(copy.clone(), &Options::default());
