@@ -193,7 +193,7 @@ pub fn verify_metadata(core: &Core, watched: &Watched) {
         if blocks.is_empty() {
             return;
         }
-        for block in blocks {
+        for (block, freed) in blocks {
             if watched.stopped() {
                 return;
             }
@@ -201,9 +201,16 @@ pub fn verify_metadata(core: &Core, watched: &Watched) {
                 continue;
             }
             let (log, state) = watched.verifier.verify(block);
-            // A segment that is written again meanwhile says nothing of what was read.
-            let segment = core.fs.lock().volume().geometry().segment_of(block);
-            if state == LogState::Bad && core.fs.lock().volume().is_settled(segment) {
+            if state != LogState::Bad {
+                continue;
+            }
+            // A segment that is written again meanwhile, or was, says nothing of what was read.
+            let says_something = {
+                let fs = core.fs.lock();
+                let segment = fs.volume().geometry().segment_of(block);
+                fs.volume().is_settled(segment) && !fs.volume().was_freed_since(segment, freed)
+            };
+            if says_something {
                 let what = format!(
                     "it holds metadata (block {block}) and does not match its checksum, or cannot be read"
                 );

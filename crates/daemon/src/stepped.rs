@@ -63,6 +63,12 @@ impl Stepped {
         Stepped { core, writer }
     }
 
+    /// The same, with every log, and not large ones alone, written by a thread of its own while the next one is composed.
+    pub fn with_overlap(mut self) -> Self {
+        self.writer = self.writer.with_overlap();
+        self
+    }
+
     /// The file system.
     pub fn fs(&self) -> MutexGuard<'_, Fs> {
         self.core.fs.lock()

@@ -58,6 +58,8 @@ pub struct Writer {
     /// Logs that could not be written, in order.
     unwritten: VecDeque<Arc<LogWrite>>,
     on_its_way: Option<OnItsWay>,
+    /// Logs of so many bytes are written while the next one is composed.
+    large: u64,
     /// Logs of the construction under way since the last good flush.
     logs: Vec<Arc<LogWrite>>,
     /// Logs of the construction under way that the engine has not been told of.
@@ -112,6 +114,7 @@ impl Writer {
             failing: false,
             unwritten: VecDeque::new(),
             on_its_way: None,
+            large: output::LARGE,
             logs: Vec::new(),
             untold: 0,
             written: 0,
@@ -128,6 +131,12 @@ impl Writer {
     /// The same with another clock, in seconds since 1970.
     pub fn with_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// The same, with every log written while the next one is composed.
+    pub fn with_overlap(mut self) -> Self {
+        self.large = 0;
         self
     }
 
@@ -376,6 +385,8 @@ impl Writer {
                             return Ok(());
                         }
                         if fs.volume().failure().is_some() {
+                            drop(fs);
+                            self.end();
                             return Err(libc::EIO);
                         }
                         let step = fs.volume_mut().step(BUDGET);
@@ -403,6 +414,7 @@ impl Writer {
                         }
                         Err(e) => {
                             tracing::error!("{e}");
+                            self.end();
                             return Err(errno(&e));
                         }
                     }

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use silt_device::{Device, Kind};
@@ -46,7 +46,8 @@ pub struct Watched {
 
 #[derive(Default)]
 struct Waiting {
-    blocks: HashSet<u64>,
+    /// With how many segments had been freed when they were read.
+    blocks: HashMap<u64, u64>,
     stop: bool,
 }
 
@@ -59,19 +60,22 @@ impl Watched {
         Watched { verifier, waiting: Mutex::default(), wake: Condvar::new() }
     }
 
-    /// A block of metadata was read: it is served by its own checks, its log is verified later.
-    fn saw(&self, at: BlockNr) {
+    /// A block of metadata was read, when so many segments had been freed: it is served by its own checks, its log is
+    /// verified later.
+    fn saw(&self, at: BlockNr, freed: u64) {
         if self.verifier.state(at).is_some() {
             return;
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.blocks.len() < WAITING && waiting.blocks.insert(at.0) {
+        let is_full = waiting.blocks.len() >= WAITING;
+        if (!is_full || waiting.blocks.contains_key(&at.0)) && waiting.blocks.insert(at.0, freed).is_none() {
             self.wake.notify_one();
         }
     }
 
-    /// Waits for blocks whose logs are to be verified and takes them, ascending; none at the end.
-    pub fn next(&self) -> Vec<BlockNr> {
+    /// Waits for blocks whose logs are to be verified and takes them, ascending, each with what
+    /// [`Volume::was_freed_since`](crate::Volume::was_freed_since) takes; none at the end.
+    pub fn next(&self) -> Vec<(BlockNr, u64)> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         while waiting.blocks.is_empty() && !waiting.stop {
             waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +83,7 @@ impl Watched {
         if waiting.stop {
             return Vec::new();
         }
-        let mut all: Vec<_> = waiting.blocks.drain().map(BlockNr).collect();
+        let mut all: Vec<_> = waiting.blocks.drain().map(|(at, freed)| (BlockNr(at), freed)).collect();
         drop(waiting);
         all.sort_unstable();
         all
@@ -227,7 +231,7 @@ impl Store {
         let mut bytes = vec![0u8; g.bs()];
         self.device.read_kind(kind, g.byte_of(at), &mut bytes)?;
         if let Some(w) = self.verifier.as_ref().filter(|_| kind != Kind::Data) {
-            w.saw(at);
+            w.saw(at, self.held.freed());
         }
         Ok(bytes.into())
     }

@@ -284,11 +284,21 @@ pub fn examine(workload: &Workload, options: CrashOptions, see: &mut See<'_>) ->
 /// that knows a super root behind a torn log for what it is (the format, 4.2): Silt's mount does, and what it leaves
 /// is sound for everybody.
 pub fn how(workload: &Workload, state: &CrashState) -> Look {
+    let settings = matches!(under_way(workload, state), Some(Step::Label(_)));
+    Look { before: workload.barrier, settings, ..oracle::ALL }
+}
+
+/// The step that the cut fell into.
+fn under_way<'a>(workload: &'a Workload, state: &CrashState) -> Option<&'a Step> {
     let progress = Progress::of(&state.acknowledged);
     let under_way = progress.begun.checked_sub(1).filter(|_| progress.begun > progress.answered);
-    let step = under_way.and_then(|i| workload.steps.get(i));
-    let settings = matches!(step, Some(Step::Label(_)));
-    Look { before: workload.barrier, settings, ..oracle::ALL }
+    under_way.and_then(|i| workload.steps.get(i))
+}
+
+/// Whether that changes what both super blocks say. That a resize was cut off is marked in them until somebody has begun to
+/// put it right.
+fn changes_settings(workload: &Workload, state: &CrashState) -> bool {
+    matches!(under_way(workload, state), Some(Step::Label(_) | Step::Grow | Step::Shrink(_)))
 }
 
 /// Judges a state by what its marks say.
@@ -308,8 +318,8 @@ fn cut_again(workload: &Workload, state: &CrashState, first: &Seen, see: &mut Se
             continue;
         }
         let place = format!("recovery cut off, {}", again.cut);
-        let seen =
-            oracle::look(oracle::disk(&again.device), how(workload, state)).map_err(|e| e.at(&place))?;
+        let how = Look { settings: changes_settings(workload, state), ..how(workload, state) };
+        let seen = oracle::look(oracle::disk(&again.device), how).map_err(|e| e.at(&place))?;
         let (before, after) = (oracle::without_probe(&first.live), oracle::without_probe(&seen.live));
         oracle::same(&before, &after, Columns::ALL).map_err(|e| e.at(&place))?;
         if seen.cno < first.cno || seen.snapshots != first.snapshots {
@@ -328,7 +338,7 @@ pub struct Sample {
     pub block_size: u32,
     pub seen: Arc<Seen>,
     pub order: Order,
-    /// The cut fell into a change of settings ([`Look::settings`]).
+    /// The cut fell into a change of what both super blocks say: only Silt puts that right.
     pub settings: bool,
     /// Where data far out in files may be, as (offset, length) in bytes.
     pub deep: Vec<(u64, u64)>,
@@ -359,7 +369,7 @@ impl Campaign {
                     block_size: workload.block_size,
                     seen: Arc::new(seen),
                     order: state.cut.order,
-                    settings: how(&workload, state).settings,
+                    settings: changes_settings(&workload, state),
                     deep: history.deep.clone(),
                 });
             }

@@ -145,7 +145,11 @@ impl Player {
             ..MountOptions::default()
         };
         let told = clock.clone();
-        let writer = Stepped::new(fs, options, Box::new(move || told.load(Ordering::Relaxed)));
+        let mut writer = Stepped::new(fs, options, Box::new(move || told.load(Ordering::Relaxed)));
+        // Segments are too small here for logs that a mount would write so.
+        if workload.seed % 2 == 1 {
+            writer = writer.with_overlap();
+        }
         let fs = std::mem::replace(&mut *writer.fs(), nobody(workload)?);
         let target = FsTarget::over(fs, device, silt_fs::Options::default(), BEGIN);
         let state = state_of(&model);

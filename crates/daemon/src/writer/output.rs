@@ -18,7 +18,7 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A log of so many bytes is worth a thread.
-const LARGE: u64 = 2 << 20;
+pub(super) const LARGE: u64 = 2 << 20;
 
 /// A log that a thread writes.
 pub(super) struct OnItsWay {
@@ -158,7 +158,7 @@ impl Writer {
         self.unflushed = true;
         self.order.written(&log);
         // Nothing is composed behind one that ends a construction.
-        if !log.commits && log.len() >= LARGE {
+        if !log.commits && log.len() >= self.large {
             let (device, written) = (self.core.device.clone(), log.clone());
             let write = move || try_to_write(&*device, &written);
             if let Ok(thread) = std::thread::Builder::new().name("log".into()).spawn(write) {

@@ -242,7 +242,13 @@ impl Volume {
 
     /// Whether a segment was freed since it was looked at, and perhaps written again: what was read of it says nothing.
     pub fn is_stale(&self, victim: &Victim) -> bool {
-        self.store.held.was_freed_since(victim.segment(), victim.freed())
+        self.was_freed_since(victim.segment(), victim.freed())
+    }
+
+    /// Whether a segment was freed, and perhaps written again, since so many segments had been
+    /// ([`Watched::next`](crate::Watched::next)); also where that is not known any more.
+    pub fn was_freed_since(&self, segment: SegNr, freed: u64) -> bool {
+        self.store.held.was_freed_since(segment, freed)
     }
 
     /// Points both super blocks at the newest checkpoint, which must be durable: what lies before it is no longer part
