@@ -405,7 +405,7 @@ impl Filesystem for Mount {
             return reply.error(self.errno(&e));
         }
         let flags = WriteFlags {
-            append: write.flags & libc::O_APPEND.cast_unsigned() != 0 && !write.cached,
+            append: write.flags & libc::O_APPEND.cast_unsigned() != 0,
             cached: write.cached,
             late: write.cached && self.fixing.may_be_older(node),
             kill_suidgid: write.kill_suidgid,

@@ -533,7 +533,8 @@ impl FsTarget {
             Op::Append { path, len, seed } => {
                 let ino = self.opened(&FileRef::Path(path.clone()), true, true)?;
                 let flags = WriteFlags { append: true, ..WriteFlags::default() };
-                done(self.write(ino, 0, *len, *seed, flags))
+                let end = self.stat(ino)?.size;
+                done(self.write(ino, end, *len, *seed, flags))
             }
             Op::MapWrite { path, offset, len, seed } => {
                 let ino = self.opened(&FileRef::Path(path.clone()), true, false)?;

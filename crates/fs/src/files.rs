@@ -80,9 +80,9 @@ impl Fs {
         Ok(self.zeroed_part(ino, key, inside as usize..bs)?.map(|b| (key, b)))
     }
 
-    /// Writes at `offset` (or at the end, see [`WriteFlags`]) and returns how many bytes, which
-    /// is less than asked for only if the device failed half-way. EFBIG beyond the format's file
-    /// size, EPERM for what inode flags forbid, ENOSPC.
+    /// Writes at `offset` and returns how many bytes, which is less than asked for only if the
+    /// device failed half-way. EFBIG beyond the format's file size, EPERM for what inode flags
+    /// forbid, ENOSPC.
     pub fn write(
         &mut self,
         ctx: &Context,
@@ -94,15 +94,15 @@ impl Fs {
         self.writable()?;
         let before = self.live(ino)?;
         self.check_regular(&before)?;
-        let append = flags.append && !flags.cached;
-        if !flags.late && (is_immutable(&before) || (is_append_only(&before) && !append)) {
+        // A handle that appends can be made to write elsewhere (`RWF_NOAPPEND`).
+        let appends = flags.append && !flags.cached && offset >= before.size;
+        if !flags.late && (is_immutable(&before) || (is_append_only(&before) && !appends)) {
             return Err(FsError::NotPermitted);
         }
         if data.is_empty() {
             return Ok(0);
         }
         let g = *self.volume.geometry();
-        let offset = if append { before.size } else { offset };
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= g.max_file_size());
         let end = end.ok_or(FsError::FileTooBig)?;
         let (first, last) = (offset >> g.block_bits, (end - 1) >> g.block_bits);

@@ -98,9 +98,10 @@ pub struct SetAttr {
 /// How to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// Through a handle that appends: the data goes to the end of the file, whatever the offset.
+    /// Through a handle that appends: this may write append-only files, from their end on. The offset counts in any
+    /// case: who asks knows where the end is, and several parts of one large write may come in any order.
     pub append: bool,
-    /// Through a mapping: whatever the handle, the offset counts.
+    /// Through a mapping: whatever the handle, append-only files refuse it.
     pub cached: bool,
     /// Done before flags that forbid it were set: they do not count.
     pub late: bool,

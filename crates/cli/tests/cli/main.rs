@@ -6,6 +6,7 @@ mod common;
 
 mod bad_input;
 mod bad_sectors;
+mod cached;
 mod chcp;
 mod check;
 mod clean;

@@ -2,7 +2,7 @@
 
 use crate::common::{PLAIN, ROOT, SIZES, content, file, fresh, root_at, set, stat, t};
 use silt_engine::{writable, zeroed};
-use silt_fs::{Fs, FsError, Seek, SetAttr, Source, Tree, fallocate_mode};
+use silt_fs::{Fs, FsError, Seek, SetAttr, Source, Tree, WriteFlags, fallocate_mode};
 
 #[test]
 fn writes_land_where_they_should() {
@@ -42,6 +42,23 @@ fn writes_land_where_they_should() {
         fs.sync_all(90).unwrap();
         assert_eq!(fs.read(Tree::Live, f, end - 3, 100).unwrap(), b"\0xy");
         assert_eq!(fs.seek(Tree::Live, f, 11 * bs, Seek::Data).unwrap(), end / bs * bs);
+    }
+}
+
+/// One large write through a handle that appends comes in parts, which may change places.
+#[test]
+fn parts_of_an_append_land_where_they_belong() {
+    for bs in SIZES {
+        let mut fs = fresh(bs);
+        let f = file(&mut fs, "f");
+        let append = WriteFlags { append: true, ..PLAIN };
+        fs.write(&root_at(20), f, 0, b"begin", append).unwrap();
+        for (at, byte) in [(3, b'd'), (1, b'b'), (2, b'c'), (0, b'a')] {
+            let part = vec![byte; bs as usize];
+            fs.write(&root_at(20), f, 5 + at * u64::from(bs), &part, append).unwrap();
+        }
+        let parts = b"abcd".iter().flat_map(|b| vec![*b; bs as usize]);
+        assert!(content(&mut fs, f) == b"begin".iter().copied().chain(parts).collect::<Vec<_>>());
     }
 }
 

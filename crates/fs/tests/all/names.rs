@@ -311,7 +311,10 @@ fn flags_are_enforced_everywhere() {
     for flag in [IMMUTABLE, APPEND] {
         fs.set_flags(&r, f, flag).unwrap();
         assert_eq!(fs.write(&r, f, 0, b"x", PLAIN).unwrap_err(), nothing);
-        assert_eq!(fs.write(&r, f, 0, b"x", append).is_ok(), flag == APPEND);
+        let end = fs.getattr(Tree::Live, f).unwrap().size;
+        assert_eq!(fs.write(&r, f, 0, b"x", append).unwrap_err(), nothing, "over what is there");
+        assert_eq!(fs.write(&r, f, end - 1, b"xx", append).unwrap_err(), nothing);
+        assert_eq!(fs.write(&r, f, end, b"x", append).is_ok(), flag == APPEND);
         assert_eq!(fs.unlink(&r, d, b"f").unwrap_err(), nothing);
         assert_eq!(fs.rename(&r, d, b"f", ROOT, b"g", 0).unwrap_err(), nothing);
         assert_eq!(fs.link(&r, f, ROOT, b"g").unwrap_err(), nothing);
@@ -328,12 +331,13 @@ fn flags_are_enforced_everywhere() {
         let punch = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
         assert_eq!(fs.fallocate(&r, f, punch, 0, 4).unwrap_err(), nothing);
         assert_eq!(fs.fallocate(&r, f, 0, 0, 4).is_ok(), flag == APPEND);
-        let appended = WriteFlags { append: true, ..PLAIN };
-        assert_eq!(fs.write(&r, f, 0, b"d", appended).is_ok(), flag == APPEND);
+        assert_eq!(fs.write(&r, f, end + 1, b"d", append).is_ok(), flag == APPEND);
         assert_eq!(fs.write(&r, f, 0, b"d", PLAIN).unwrap_err(), nothing);
         // Nor through a mapping, which opening the file does not prevent.
         let mapped = WriteFlags { cached: true, append: true, ..PLAIN };
-        assert_eq!(fs.write(&r, f, 0, b"d", mapped).unwrap_err(), nothing);
+        for at in [0, 100] {
+            assert_eq!(fs.write(&r, f, at, b"d", mapped).unwrap_err(), nothing);
+        }
         fs.write(&r, f, 0, b"d", WriteFlags { late: true, ..mapped }).unwrap();
         // It cannot be replaced, and neither can its directory lose it.
         fs.create(&r, ROOT, b"other", 0).unwrap();
