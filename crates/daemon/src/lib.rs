@@ -34,6 +34,7 @@ mod pace;
 mod reading;
 mod run;
 mod scrub;
+mod seeking;
 mod space;
 mod stepped;
 mod tuning;

@@ -553,10 +553,6 @@ impl Filesystem for Mount {
             Ok(libc::SEEK_HOLE) => Seek::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
-        let result = self.core.fs.lock().seek(self.tree, ino(node), lseek.offset, what);
-        match result {
-            Ok(offset) => reply.offset(offset),
-            Err(e) => reply.error(self.errno(&e)),
-        }
+        crate::seeking::seek(&self.core, self.tree, node, lseek.offset, what, reply);
     }
 }

@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{IoSlice, Write};
+use std::process::Command;
 
 use crate::common::{Bench, Mounted, can_mount};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// `RWF_NOAPPEND`: the offset counts although the descriptor appends. Since Linux 6.9.
 const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
@@ -32,4 +35,74 @@ fn the_offset_of_a_write_counts_whatever_the_descriptor() {
     let (m, _) = Mounted::new(&b, &[&v], "mnt");
     assert_eq!(fs::read_to_string(m.path("f")).unwrap(), "01ab456789end", "what the volume has");
     m.unmount();
+}
+
+/// A shared mapping of a file of so many bytes.
+struct Mapping(*mut u8, usize);
+
+impl Mapping {
+    fn of(file: &File, len: usize) -> Self {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping that nobody else knows.
+        let map = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
+        Mapping(map.unwrap().cast(), len)
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.1);
+        // SAFETY: within the mapping, and the file stays as long.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.add(at), bytes.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping as it was made, not used any more.
+        let _ = unsafe { munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// Programs that copy sparse files ask where data is, and take nothing else.
+#[test]
+fn what_a_mapping_wrote_over_a_hole_is_data() {
+    if !can_mount() {
+        return;
+    }
+    const LEN: u64 = 1 << 20;
+    const BLOCK: u64 = 4096;
+    // Where the kernel's switch is off the second is like the first.
+    for options in [&[][..], &["-o", "io_uring"]] {
+        let b = Bench::new();
+        let v = b.volume("v.img", "64M");
+        let (m, _) = Mounted::new(&b, &[options, &[&v]].concat(), "mnt");
+        let path = m.path("f");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(LEN).unwrap();
+        let data = |at| seek(&file, SeekFrom::Data(at));
+        let hole = |at| seek(&file, SeekFrom::Hole(at));
+        assert_eq!((data(0), hole(0)), (Err(Errno::NXIO), Ok(0)));
+        let map = Mapping::of(&file, LEN as usize);
+        let put = |block: u64| map.write((block * BLOCK) as usize, &[b'x'; BLOCK as usize]);
+        // Between holes.
+        put(20);
+        assert_eq!((data(5), hole(5), hole(20 * BLOCK)), (Ok(20 * BLOCK), Ok(5), Ok(21 * BLOCK)));
+        // Several holes that are none, with data between that is written.
+        for block in [21, 23, 25] {
+            put(block);
+        }
+        file.sync_all().unwrap();
+        (20..27).for_each(put);
+        assert_eq!((hole(20 * BLOCK), data(27 * BLOCK)), (Ok(27 * BLOCK), Err(Errno::NXIO)));
+        assert_eq!(data(21 * BLOCK + 7), Ok(21 * BLOCK + 7));
+        // To the end of the file.
+        put(255);
+        assert_eq!((data(30 * BLOCK), hole(255 * BLOCK)), (Ok(255 * BLOCK), Ok(LEN)));
+        put(100);
+        map.write((200 * BLOCK) as usize, b"y");
+        let copy = b.path("copy");
+        assert!(Command::new("cp").arg(&path).arg(&copy).status().unwrap().success());
+        assert!(fs::read(&copy).unwrap() == fs::read(&path).unwrap());
+        drop((map, file));
+        m.unmount();
+    }
 }
