@@ -21,21 +21,27 @@ use crate::notices::Notice;
 pub struct Takes {
     /// Bytes of data that it brings.
     pub bytes: usize,
+    /// Blocks that it wants promised: there must be space for them, and they take no memory.
+    pub reserves: u64,
     /// Whether it may take space at all. What deletes does not, nor what changes attributes.
     pub space: bool,
 }
 
 impl Takes {
-    pub const NOTHING: Takes = Takes { bytes: 0, space: false };
-    pub const NAMES: Takes = Takes { bytes: 0, space: true };
+    pub const NOTHING: Takes = Takes { bytes: 0, reserves: 0, space: false };
+    pub const NAMES: Takes = Takes { bytes: 0, reserves: 0, space: true };
 
     pub fn data(bytes: usize) -> Self {
-        Takes { bytes, space: true }
+        Takes { bytes, ..Takes::NAMES }
+    }
+
+    pub fn reserving(blocks: u64) -> Self {
+        Takes { reserves: blocks, ..Takes::NAMES }
     }
 
     /// Blocks for which there must be space.
     pub fn blocks(&self, block_size: u64) -> u64 {
-        if self.space { self.bytes as u64 / block_size + 2 } else { 0 }
+        if self.space { (self.bytes as u64 / block_size + 2).saturating_add(self.reserves) } else { 0 }
     }
 }
 

@@ -32,6 +32,7 @@ mod mount;
 mod notices;
 mod pace;
 mod reading;
+mod reserving;
 mod run;
 mod scrub;
 mod seeking;

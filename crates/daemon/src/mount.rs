@@ -26,6 +26,7 @@ use crate::damage::Met;
 use crate::fixing::Fixing;
 use crate::notices::Notice;
 use crate::reading::{Readers, Wanted};
+use crate::reserving::Range;
 
 /// How files without a name are opened: what the kernel has cached stays valid, and closing needs no word.
 const KEEP: OpenFlags = OpenFlags::KEEP_CACHE.union(OpenFlags::NOFLUSH);
@@ -537,14 +538,11 @@ impl Filesystem for Mount {
     }
 
     fn fallocate(&self, ctx: &Context, node: NodeId, f: &Fallocate, reply: ReplyEmpty) {
-        let (ctx, mode, offset, length) = (context(ctx), f.mode, f.offset, f.length);
-        let run = move |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length);
-        let takes = if mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() == 0 {
-            Takes::NAMES
-        } else {
-            Takes::NOTHING
-        };
-        self.change_inode(node, takes, run, |result| reply.result(result));
+        if let Err(e) = self.live() {
+            return reply.error(self.errno(&e));
+        }
+        let range = Range { node, mode: f.mode, offset: f.offset, length: f.length };
+        crate::reserving::fallocate(&self.core, context(ctx), range, |result| reply.result(result));
     }
 
     fn lseek(&self, _: &Context, node: NodeId, lseek: &Lseek, reply: ReplyLseek) {

@@ -11,31 +11,17 @@ use silt_format::Ino;
 use crate::Fs;
 use crate::error::{FsError, Of, Result};
 use crate::reserve::MAX_RANGES;
-use crate::types::{Context, fallocate_mode, is_append_only, is_immutable};
+use crate::types::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+use crate::types::{Context, is_append_only, is_immutable};
 
 impl Fs {
-    /// `fallocate` with modes of [`fallocate_mode`]: 0 and `KEEP_SIZE` reserve, `ZERO_RANGE` with
+    /// `fallocate` with modes of [`crate::fallocate_mode`]: 0 and `KEEP_SIZE` reserve, `ZERO_RANGE` with
     /// or without `KEEP_SIZE` zeroes and reserves, `PUNCH_HOLE | KEEP_SIZE` makes a hole.
     /// EOPNOTSUPP: others. EINVAL: nothing asked for. EFBIG, ENOSPC, EPERM by inode flags.
     pub fn fallocate(&mut self, ctx: &Context, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<()> {
-        use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
-        let keep = mode & KEEP_SIZE != 0;
+        let (before, end) = self.may_allocate(ino, mode, offset, len)?;
         let what = mode & !KEEP_SIZE;
-        if !matches!(what, 0 | ZERO_RANGE | PUNCH_HOLE) || (what == PUNCH_HOLE && !keep) {
-            return Err(FsError::NotSupported);
-        }
-        self.writable()?;
-        let before = self.live(ino)?;
-        self.check_regular(&before)?;
-        if is_immutable(&before) || (is_append_only(&before) && what != 0) {
-            return Err(FsError::NotPermitted);
-        }
-        if len == 0 {
-            return Err(FsError::Invalid);
-        }
-        let max = self.volume.geometry().max_file_size();
-        let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(FsError::FileTooBig)?;
-        let size = if keep { before.size } else { before.size.max(end) };
+        let size = if mode & KEEP_SIZE != 0 { before.size } else { before.size.max(end) };
         if what != PUNCH_HOLE {
             self.reserve(ino, offset..end, what == ZERO_RANGE)?;
         }
@@ -62,6 +48,42 @@ impl Fs {
         self.store(ino, &before, after)
     }
 
+    /// Blocks for which there must be space ([`silt_engine::Volume::check_space`]) where [`Fs::fallocate`] is to find
+    /// what it promises, with what is kept for promises that were made; 0 where it promises nothing new. Errors as there,
+    /// but ENOSPC.
+    pub fn lacks(&mut self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<u64> {
+        let (_, end) = self.may_allocate(ino, mode, offset, len)?;
+        let what = mode & !KEEP_SIZE;
+        if what == PUNCH_HOLE {
+            return Ok(0);
+        }
+        let holes = self.holes(ino, offset..end, what == ZERO_RANGE)?;
+        Ok(match self.unpromised(ino, &holes) {
+            0 => 0,
+            wanted => wanted.saturating_add(self.kept(0)),
+        })
+    }
+
+    /// The attributes of a file that may be changed so, and where the range ends.
+    fn may_allocate(&mut self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(Attr, u64)> {
+        let what = mode & !KEEP_SIZE;
+        if !matches!(what, 0 | ZERO_RANGE | PUNCH_HOLE) || (what == PUNCH_HOLE && mode & KEEP_SIZE == 0) {
+            return Err(FsError::NotSupported);
+        }
+        self.writable()?;
+        let before = self.live(ino)?;
+        self.check_regular(&before)?;
+        if is_immutable(&before) || (is_append_only(&before) && what != 0) {
+            return Err(FsError::NotPermitted);
+        }
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        let max = self.volume.geometry().max_file_size();
+        let end = offset.checked_add(len).filter(|end| *end <= max).ok_or(FsError::FileTooBig)?;
+        Ok((before, end))
+    }
+
     /// Blocks that a range of bytes touches.
     fn keys(&self, bytes: &Range<u64>) -> Range<u64> {
         let bits = self.volume.geometry().block_bits;
@@ -71,36 +93,47 @@ impl Fs {
     /// Promises the blocks of a range that hold no data; with `all`, those that do, too, because
     /// they are about to become a hole.
     fn reserve(&mut self, ino: Ino, bytes: Range<u64>, all: bool) -> Result<()> {
-        let keys = self.keys(&bytes);
-        let mut holes = Vec::new();
-        if all {
-            holes.push(keys.clone());
-        } else {
-            let mut next = keys.start;
-            self.volume
-                .for_each_data(Tree::Live, ino, keys.start, |key| {
-                    if key >= keys.end {
-                        return ControlFlow::Break(());
-                    }
-                    if key > next {
-                        holes.push(next..key);
-                    }
-                    next = key + 1;
-                    if holes.len() > MAX_RANGES {
-                        return ControlFlow::Break(());
-                    }
-                    ControlFlow::Continue(())
-                })
-                .of(ino)?;
-            if next < keys.end {
-                holes.push(next..keys.end);
-            }
-        }
-        let wanted: u64 = holes.iter().map(|r| r.end - r.start - self.reserved.covered(ino.0, r)).sum();
+        let holes = self.holes(ino, bytes, all)?;
+        let wanted = self.unpromised(ino, &holes);
         if wanted > 0 {
             self.need(wanted)?;
         }
         if self.reserved.add(ino.0, &holes) { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// How many of these blocks are not promised to the file.
+    fn unpromised(&self, ino: Ino, holes: &[Range<u64>]) -> u64 {
+        holes.iter().map(|r| r.end - r.start - self.reserved.covered(ino.0, r)).sum()
+    }
+
+    /// What of a range is to be promised, see [`Fs::reserve`]; of too many holes to remember, some more than those.
+    fn holes(&mut self, ino: Ino, bytes: Range<u64>, all: bool) -> Result<Vec<Range<u64>>> {
+        let keys = self.keys(&bytes);
+        let mut holes = Vec::new();
+        if all {
+            holes.push(keys);
+            return Ok(holes);
+        }
+        let mut next = keys.start;
+        self.volume
+            .for_each_data(Tree::Live, ino, keys.start, |key| {
+                if key >= keys.end {
+                    return ControlFlow::Break(());
+                }
+                if key > next {
+                    holes.push(next..key);
+                }
+                next = key + 1;
+                if holes.len() > MAX_RANGES {
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            })
+            .of(ino)?;
+        if next < keys.end {
+            holes.push(next..keys.end);
+        }
+        Ok(holes)
     }
 
     /// Makes a range of a file of `size` bytes zero: whole blocks become holes, the rest is

@@ -57,6 +57,26 @@ impl Fs {
         Ok(i.current.blocks.range(keys.clone()).count() as u64)
     }
 
+    /// Whether there could be space for so many blocks ([`silt_engine::Volume::check_space`]) if the cleaner made free
+    /// what it can, by what [`Fs::statfs`] says of it and what a log of so much takes besides.
+    pub fn could_have(&mut self, blocks: u64) -> Result<bool> {
+        let s = self.volume.stat().of(Ino::ROOT)?;
+        let back = self.back(s.clean_segments);
+        let gained = (back - back / COPIES) / u64::from(s.blocks_per_segment);
+        let reach = s.clean_segments.saturating_add(gained);
+        let available = self.statfs(Tree::Live)?.blocks_available.saturating_add(self.kept(0));
+        Ok(blocks <= available && self.volume.segments_with_space(blocks) <= reach)
+    }
+
+    /// Blocks that the cleaner can make free, when so many segments are clean.
+    fn back(&self, clean_segments: u64) -> u64 {
+        let per_segment = u64::from(self.volume.geometry().blocks_per_segment);
+        self.reclaimable.filter(|_| !self.volume.is_refusing()).map_or(0, |r| {
+            let gained = clean_segments.saturating_sub(r.clean_segments).saturating_mul(per_segment);
+            r.blocks.saturating_sub(gained)
+        })
+    }
+
     /// Sizes and counts. What is used and what is free adds up to the whole. Free are clean segments, and what the
     /// cleaner can make free ([`Fs::set_reclaimable`]) as long as nobody was refused space. Clean segments are never
     /// more than the storage below the volume can still grow, and the whole shrinks with it.
@@ -65,10 +85,7 @@ impl Fs {
         let per_segment = u64::from(s.blocks_per_segment);
         let whole = s.segments.saturating_mul(per_segment).saturating_sub(s.first_data_block);
         let clean = s.clean_segments.saturating_mul(per_segment).saturating_sub(s.dirty_blocks);
-        let back = self.reclaimable.filter(|_| !self.volume.is_refusing()).map_or(0, |r| {
-            let gained = s.clean_segments.saturating_sub(r.clean_segments).saturating_mul(per_segment);
-            r.blocks.saturating_sub(gained).min(whole.saturating_sub(clean))
-        });
+        let back = self.back(s.clean_segments).min(whole.saturating_sub(clean));
         let used = whole.saturating_sub(clean).saturating_sub(back);
         let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
         // What is used already takes no more of the storage below.

@@ -14,6 +14,7 @@ mod cleanerd_conf;
 mod damage;
 mod du;
 mod dumpseg;
+mod fallocate;
 mod fixed;
 mod fsck;
 mod help;

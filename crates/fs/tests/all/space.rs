@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{Form, device, file, fresh, open, root_at, stat};
 use silt_device::{Capabilities, Counter, Device, MemoryDevice};
 use silt_engine::{OpenOptions, Volume};
-use silt_fs::{Fs, FsError, Ino, Options, SetAttr, Tree, WriteFlags, fallocate_mode};
+use silt_fs::{Fs, FsError, Ino, Options, Reclaimable, SetAttr, Tree, WriteFlags, fallocate_mode};
 
 const ROOT: Ino = Ino::ROOT;
 /// Blocks kept besides what is promised: two segments.
@@ -111,6 +111,40 @@ fn reserved_space_is_kept_for_its_file() {
     assert_eq!(promised(&mut fs), 45 + SLACK);
     fs.unlink(&c, ROOT, b"f").unwrap();
     assert_eq!(promised(&mut fs), 0);
+}
+
+/// Who waits for space knows for how much, and whether it can come.
+#[test]
+fn what_a_promise_lacks_is_told_before() {
+    let mut fs = small();
+    let c = root_at(10);
+    let f = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    let (keep, punch, zero) = (
+        fallocate_mode::KEEP_SIZE,
+        fallocate_mode::KEEP_SIZE | fallocate_mode::PUNCH_HOLE,
+        fallocate_mode::ZERO_RANGE,
+    );
+    let lacks = |fs: &mut Fs, mode, at: u64, len: u64| fs.lacks(f, mode, at << 10, len << 10);
+    assert_eq!(lacks(&mut fs, 0, 0, 100), Ok(100));
+    fs.write(&c, f, 10 << 10, &[1; 5 << 10], PLAIN).unwrap();
+    assert_eq!(lacks(&mut fs, keep, 0, 100), Ok(95));
+    assert_eq!(lacks(&mut fs, zero, 0, 100), Ok(100), "what is there becomes a hole");
+    assert_eq!((lacks(&mut fs, punch, 0, 100), lacks(&mut fs, 0, 11, 2)), (Ok(0), Ok(0)));
+    assert_eq!(lacks(&mut fs, punch - keep, 0, 1), Err(FsError::NotSupported));
+    assert_eq!(lacks(&mut fs, 0, 0, 0), Err(FsError::Invalid));
+    fs.fallocate(&c, f, keep, 0, 60 << 10).unwrap();
+    assert_eq!((lacks(&mut fs, 0, 0, 60), lacks(&mut fs, zero, 0, 60)), (Ok(0), Ok(5 + 55 + SLACK)));
+    assert_eq!(lacks(&mut fs, 0, 50, 20), Ok(10 + 55 + SLACK), "besides what is promised");
+    // What is used can come where the cleaner finds so much.
+    fs.sync_all(20).unwrap();
+    let most = (1..4096).rev().find(|n| fs.volume().check_space(*n).is_ok()).unwrap();
+    assert!(fs.could_have(most).unwrap() && !fs.could_have(most + 32).unwrap());
+    fill_up(&mut fs, f);
+    fs.sync_all(30).unwrap();
+    assert!(!fs.could_have(200).unwrap());
+    let clean_segments = fs.volume().stat().unwrap().clean_segments;
+    fs.set_reclaimable(Some(Reclaimable { blocks: 400, clean_segments }));
+    assert!(fs.could_have(200).unwrap() && !fs.could_have(450).unwrap());
 }
 
 /// A hole that could not be made for want of space costs nothing of what was promised.

@@ -1,0 +1,194 @@
+//! `fallocate`: what it wants promised may be space that the cleaner has to make first.
+//!
+//! It waits on a thread of its own, not among the requests that wait for room: much space may take long, and others go
+//! on meanwhile with what little they take. Nobody waits for what cannot come, since the past would be given up for it
+//! in vain.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use silt_format::Ino;
+use silt_fs::{Context, Fs, FsError};
+use silt_fuse::{Errno, NodeId};
+
+use crate::changing::{Change, Takes};
+use crate::cleaning::let_run;
+use crate::convert::ino;
+use crate::core::Core;
+
+/// Between two looks whether there is space.
+const PAUSE: Duration = Duration::from_millis(20);
+/// After so many looks what waits is written: what it takes is estimated from above until then.
+const LOOKS: u32 = 50;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    pub node: NodeId,
+    /// [`silt_fs::fallocate_mode`].
+    pub mode: u32,
+    /// Bytes, as is the length.
+    pub offset: u64,
+    pub length: u64,
+}
+
+/// What is to be done.
+enum Next {
+    /// It.
+    Do(Takes),
+    /// Wait: there may be space soon.
+    Wait,
+    /// Refuse it for want of space.
+    Refuse,
+}
+
+impl Range {
+    /// `waits`: it was found before that it could come. What is counted of that is old while the cleaner is at work.
+    fn next(&self, core: &Core, fs: &mut Fs, waits: bool) -> Next {
+        // What is wrong with it is told when it is done.
+        let lacks = fs.lacks(ino(self.node), self.mode, self.offset, self.length).unwrap_or(0);
+        if lacks == 0 {
+            let takes = if self.mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() == 0 {
+                Takes::NAMES
+            } else {
+                Takes::NOTHING
+            };
+            return Next::Do(takes);
+        }
+        let takes = Takes::reserving(lacks);
+        if !waits && fs.volume().check_space(lacks).is_err() && !fs.could_have(lacks).unwrap_or(false) {
+            return Next::Refuse;
+        }
+        // While the device takes nothing, or writing ends, nothing comes.
+        let ends = core.stall().is_some() || core.ending.load(Ordering::Relaxed) || core.queue.lock().stop;
+        if !ends && core.space.may_come(fs.volume(), takes.blocks(core.block_size)) {
+            Next::Wait
+        } else {
+            Next::Do(takes)
+        }
+    }
+}
+
+/// Does it, now or when there is space, and answers.
+pub fn fallocate(
+    core: &Arc<Core>,
+    ctx: Context,
+    range: Range,
+    answer: impl FnOnce(Result<(), Errno>) + Send + 'static,
+) {
+    let Range { node, mode, offset, length } = range;
+    let run = move |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length).map(|()| ((), None));
+    let next = range.next(core, &mut core.fs.lock(), false);
+    let takes = match next {
+        Next::Refuse => return answer(Err(Errno::ENOSPC)),
+        Next::Do(takes) => takes,
+        Next::Wait => Takes::NAMES,
+    };
+    let change = Change { names: Vec::new(), node: Some(node), takes, run, answer };
+    if matches!(next, Next::Do(_)) {
+        return change.start(core);
+    }
+    // Where there is no thread its answer is EIO.
+    let shared = core.clone();
+    let wait = move || wait(&shared, range, change);
+    if let Err(e) = std::thread::Builder::new().name("fallocate".into()).spawn(wait) {
+        tracing::warn!("no thread to wait for space: {e}");
+    }
+}
+
+/// Does it when there is space.
+fn wait<F, A>(core: &Arc<Core>, range: Range, mut change: Change<F, A>)
+where
+    F: FnMut(&mut Fs) -> Result<((), Option<Ino>), FsError>,
+    A: FnOnce(Result<(), Errno>) + Send + 'static,
+{
+    // A pass that had begun before knew of less that is wanted, and ended early: that it found nothing more says little.
+    let mut may_be_old = true;
+    for look in 0u32.. {
+        if look.is_multiple_of(LOOKS) {
+            let_run(core);
+        }
+        std::thread::sleep(PAUSE);
+        let mut fs = core.fs.lock();
+        if let Next::Do(takes) = range.next(core, &mut fs, true) {
+            if std::mem::take(&mut may_be_old) && fs.volume().check_space(takes.reserves).is_err() {
+                core.space.think_again();
+                continue;
+            }
+            match (Change { takes, ..change }).attempt(core, fs) {
+                Some(back) => change = back,
+                None => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Instant;
+
+    use parking_lot::Mutex;
+    use silt_fs::{Reclaimable, WriteFlags};
+
+    use super::*;
+    use crate::config::MountOptions;
+    use crate::fault_tests::{mkfs_of, open};
+
+    /// Who waits makes the cleaner give up the past.
+    #[test]
+    fn nobody_waits_for_what_cannot_come() {
+        let core = Core::new(open(Arc::new(mkfs_of(64 << 20, 64))), MountOptions::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        let file = {
+            let mut fs = core.fs.lock();
+            let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+            let mut at = 0;
+            while fs.write(&ctx, file, at, &[1; 1 << 16], WriteFlags::default()).is_ok() {
+                at += 1 << 16;
+                fs.sync_all(3000).unwrap();
+            }
+            let clean_segments = fs.volume().stat().unwrap().clean_segments;
+            fs.set_reclaimable(Some(Reclaimable { blocks: 2000, clean_segments }));
+            file
+        };
+        core.space.enable(true);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let reserve = |blocks: u64| {
+            let told = told.clone();
+            let range = Range { node: file.0, mode: 0, offset: 1 << 40, length: blocks << 12 };
+            let answer = move |result: Result<(), Errno>| told.lock().push(result.map_err(|e| e.raw()));
+            fallocate(&core, ctx.clone(), range, answer);
+        };
+        reserve(3000);
+        assert_eq!(*told.lock(), [Err(libc::ENOSPC)]);
+        assert!(!core.space.is_wanted());
+        reserve(1500);
+        assert!(told.lock().len() == 1 && core.space.is_wanted());
+        assert!(core.queue.lock().paced.is_empty(), "it keeps nobody from going on");
+        let found_nothing = || {
+            let now = {
+                let fs = core.fs.lock();
+                (fs.volume().given_up(), fs.volume().rewritten_blocks(), Duration::from_secs(3600))
+            };
+            core.space.ran(None, Some(now));
+        };
+        let wait_for = |what: &dyn Fn() -> bool| {
+            let until = Instant::now() + Duration::from_secs(60);
+            while !what() {
+                assert!(Instant::now() < until);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        // The pass that found nothing may have been under way before.
+        found_nothing();
+        wait_for(&|| core.space.is_wanted());
+        assert_eq!(told.lock().len(), 1);
+        found_nothing();
+        wait_for(&|| told.lock().len() == 2);
+        assert_eq!(*told.lock(), [Err(libc::ENOSPC); 2]);
+        assert!(core.fs.lock().volume().check_space(1).is_ok(), "who wants less is not refused");
+    }
+}
