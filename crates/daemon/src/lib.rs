@@ -40,6 +40,7 @@ mod space;
 mod stepped;
 mod tuning;
 mod writer;
+mod writing;
 mod xflags;
 
 #[cfg(test)]

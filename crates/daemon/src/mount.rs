@@ -19,12 +19,12 @@ use silt_fuse::{
     ReplyLseek, ReplyStatfs, ReplyWrite, Statfs,
 };
 
-use crate::changing::{Change, Takes, errno, must_wait};
+use crate::changing::{Change, Takes, errno};
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time};
 use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::fixing::Fixing;
-use crate::notices::Notice;
+use crate::notices::attributes_changed;
 use crate::reading::{Readers, Wanted};
 use crate::reserving::Range;
 
@@ -137,11 +137,8 @@ impl Mount {
             let run = move |fs: &mut Fs| fs.set_flags(&ctx, ino(node), wanted).map(|()| ((), None));
             let answer = move |result| match result {
                 Ok(()) => {
-                    // The kernel does not know that this changes attributes, and would keep the old ctime. It takes
-                    // no lock for a notice that leaves content alone.
-                    if let Some(Err(e)) = told.map(|n| n.inval_inode(node, -1, 0)) {
-                        tracing::warn!("{e}");
-                    }
+                    // The kernel does not know that this changes attributes, and would keep the old ctime.
+                    attributes_changed(told.as_ref(), node);
                     reply.ioctl(0, &[]);
                 }
                 Err(e) => reply.error(e),
@@ -411,35 +408,7 @@ impl Filesystem for Mount {
             late: write.cached && self.fixing.may_be_older(node),
             kill_suidgid: write.kill_suidgid,
         };
-        let (core, ctx, offset, bytes) = (&self.core, context(ctx), write.offset, write.data.len());
-        // What comes out of the page cache was answered long ago.
-        let whose = (!write.cached).then_some(node);
-        let shared = core.clone();
-        let answer = move |result| match result {
-            Ok(n) => reply.written(u32::try_from(n).unwrap_or(u32::MAX)),
-            Err(e) => {
-                reply.error(e);
-                // The kernel has it in its pages already, and would go on showing it.
-                if matches!(e, Errno::EPERM | Errno::EROFS) {
-                    shared.tell([Notice::Content(node)]);
-                }
-            }
-        };
-        let fs = core.fs.lock();
-        let takes = Takes::data(bytes);
-        let answer = if must_wait(core, &fs, takes) {
-            drop(fs);
-            Some(answer)
-        } else {
-            let run = |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, write.data, flags)?, None));
-            let change = Change { names: Vec::new(), node: whose, takes, run, answer };
-            change.attempt(core, fs).map(|refused| refused.answer)
-        };
-        if let Some(answer) = answer {
-            let data = write.data.to_vec();
-            let run = move |fs: &mut Fs| Ok((fs.write(&ctx, ino(node), offset, &data, flags)?, None));
-            Change { names: Vec::new(), node: whose, takes, run, answer }.wait(core);
-        }
+        crate::writing::write(&self.core, context(ctx), node, write, flags, reply);
     }
 
     fn fsync(&self, _: &Context, node: NodeId, _: u64, datasync: bool, reply: ReplyEmpty) {

@@ -19,6 +19,15 @@ pub enum Notice {
     Content(NodeId),
 }
 
+/// Has the kernel ask for the attributes of a file again before the request that changed them is answered: it knows of
+/// no change of the mode by a write, and would let others run what is no longer set-user-ID as if it were. Not by the
+/// thread: the file is in use by that request, and the kernel takes no lock for a notice that leaves content alone.
+pub fn attributes_changed(notifier: Option<&Notifier>, node: NodeId) {
+    if let Some(Err(e)) = notifier.map(|n| n.inval_inode(node, -1, 0)) {
+        tracing::warn!("{e}");
+    }
+}
+
 #[derive(Default)]
 struct State {
     pending: BTreeSet<Notice>,

@@ -16,6 +16,7 @@ use crate::changing::{Change, Takes};
 use crate::cleaning::let_run;
 use crate::convert::ino;
 use crate::core::Core;
+use crate::notices::attributes_changed;
 
 /// Between two looks whether there is space.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -78,7 +79,17 @@ pub fn fallocate(
     answer: impl FnOnce(Result<(), Errno>) + Send + 'static,
 ) {
     let Range { node, mode, offset, length } = range;
-    let run = move |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length).map(|()| ((), None));
+    let run = move |fs: &mut Fs| {
+        let loses = !ctx.privileged && fs.is_set_id(ino(node));
+        fs.fallocate(&ctx, ino(node), mode, offset, length).map(|()| (loses, None))
+    };
+    let shared = core.clone();
+    let answer = move |result: Result<bool, Errno>| {
+        if result == Ok(true) {
+            attributes_changed(shared.notifier.get(), node);
+        }
+        answer(result.map(|_| ()));
+    };
     let next = range.next(core, &mut core.fs.lock(), false);
     let takes = match next {
         Next::Refuse => return answer(Err(Errno::ENOSPC)),
@@ -100,8 +111,8 @@ pub fn fallocate(
 /// Does it when there is space.
 fn wait<F, A>(core: &Arc<Core>, range: Range, mut change: Change<F, A>)
 where
-    F: FnMut(&mut Fs) -> Result<((), Option<Ino>), FsError>,
-    A: FnOnce(Result<(), Errno>) + Send + 'static,
+    F: FnMut(&mut Fs) -> Result<(bool, Option<Ino>), FsError>,
+    A: FnOnce(Result<bool, Errno>) + Send + 'static,
 {
     // A pass that had begun before knew of less that is wanted, and ended early: that it found nothing more says little.
     let mut may_be_old = true;

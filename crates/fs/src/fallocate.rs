@@ -12,12 +12,13 @@ use crate::Fs;
 use crate::error::{FsError, Of, Result};
 use crate::reserve::MAX_RANGES;
 use crate::types::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
-use crate::types::{Context, is_append_only, is_immutable};
+use crate::types::{Context, is_append_only, is_immutable, without_suidgid};
 
 impl Fs {
     /// `fallocate` with modes of [`crate::fallocate_mode`]: 0 and `KEEP_SIZE` reserve, `ZERO_RANGE` with
     /// or without `KEEP_SIZE` zeroes and reserves, `PUNCH_HOLE | KEEP_SIZE` makes a hole.
-    /// EOPNOTSUPP: others. EINVAL: nothing asked for. EFBIG, ENOSPC, EPERM by inode flags.
+    /// Callers without
+    /// privilege take set-id bits away, as by a write. EOPNOTSUPP: others. EINVAL: nothing asked for. EFBIG, ENOSPC, EPERM by inode flags.
     pub fn fallocate(&mut self, ctx: &Context, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<()> {
         let (before, end) = self.may_allocate(ino, mode, offset, len)?;
         let what = mode & !KEEP_SIZE;
@@ -44,6 +45,9 @@ impl Fs {
         let mut after = Attr { size, ctime: ctx.now, ..before.clone() };
         if what != 0 || size != before.size {
             after.mtime = ctx.now;
+        }
+        if !ctx.privileged {
+            after.mode = without_suidgid(after.mode);
         }
         self.store(ino, &before, after)
     }

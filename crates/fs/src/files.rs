@@ -148,6 +148,11 @@ impl Fs {
         Ok(done)
     }
 
+    /// Whether an inode has set-id bits that a change of its content takes away, see [`WriteFlags::kill_suidgid`].
+    pub fn is_set_id(&mut self, ino: Ino) -> bool {
+        self.live(ino).is_ok_and(|attr| without_suidgid(attr.mode) != attr.mode)
+    }
+
     /// Changes the size of a regular file from `old` to `new` bytes: its blocks only. Growth
     /// leaves a hole. EFBIG.
     pub(crate) fn resize(&mut self, ino: Ino, old: u64, new: u64) -> Result<()> {

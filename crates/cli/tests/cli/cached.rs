@@ -2,12 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::{IoSlice, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::common::{Bench, Mounted, can_mount};
-use rustix::fs::{SeekFrom, seek};
+use crate::common::{Bench, Mounted, can_mount, is_root};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags, fallocate, seek, statx};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
 /// `RWF_NOAPPEND`: the offset counts although the descriptor appends. Since Linux 6.9.
 const NO_APPEND: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x20);
@@ -105,4 +108,43 @@ fn what_a_mapping_wrote_over_a_hole_is_data() {
         drop((map, file));
         m.unmount();
     }
+}
+
+/// The kernel keeps the mode of a file, and goes by it when the file is run.
+#[test]
+fn set_id_bits_that_a_change_took_away_are_gone_at_once() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "mnt");
+    let path = m.path("f");
+    let file = File::create(&path).unwrap();
+    let mode = || {
+        let s = statx(rustix::fs::CWD, &path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+        u32::from(s.stx_mode) & 0o7777
+    };
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let write = |mut file: &File| file.write_all(b"x").is_ok();
+    let changes: [&(dyn Fn(&File) -> bool + Sync); 3] =
+        [&write, &|file| fallocate(file, FallocateFlags::empty(), 0, 8192).is_ok(), &|file| {
+            fallocate(file, punch, 0, 100).is_ok()
+        }];
+    for (i, change) in changes.into_iter().enumerate() {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+        assert!(change(&file) && mode() == 0o4755, "by root, {i}");
+        let done = std::thread::scope(|scope| {
+            let by_another = || {
+                let nobody = Uid::from_raw(65534);
+                set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                change(&file)
+            };
+            scope.spawn(by_another).join().unwrap()
+        });
+        assert!(done);
+        assert_eq!(mode(), 0o755, "by another, {i}");
+    }
+    drop(file);
+    m.unmount();
 }

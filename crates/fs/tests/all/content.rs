@@ -1,8 +1,8 @@
 //! What single requests do to the content of files, on every block size.
 
-use crate::common::{PLAIN, ROOT, SIZES, content, file, fresh, root_at, set, stat, t};
+use crate::common::{PLAIN, ROOT, SIZES, content, file, fresh, root_at, set, stat, t, user};
 use silt_engine::{writable, zeroed};
-use silt_fs::{Fs, FsError, Seek, SetAttr, Source, Tree, WriteFlags, fallocate_mode};
+use silt_fs::{Context, Fs, FsError, Seek, SetAttr, Source, Tree, WriteFlags, fallocate_mode};
 
 #[test]
 fn writes_land_where_they_should() {
@@ -59,6 +59,36 @@ fn parts_of_an_append_land_where_they_belong() {
         }
         let parts = b"abcd".iter().flat_map(|b| vec![*b; bs as usize]);
         assert!(content(&mut fs, f) == b"begin".iter().copied().chain(parts).collect::<Vec<_>>());
+    }
+}
+
+/// Whoever changes content takes set-id bits away, unless he could set them; punching is no exception.
+#[test]
+fn set_id_bits_go_with_every_change_of_content() {
+    use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+    let mut fs = fresh(4096);
+    let f = file(&mut fs, "f");
+    let (user, root) = (user(7, 7, &[]), root_at(30));
+    let modes = [0, KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE];
+    for (before, after) in [(0o6755, 0o755), (0o4700, 0o700), (0o2755, 0o755), (0o2745, 0o2745)] {
+        let changed = |fs: &mut Fs, change: &mut dyn FnMut(&mut Fs)| {
+            set(fs, &root_at(20), f, SetAttr { mode: Some(before), ..SetAttr::default() }).unwrap();
+            assert_eq!(fs.is_set_id(f), before != after);
+            change(fs);
+            stat(fs, "f").mode & 0o7777
+        };
+        for mode in modes {
+            let by = |fs: &mut Fs, ctx: &Context| fs.fallocate(ctx, f, mode, 100, 9000).unwrap();
+            assert_eq!(changed(&mut fs, &mut |fs| by(fs, &user)), after, "mode {mode}");
+            assert_eq!(changed(&mut fs, &mut |fs| by(fs, &root)), before, "mode {mode}");
+        }
+        let kill = WriteFlags { kill_suidgid: true, ..PLAIN };
+        for (flags, left) in [(kill, after), (PLAIN, before)] {
+            let mut write = |fs: &mut Fs| assert_eq!(fs.write(&user, f, 0, b"x", flags), Ok(1));
+            assert_eq!(changed(&mut fs, &mut write), left);
+        }
+        let mut refused = |fs: &mut Fs| assert!(fs.fallocate(&user, f, 0, 0, 1 << 50).is_err());
+        assert_eq!(changed(&mut fs, &mut refused), before);
     }
 }
 
