@@ -160,6 +160,9 @@ impl Fs {
             return Err(FsError::NotPermitted);
         }
         self.need_for_change(None)?;
+        if (new ^ before.flags) & flags::APPEND != 0 {
+            self.appends.forget(ino.0);
+        }
         let after = Attr { flags: new, ctime: ctx.now, ..before.clone() };
         self.store(ino, &before, after)
     }

@@ -95,7 +95,10 @@ impl Fs {
         let before = self.live(ino)?;
         self.check_regular(&before)?;
         // A handle that appends can be made to write elsewhere (`RWF_NOAPPEND`).
-        let appends = flags.append && !flags.cached && offset >= before.size;
+        let appends = flags.append
+            && !flags.cached
+            && (offset >= before.size
+                || self.appends.allow(ino.0, &(offset..offset.saturating_add(data.len() as u64))));
         if !flags.late && (is_immutable(&before) || (is_append_only(&before) && !appends)) {
             return Err(FsError::NotPermitted);
         }
@@ -137,6 +140,10 @@ impl Fs {
             result?;
         }
         self.reserved.release(ino.0, first..last + 1);
+        if is_append_only(&before) {
+            self.appends.fill(ino.0, offset..offset + done as u64);
+            self.appends.leave(ino.0, before.size..offset.max(before.size));
+        }
         let mut after = before.clone();
         after.size = after.size.max(offset + done as u64);
         after.mtime = ctx.now;

@@ -23,6 +23,7 @@
 //!
 //! Memory is bounded by [`Options`], and by what is remembered.
 
+mod appends;
 mod attrs;
 mod cache;
 mod chunks;
@@ -55,6 +56,7 @@ pub use types::{
     Context, DirEntry, Seek, SetAttr, SetTime, Stat, StatFs, WriteFlags, fallocate_mode, rename_flags,
 };
 
+use appends::Appends;
 use cache::IndexCache;
 use error::Of;
 use life::Node;
@@ -89,6 +91,7 @@ pub struct Fs {
     atimes: HashMap<u64, Time>,
     max_atimes: usize,
     reserved: Reservations,
+    appends: Appends,
     /// Where the search for orphans goes on; `None` when it is over.
     orphans: Option<u64>,
     reclaimable: Option<Reclaimable>,
@@ -105,6 +108,7 @@ impl Fs {
             atimes: HashMap::new(),
             max_atimes: options.access_times,
             reserved: Reservations::default(),
+            appends: Appends::default(),
             orphans: Some(0),
             reclaimable: None,
         }

@@ -82,6 +82,7 @@ impl Fs {
         self.dirs.drop((Tree::Live, ino.0));
         self.atimes.remove(&ino.0);
         self.reserved.release_all(ino.0);
+        self.appends.forget(ino.0);
         self.volume.delete_inode(ino).of(ino)
     }
 

@@ -98,8 +98,9 @@ pub struct SetAttr {
 /// How to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// Through a handle that appends: this may write append-only files, from their end on. The offset counts in any
-    /// case: who asks knows where the end is, and several parts of one large write may come in any order.
+    /// Through a handle that appends: this may write append-only files, from their end on and where such writes
+    /// left something out. The offset counts in any case: who asks knows where the end is, and several parts of one
+    /// large write may come in any order.
     pub append: bool,
     /// Through a mapping: whatever the handle, append-only files refuse it.
     pub cached: bool,

@@ -45,17 +45,23 @@ fn writes_land_where_they_should() {
     }
 }
 
-/// One large write through a handle that appends comes in parts, which may change places.
+/// One large write through a handle that appends comes in parts, which may change places. Append-only files take them
+/// all, each once.
 #[test]
 fn parts_of_an_append_land_where_they_belong() {
-    for bs in SIZES {
+    const APPEND_ONLY: u32 = 0x20;
+    for (bs, only) in SIZES.into_iter().flat_map(|bs| [(bs, false), (bs, true)]) {
         let mut fs = fresh(bs);
         let f = file(&mut fs, "f");
         let append = WriteFlags { append: true, ..PLAIN };
         fs.write(&root_at(20), f, 0, b"begin", append).unwrap();
+        fs.set_flags(&root_at(20), f, if only { APPEND_ONLY } else { 0 }).unwrap();
         for (at, byte) in [(3, b'd'), (1, b'b'), (2, b'c'), (0, b'a')] {
-            let part = vec![byte; bs as usize];
-            fs.write(&root_at(20), f, 5 + at * u64::from(bs), &part, append).unwrap();
+            let (part, at) = (vec![byte; bs as usize], 5 + at * u64::from(bs));
+            fs.write(&root_at(20), f, at, &part, append).unwrap();
+            for at in [at - 1, at, at + 1].into_iter().filter(|_| only) {
+                assert_eq!(fs.write(&root_at(20), f, at, &part, append), Err(FsError::NotPermitted));
+            }
         }
         let parts = b"abcd".iter().flat_map(|b| vec![*b; bs as usize]);
         assert!(content(&mut fs, f) == b"begin".iter().copied().chain(parts).collect::<Vec<_>>());
