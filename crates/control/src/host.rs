@@ -164,6 +164,16 @@ pub trait Host {
         None
     }
 
+    /// Whether somebody waits for space, or is about to, when `since` blocks were rewritten
+    /// ([`Volume::rewritten_blocks`]) as a check began, which holds what is freed. It is asked a few times a second as long
+    /// as there is one.
+    fn wants_space(&self, _since: u64) -> bool {
+        false
+    }
+
+    /// Hears that a check is over or was let go: what was held for it may be written.
+    fn let_go(&self) {}
+
     /// The account of space, where one is kept in the background.
     fn account(&self) -> Option<crate::account::Kept> {
         None

@@ -52,7 +52,8 @@ pub enum Request {
     },
     /// Makes everything durable. Answer: the newest checkpoint's number.
     Sync,
-    /// The newest log with a super root, which is written whole. Answer: [`crate::LatestLog`].
+    /// The newest log with a super root, which is written whole. Answer: [`crate::LatestLog`]. Of a mounted volume nothing it
+    /// leads to is written over as long as the connection lasts; the daemon ends it where others wait for that space.
     LatestLog,
     /// The super block's settings. Answer: [`crate::Settings`].
     ShowSettings,

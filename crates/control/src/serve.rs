@@ -4,14 +4,16 @@
 //! Locks: the count of connections, held for moments.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use silt_engine::{Guard, Volume};
 
+use crate::execute::permit;
 use crate::host::{Caller, Host, with};
 use crate::socket::{Listener, peer};
 use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
@@ -23,6 +25,10 @@ const MOST_OF_ONE: usize = 8;
 /// How long a client may keep silent, and how long it may leave an answer unread.
 const SILENCE: Duration = Duration::from_secs(300);
 const UNREAD: Duration = Duration::from_secs(30);
+/// How often it is looked whether space is wanted that a check holds back, and how many times more often it must have been
+/// than not until the check is let go.
+const LOOK: Duration = Duration::from_millis(250);
+const WANTED: u32 = 8;
 
 /// Connections by user.
 #[derive(Default)]
@@ -113,25 +119,108 @@ fn begin(stream: UnixStream, host: &Arc<dyn Host + Send + Sync>, guests: &Arc<Gu
     }
 }
 
+/// What is freed stays for somebody who reads the volume by himself.
+struct Held {
+    _guard: Guard,
+    /// What checkpoints had rewritten when it began.
+    since: u64,
+    /// When it is looked next whether space is wanted.
+    look: Instant,
+    wanted: u32,
+}
+
+impl Held {
+    fn new(volume: &Volume) -> Self {
+        Held {
+            _guard: volume.guard(),
+            since: volume.rewritten_blocks(),
+            look: Instant::now() + LOOK,
+            wanted: 0,
+        }
+    }
+
+    /// Looks whether others wait for space, where it is time; whether they have waited long enough.
+    fn is_in_the_way(&mut self, host: &dyn Host, now: Instant) -> bool {
+        if now >= self.look {
+            self.look = now + LOOK;
+            self.wanted =
+                if host.wants_space(self.since) { self.wanted + 1 } else { self.wanted.saturating_sub(1) };
+        }
+        self.wanted >= WANTED
+    }
+}
+
+/// Requests of a connection. While something is held for it, it is not only waited for them: one who is stopped or forgotten
+/// must not keep the volume from being written.
+struct Requests<'a> {
+    stream: &'a UnixStream,
+    host: &'a (dyn Host + Send + Sync),
+    held: Option<Held>,
+}
+
+impl Requests<'_> {
+    fn let_go(&mut self) {
+        if self.held.take().is_some() {
+            self.host.let_go();
+        }
+    }
+}
+
+impl Drop for Requests<'_> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl Read for Requests<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        while let Some(held) = &mut self.held {
+            let now = Instant::now();
+            if held.is_in_the_way(self.host, now) {
+                self.let_go();
+                tracing::info!("a check of the mounted volume was let go: the space that it held was wanted");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "let go"));
+            }
+            let left = held.look.saturating_duration_since(now);
+            let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(self.stream, PollFlags::IN)], Some(&left)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let mut stream = self.stream;
+        stream.read(bytes)
+    }
+}
+
 /// Answers requests until the client is done.
 fn converse(mut stream: &UnixStream, host: &(dyn Host + Send + Sync), caller: Caller) -> io::Result<()> {
-    let mut guard = None;
-    while let Some(bytes) = wire::receive(&mut stream, MAX_REQUEST)? {
+    let mut requests = Requests { stream, host, held: None };
+    while let Some(bytes) = wire::receive(&mut requests, MAX_REQUEST)? {
         let mut broken = None;
-        let ask = wire::decode::<Ask>(&bytes);
-        // Who wants to know where the log is reads it by himself: what is freed from now on stays till he is gone.
-        if guard.is_none() && matches!(&ask, Ok(Ask { request: Request::LatestLog, .. })) {
-            guard = with(host, |volume| volume.guard()).ok();
-            let _ = stream.set_read_timeout(None);
-        }
-        let result = match ask {
-            Ok(ask) if ask.version == VERSION => execute(host, &caller, ask.request, &mut |part| {
-                wire::send(&mut stream, &Part::Item(part), MAX_PART).map_err(|e| {
-                    let error = ControlError::io("the answer could not be sent", &e);
-                    broken = Some(e);
-                    error
-                })
-            }),
+        let result = match wire::decode::<Ask>(&bytes) {
+            Ok(ask) if ask.version == VERSION => {
+                // Who wants to know where the log is reads it by himself: what is freed from now on stays till he is gone, or
+                // others want its place. It is asked first whether he may: what is freed would stay for anybody else.
+                let is_new = requests.held.is_none()
+                    && matches!(ask.request, Request::LatestLog)
+                    && permit(host, &caller, &ask.request).is_ok();
+                if is_new {
+                    requests.held = with(host, |volume| Held::new(volume)).ok();
+                }
+                let result = execute(host, &caller, ask.request, &mut |part| {
+                    wire::send(&mut stream, &Part::Item(part), MAX_PART).map_err(|e| {
+                        let error = ControlError::io("the answer could not be sent", &e);
+                        broken = Some(e);
+                        error
+                    })
+                });
+                if is_new && result.is_err() {
+                    requests.let_go();
+                }
+                result
+            }
             Ok(_) | Err(_) => Err(ControlError::new(
                 Kind::Unavailable,
                 "the daemon does not know this request: it is of another version",

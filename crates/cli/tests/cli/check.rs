@@ -235,3 +235,138 @@ fn damage_of_a_mounted_volume_is_found() {
     assert!(run.out.contains("[log-checksum] segment 0 block 1"), "{}", run.out);
     m.unmount();
 }
+
+/// Writes over two files until so much was written; how often there was no space.
+fn write_over(m: &crate::common::Mounted<'_>, bytes: usize, pause: std::time::Duration) -> usize {
+    const PIECE: usize = 1 << 20;
+    let mut refused = 0;
+    for n in 0..bytes / PIECE {
+        let data: Vec<u8> = (0..PIECE).map(|i| (i * 7 + n * 13 + i / 251) as u8).collect();
+        let file = std::fs::File::create(m.path(&format!("f{}", n % 2)));
+        let done = file.and_then(|file| file.write_all_at(&data, 0).and_then(|()| file.sync_all()));
+        match done {
+            Err(e) if e.kind() == std::io::ErrorKind::StorageFull => refused += 1,
+            done => done.unwrap(),
+        }
+        std::thread::sleep(pause);
+    }
+    refused
+}
+
+/// A check that was stopped or forgotten does not fill the volume.
+#[test]
+fn who_writes_goes_before_a_check_that_does_not_end() {
+    use silt_control::{Control, RemoteVolume, Request, socket};
+    use std::time::Duration;
+    if !crate::common::can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "128M");
+    std::fs::create_dir(b.path("m")).unwrap();
+    let (m, _) = crate::common::Mounted::new(&b, &[&v], "m");
+    let connect = || {
+        let stream = socket::find(std::path::Path::new(&v), None).unwrap().unwrap();
+        RemoteVolume::new(stream).unwrap()
+    };
+    let mut checking = connect();
+    checking.call(Request::LatestLog, &mut |_| Ok(())).unwrap();
+    checking.call(Request::LatestLog, &mut |_| Ok(())).unwrap();
+    assert_eq!(write_over(&m, 80 << 20, Duration::ZERO), 0);
+    // At this pace it takes longer from where space becomes short to its end than others are kept waiting.
+    assert_eq!(write_over(&m, 32 << 20, Duration::from_millis(400)), 0);
+    assert!(checking.call(Request::LatestLog, &mut |_| Ok(())).is_err(), "it was let go");
+    // Who writes faster than that is held up for a moment, no more.
+    let mut checking = connect();
+    checking.call(Request::LatestLog, &mut |_| Ok(())).unwrap();
+    write_over(&m, 160 << 20, Duration::ZERO);
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while write_over(&m, 8 << 20, Duration::ZERO) > 0 {
+        assert!(std::time::Instant::now() < until, "the volume stays full");
+    }
+    assert_eq!(write_over(&m, 256 << 20, Duration::ZERO), 0);
+    m.unmount();
+    assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+}
+
+/// A daemon's place is taken by one that hands everything on until it has told where the log is, and is gone then.
+fn lets_go_at_once(volume: &str) -> std::thread::JoinHandle<()> {
+    use silt_control::socket;
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let path = std::path::Path::new(volume);
+    let mut daemon = socket::find(path, None).unwrap().unwrap();
+    let place = socket::listen(path, false).unwrap().path().to_owned();
+    let listener = UnixListener::bind(&place).unwrap();
+    let take = |from: &mut UnixStream| {
+        let mut length = [0; 4];
+        from.read_exact(&mut length).unwrap();
+        let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
+        from.read_exact(&mut bytes).unwrap();
+        bytes
+    };
+    let give = |to: &mut UnixStream, bytes: &[u8]| {
+        to.write_all(&u32::try_from(bytes.len()).unwrap().to_le_bytes()).unwrap();
+        to.write_all(bytes).unwrap();
+    };
+    std::thread::spawn(move || {
+        let (mut check, _) = listener.accept().unwrap();
+        let mut last = false;
+        while !last {
+            let request = take(&mut check);
+            last = String::from_utf8_lossy(&request).contains("latest-log");
+            give(&mut daemon, &request);
+            loop {
+                let part = take(&mut daemon);
+                give(&mut check, &part);
+                if !part.starts_with(b"{\"item\"") {
+                    break;
+                }
+            }
+        }
+        std::fs::remove_file(place).unwrap();
+    })
+}
+
+/// What is found after the daemon has let go is no verdict; that nothing is found is one.
+#[test]
+fn what_is_found_in_what_was_let_go_is_no_damage_for_sure() {
+    if !crate::common::can_mount() {
+        return;
+    }
+    for (json, damaged) in [(false, false), (false, true), (true, true)] {
+        let b = Bench::new();
+        let v = b.volume("v.img", "64M");
+        std::fs::create_dir(b.path("m")).unwrap();
+        let (m, _) = crate::common::Mounted::new(&b, &[&v], "m");
+        std::fs::write(m.path("a"), vec![1; 100_000]).unwrap();
+        b.ok(&["sync", m.dir()]);
+        if damaged {
+            let file = std::fs::File::options().read(true).write(true).open(&v).unwrap();
+            // In the log of mkfs, behind the names of the root directory.
+            file.write_all_at(b"x", 2 * 4096 + 4000).unwrap();
+        }
+        let daemon = lets_go_at_once(&v);
+        let args = if json { vec!["check", "--json", &v] } else { vec!["check", &v] };
+        let run = b.run(&args);
+        daemon.join().unwrap();
+        m.unmount();
+        if !damaged {
+            assert_eq!(run.code, 0, "{}{}", run.out, run.err);
+            assert!(run.out.contains(": sound; "), "{}", run.out);
+            continue;
+        }
+        assert_eq!(run.code, 12, "{}{}", run.out, run.err);
+        assert!(run.err.contains("may be what was written over meanwhile\n  (free space"), "{}", run.err);
+        if json {
+            let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+            assert!(json["let_go"] == true && json["sound"] == false, "{json}");
+        } else {
+            assert!(
+                run.out.contains(": let go before it was done; 2 errors that may be none\n"),
+                "{}",
+                run.out
+            );
+        }
+    }
+}

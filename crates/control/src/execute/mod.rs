@@ -81,9 +81,10 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
     }
 }
 
-/// Looking: root, who mounted, and others if they were let in, but for what names files in any directory. Changing: root and who mounted. An
-/// unmounted volume is opened with the caller's own rights, which are enough of a rule.
-fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
+/// Looking: root, who mounted, and others if they were let in, but for what names files in any directory, and where the log
+/// is: what is freed stays as long as they look there. Changing: root and who mounted. An unmounted volume is opened with
+/// the caller's own rights, which are enough of a rule.
+pub(crate) fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
     let Some(mount) = host.mounted() else { return Ok(()) };
     if caller.uid == 0 || caller.uid == mount.uid {
         return Ok(());
@@ -94,6 +95,11 @@ fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
     if matches!(request, Request::ListPast(_)) {
         let message = "only root and who mounted the volume may see the names of all files";
         return Err(ControlError::new(Kind::NotPermitted, message));
+    }
+    if matches!(request, Request::LatestLog) {
+        let message = "only root and who mounted the volume may check it while it is mounted";
+        return Err(ControlError::new(Kind::NotPermitted, message)
+            .hint("become root, or ask who mounted it; silt status says what was found"));
     }
     if request.only_looks() {
         return Ok(());

@@ -26,6 +26,8 @@ pub struct MemoryHost {
     pub syncs: AtomicU64,
     /// The checkpoint of the next sync is given up before that returns, as where others write and space is short.
     pub gives_up: AtomicBool,
+    /// Somebody waits for space.
+    pub wants_space: AtomicBool,
     /// What was asked to be mounted.
     pub mounted: Mutex<Vec<MomentMount>>,
 }
@@ -59,6 +61,7 @@ impl MemoryHost {
             clock: AtomicU64::new(1_001),
             syncs: AtomicU64::new(0),
             gives_up: AtomicBool::new(false),
+            wants_space: AtomicBool::new(false),
             mounted: Mutex::new(Vec::new()),
         }
     }
@@ -150,6 +153,10 @@ impl Host for MemoryHost {
 
     fn mounted(&self) -> Option<MountInfo> {
         self.mount.lock().unwrap().clone()
+    }
+
+    fn wants_space(&self, _: u64) -> bool {
+        self.wants_space.load(Ordering::Relaxed)
     }
 
     fn mount_moment(&self, _: &Caller, mount: &MomentMount) -> Result<PathBuf> {

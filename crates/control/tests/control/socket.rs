@@ -248,47 +248,126 @@ fn a_daemon_that_takes_no_connections_is_not_waited_for_for_ever() {
     std::fs::remove_file(path).unwrap();
 }
 
+/// Frees segments of the volume of a daemon; how many are held back.
+fn free(daemon: &Daemon) -> u64 {
+    let mut volume = daemon.host.volume.lock().unwrap();
+    let volume = &mut *volume;
+    // Something dies, so that there is something to gain.
+    let now = 5_000 + volume.last_log().cno;
+    for n in 0..40 {
+        let done = if n % 2 == 0 {
+            volume.make_snapshot(silt_format::Cno(1))
+        } else {
+            volume.unmake_snapshot(silt_format::Cno(1))
+        };
+        done.unwrap();
+        volume.checkpoint(now).unwrap();
+    }
+    let options = silt_cleaner::Options { now, ..Default::default() };
+    let outcome = silt_cleaner::run(&silt_cleaner::Whole::new(volume, now), &options, |_| true).unwrap();
+    assert!(outcome.cleaned.segments > 0, "{outcome:?}");
+    volume.freed_are_durable();
+    volume.held_segments()
+}
+
+fn held(daemon: &Daemon) -> u64 {
+    let mut volume = daemon.host.volume.lock().unwrap();
+    volume.freed_are_durable();
+    volume.held_segments()
+}
+
+fn until_nothing_is_held(daemon: &Daemon, why: &str) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while held(daemon) > 0 {
+        assert!(Instant::now() < until, "{why}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Who asks where the log is checks the volume by himself: what is freed then stays until he is gone, and no longer.
 #[test]
 fn what_is_freed_while_somebody_checks_is_held_back() {
     let daemon = Daemon::start(40);
-    let free = || {
-        let mut volume = daemon.host.volume.lock().unwrap();
-        let volume = &mut *volume;
-        // Something dies, so that there is something to gain.
-        let now = 5_000 + volume.last_log().cno;
-        for n in 0..40 {
-            let done = if n % 2 == 0 {
-                volume.make_snapshot(silt_format::Cno(1))
-            } else {
-                volume.unmake_snapshot(silt_format::Cno(1))
-            };
-            done.unwrap();
-            volume.checkpoint(now).unwrap();
-        }
-        let options = silt_cleaner::Options { now, ..Default::default() };
-        let outcome = silt_cleaner::run(&silt_cleaner::Whole::new(volume, now), &options, |_| true).unwrap();
-        assert!(outcome.cleaned.segments > 0, "{outcome:?}");
-        volume.freed_are_durable();
-        volume.held_segments()
-    };
-    let held = || {
-        let mut volume = daemon.host.volume.lock().unwrap();
-        volume.freed_are_durable();
-        volume.held_segments()
-    };
     let mut other = daemon.connect();
     ask(&mut other, Request::Status).unwrap();
-    assert_eq!(free(), 0, "nobody checks");
+    assert_eq!(free(&daemon), 0, "nobody checks");
     let mut checking = daemon.connect();
     ask(&mut checking, Request::LatestLog).unwrap();
-    assert!(free() > 0, "somebody does");
+    assert!(free(&daemon) > 0, "somebody does");
     ask(&mut other, Request::Status).unwrap();
-    assert!(held() > 0, "and still does");
+    assert!(held(&daemon) > 0, "and still does");
     drop(checking);
-    let until = Instant::now() + Duration::from_secs(20);
-    while held() > 0 {
-        assert!(Instant::now() < until, "he is gone");
-        std::thread::sleep(Duration::from_millis(10));
+    until_nothing_is_held(&daemon, "he is gone");
+}
+
+/// A connection of somebody who is neither root nor has mounted the volume.
+fn of_another(daemon: &Daemon) -> UnixStream {
+    if !rustix::process::geteuid().is_root() {
+        let mut mount = daemon.host.mount.lock().unwrap();
+        mount.as_mut().unwrap().uid = rustix::process::geteuid().as_raw() + 1;
+        return daemon.raw();
+    }
+    // Of this thread alone.
+    let connect = || {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(1001)).unwrap();
+        daemon.raw()
+    };
+    std::thread::scope(|scope| scope.spawn(connect).join().unwrap())
+}
+
+/// Nobody keeps what is freed from being written by a request that is refused.
+#[test]
+fn nothing_is_held_for_whom_nothing_is_answered() {
+    for (shared, version) in [(false, 1), (true, 1), (true, 2)] {
+        let daemon = Daemon::start(40);
+        daemon.host.mount.lock().unwrap().as_mut().unwrap().allow_other = shared;
+        // One of another version is refused whoever he is.
+        let mut stream = if version == 1 { of_another(&daemon) } else { daemon.raw() };
+        let request = format!(r#"{{"version":{version},"request":"latest-log"}}"#);
+        stream.write_all(&u32::try_from(request.len()).unwrap().to_le_bytes()).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 4096];
+        let n = stream.read(&mut answer).unwrap();
+        let said = String::from_utf8_lossy(&answer[..n]);
+        assert!(said.contains("failed") && !said.contains("sequence"), "{said}");
+        if (shared, version) == (true, 1) {
+            assert!(said.contains("only root and who mounted the volume may check it"), "{said}");
+        }
+        assert_eq!(free(&daemon), 0, "{said}");
+    }
+}
+
+/// Who was stopped in the midst of a check, or forgot it, does not keep others waiting for ever.
+#[test]
+fn a_check_is_let_go_where_others_wait_for_its_space() {
+    let daemon = Daemon::start(40);
+    let wanted = |wanted| daemon.host.wants_space.store(wanted, std::sync::atomic::Ordering::Relaxed);
+    let mut checking = daemon.connect();
+    ask(&mut checking, Request::LatestLog).unwrap();
+    assert!(free(&daemon) > 0);
+    // A short while changes nothing.
+    for _ in 0..3 {
+        wanted(true);
+        std::thread::sleep(Duration::from_millis(700));
+        wanted(false);
+        std::thread::sleep(Duration::from_millis(1000));
+    }
+    assert!(held(&daemon) > 0);
+    ask(&mut checking, Request::LatestLog).unwrap();
+    wanted(true);
+    let begin = Instant::now();
+    until_nothing_is_held(&daemon, "others wait");
+    assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
+    let e = ask(&mut checking, Request::LatestLog).unwrap_err();
+    assert_eq!(e.kind, Kind::Unavailable, "{e}");
+    // One who asks all the time and reads nothing waits no less.
+    let mut checking = daemon.raw();
+    let request = br#"{"version":1,"request":"latest-log"}"#;
+    let mut message = u32::try_from(request.len()).unwrap().to_le_bytes().to_vec();
+    message.extend_from_slice(request);
+    let begin = Instant::now();
+    while checking.write_all(&message).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it is never let go");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }

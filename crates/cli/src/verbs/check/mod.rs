@@ -121,6 +121,9 @@ struct Summary<'a> {
     /// It was ended before it was done: more may be wrong.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     ended_early: bool,
+    /// The daemon let go of it before it was done: what was found may be what was written since.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    let_go: bool,
     errors: u64,
     last_checkpoint: u64,
     cleanly_unmounted: bool,
@@ -156,7 +159,7 @@ impl TornLog {
 
 pub fn run(args: &Args) -> Result<()> {
     let watch = Interruptible::new(Stages::new(false));
-    let source = source::open(&args.volume)?;
+    let mut source = source::open(&args.volume)?;
     if silt_verify::is_no_volume(&source.device) {
         return Err(no_volume(&args.volume).into());
     }
@@ -174,27 +177,53 @@ pub fn run(args: &Args) -> Result<()> {
         memory();
     }
     let errors = errors(&report);
+    // What is sound then was so when it was read.
+    let let_go = errors > 0 && !stopped && source.was_let_go();
     // Of a mounted one it is what is written next.
     let behind = if source.at.is_some() { None } else { silt_verify::behind(&source.device) };
     let torn = behind.and_then(|behind| behind.torn);
     if args.json {
-        json(&report, &impacts, errors, source.at.is_some(), torn)?;
+        json(&report, &impacts, errors, &Seen { mounted: source.at.is_some(), let_go, torn })?;
     } else {
         let mut out = Output::new();
         text(&mut out, &report, &impacts, args.verbose)?;
         torn.iter().try_for_each(|torn| out.line(torn.to_string()))?;
         let name = args.volume.display().to_string();
-        out.line(match stopped {
-            true => ended(&name, errors),
-            false => summary(&name, &report, errors, source.at.is_some()),
+        out.line(match (stopped, let_go) {
+            (true, _) => ended(&name, errors),
+            (_, true) => {
+                format!("{name}: let go before it was done; {} that may be none", count(errors, "error"))
+            }
+            _ => summary(&name, &report, errors, source.at.is_some()),
         })?;
         out.finish()?;
+    }
+    if let_go {
+        return Err(was_let_go(&args.volume).into());
     }
     match (stopped, errors) {
         (true, _) => Err(Failure::Interrupted),
         (false, 0) => Ok(()),
         (false, _) => Err(Failure::Damaged),
     }
+}
+
+/// Says that what was found is no verdict.
+fn was_let_go(path: &std::path::Path) -> ControlError {
+    let message = format!(
+        "{} was let go before the check was done, since its space was needed or it was unmounted: what was found may be what \
+         was written over meanwhile",
+        path.display()
+    );
+    ControlError::new(Kind::Unavailable, message)
+        .hint("free space and check it again, or check it unmounted; silt scrub goes on piecewise and holds no space")
+}
+
+/// How it was looked at.
+struct Seen {
+    mounted: bool,
+    let_go: bool,
+    torn: Option<Torn>,
 }
 
 /// Says that this may be anything.
@@ -264,7 +293,7 @@ fn show<'a>(finding: &'a Finding, impact: &Impact, latest: u64) -> Shown<'a> {
     }
 }
 
-fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool, torn: Option<Torn>) -> Result<()> {
+fn json(report: &Report, impacts: &[Impact], errors: u64, seen: &Seen) -> Result<()> {
     let s = &report.stats;
     let findings: Vec<Shown<'_>> =
         report.findings.iter().zip(impacts).map(|(f, i)| show(f, i, s.last_cno)).collect();
@@ -272,10 +301,11 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool, torn: O
     out.json(&Summary {
         sound: errors == 0 && !report.stopped,
         ended_early: report.stopped,
+        let_go: seen.let_go,
         errors,
         last_checkpoint: s.last_cno,
         cleanly_unmounted: s.clean,
-        mounted,
+        mounted: seen.mounted,
         checkpoints: s.checkpoints,
         snapshots: s.snapshots,
         trees_walked: s.trees_walked,
@@ -285,7 +315,7 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, mounted: bool, torn: O
         live_blocks: s.live_blocks,
         findings: &findings,
         counts: &report.counts,
-        torn_log: torn.map(TornLog::new),
+        torn_log: seen.torn.map(TornLog::new),
     })?;
     out.finish()
 }

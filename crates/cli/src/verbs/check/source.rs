@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use silt_control::mounts::{self, Mount};
-use silt_control::{Control, ControlError, Kind, Request, Response, connect_stored};
+use silt_control::{Control, ControlError, Kind, PATIENCE, Request, Response, connect_stored};
 use silt_device::{Access, FileDevice, OpenOptions};
 use silt_verify::LogPosition;
 
@@ -15,8 +15,18 @@ pub struct Source {
     pub device: FileDevice,
     /// The log to check as of, where a daemon goes on writing behind it.
     pub at: Option<LogPosition>,
-    /// While it is there the daemon writes nothing where something was at that log.
-    _held: Option<Box<dyn Control>>,
+    /// While it is there the daemon writes nothing where something was at that log, unless others wait for space.
+    held: Option<Box<dyn Control>>,
+}
+
+impl Source {
+    /// Whether the daemon does not hold any more what is checked: what was found then may be what was written since.
+    pub fn was_let_go(&mut self) -> bool {
+        let Some(control) = &mut self.held else { return false };
+        // One that hangs says nothing either.
+        control.answer_within(Some(3 * PATIENCE));
+        target::call(&mut **control, Request::LatestLog, |_| Ok(())).is_err()
+    }
 }
 
 /// Finds what `named` means: an image, a device, or a path in a mount.
@@ -29,14 +39,14 @@ pub fn open(named: &Path) -> Result<Source> {
         target::eprintln_quiet(&note);
         let options = OpenOptions { without_lock: true, ..OpenOptions::default() };
         let device = silt_device::open(&mount.source, Access::ReadOnly, &options)?;
-        return Ok(Source { device, at: None, _held: None });
+        return Ok(Source { device, at: None, held: None });
     }
     let control = connect_stored(named)?;
     if control.is_mounted() {
         return mounted(control);
     }
     let device = silt_device::open(named, Access::ReadOnly, &OpenOptions::default())?;
-    Ok(Source { device, at: None, _held: None })
+    Ok(Source { device, at: None, held: None })
 }
 
 /// The kernel's mount that a device or a path in it belongs to.
@@ -75,5 +85,5 @@ fn mounted(mut control: Box<dyn Control>) -> Result<Source> {
     };
     let options = OpenOptions { without_lock: true, ..OpenOptions::default() };
     let device = silt_device::open(&path, Access::ReadOnly, &options)?;
-    Ok(Source { device, at: Some(at), _held: Some(control) })
+    Ok(Source { device, at: Some(at), held: Some(control) })
 }
