@@ -1,12 +1,13 @@
 //! The wish of a volume: where it is kept, and which one counts.
 //!
 //! It lies in an ordinary file of the volume, `.silt/retention`, and so every moment has the one that counted then.
-//! Mount options go before it; without either there is a default.
+//! Mount options go before it; without either there is a default. Where others may write into the root directory they can
+//! make such a file as well: it counts only if it is root's or the root directory's owner's.
 
 use serde::{Deserialize, Serialize};
 use silt_engine::{Time, Tree};
 use silt_format::Ino;
-use silt_fs::{Context, Fs, FsError, WriteFlags};
+use silt_fs::{Context, Fs, FsError, Stat, WriteFlags};
 use silt_retention::{LARGEST, Settings, Wish};
 
 /// The directory and the file in it.
@@ -53,18 +54,36 @@ pub struct Effective {
     pub problem: Option<String>,
 }
 
+/// Why the file on a volume does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// What was wished for is not known.
+    Unknown(String),
+    /// It is not of those who say what is kept: as if there were none.
+    Foreign(String),
+}
+
+impl Problem {
+    fn into_text(self) -> String {
+        match self {
+            Problem::Unknown(text) | Problem::Foreign(text) => text,
+        }
+    }
+}
+
 impl Effective {
     /// Of what was given, of what the volume says, and else the default.
-    pub fn of(given: &Given, volume: Result<Settings, String>) -> Self {
+    pub fn of(given: &Given, volume: Result<Settings, Problem>) -> Self {
+        let is_unknown = matches!(volume, Err(Problem::Unknown(_)));
         let (volume, problem) = match volume {
             Ok(settings) => (settings, None),
-            Err(problem) => (Settings::default(), Some(problem)),
+            Err(problem) => (Settings::default(), Some(problem.into_text())),
         };
         let (wish, wish_from) = match (&given.wish, volume.wish, given.protection) {
             (Some(wish), _, pp) => (with(wish, pp), Source::Mount),
             (None, Some(wish), pp) => (with(&wish, pp), Source::Volume),
             // What was wished for is not known: nothing goes for it as long as there is space.
-            (None, None, _) if problem.is_some() => (Wish::everything(), Source::Default),
+            (None, None, _) if is_unknown => (Wish::everything(), Source::Default),
             (None, None, Some(seconds)) => (Wish::protecting(seconds), Source::Mount),
             (None, None, None) => match given.file_protection {
                 Some(seconds) => (Wish::protecting(seconds), Source::File),
@@ -141,20 +160,54 @@ fn with(wish: &Wish, protection: Option<u64>) -> Wish {
     protection.map_or_else(|| wish.clone(), |seconds| wish.and_all(seconds))
 }
 
-/// What the file on a volume says; nothing where there is none. Else what is wrong with it, in words.
-pub fn read(fs: &mut Fs) -> Result<Settings, String> {
-    let about = |what: String| format!(".silt/retention does not count: {what}");
-    let found = fs.lookup(Tree::Live, Ino::ROOT, DIR).and_then(|dir| fs.lookup(Tree::Live, dir.ino, FILE));
-    let stat = match found {
-        Ok(stat) => stat,
+/// Whether only root and the owner of the root directory have made it what it is. The group of the root directory may write
+/// into it: that is how a umask of 002 makes it.
+fn is_theirs(root: &Stat, stat: &Stat) -> bool {
+    let others = if stat.gid == root.gid { 0o002 } else { 0o022 };
+    (stat.uid == 0 || stat.uid == root.uid) && stat.mode & others == 0
+}
+
+/// Whose something is, or who else may write there, for people.
+fn whose(root: &Stat, stat: &Stat) -> String {
+    if stat.uid != 0 && stat.uid != root.uid {
+        return format!("belongs to user {}, and not to root or the owner of the root directory", stat.uid);
+    }
+    format!("can be written by others (mode {:03o})", stat.mode & 0o777)
+}
+
+/// What the file on a volume says; nothing where there is none. Else what is wrong with it.
+pub fn read(fs: &mut Fs) -> Result<Settings, Problem> {
+    let text = |what: String| format!(".silt/retention does not count: {what}");
+    let about = |what: String| Problem::Unknown(text(what));
+    let mut found = || {
+        let dir = fs.lookup(Tree::Live, Ino::ROOT, DIR)?;
+        Ok((fs.getattr(Tree::Live, Ino::ROOT)?, fs.lookup(Tree::Live, dir.ino, FILE)?, dir))
+    };
+    let (root, stat, dir) = match found() {
+        Ok(found) => found,
         Err(FsError::NotFound | FsError::NotDir) => return Ok(Settings::default()),
         Err(e) => return Err(about(e.to_string())),
     };
+    for (name, stat) in [("the directory .silt", &dir), ("it", &stat)] {
+        if !is_theirs(&root, stat) {
+            return Err(Problem::Foreign(text(format!("{name} {}", whose(&root, stat)))));
+        }
+    }
     if !stat.is_regular() {
         return Err(about("it is no plain file".to_owned()));
     }
     let bytes = fs.read(Tree::Live, stat.ino, 0, LARGEST + 1).map_err(|e| about(e.to_string()))?;
     Settings::parse(&bytes).map_err(|e| about(e.to_string()))
+}
+
+/// Why a file that is put in place would not count; none where it would.
+pub fn in_the_way(fs: &mut Fs) -> Option<String> {
+    let root = fs.getattr(Tree::Live, Ino::ROOT).ok()?;
+    let dir = fs.lookup(Tree::Live, Ino::ROOT, DIR).ok()?;
+    if !dir.is_dir() {
+        return Some("is no directory".to_owned());
+    }
+    (!is_theirs(&root, &dir)).then(|| whose(&root, &dir))
 }
 
 /// Puts the file in place, whole or not at all; it belongs to whom the root directory belongs. Returns the directory
@@ -195,6 +248,7 @@ mod tests {
     #[test]
     fn mount_options_go_before_the_file_and_that_before_the_default() {
         let wish = |text: &str| text.parse::<Wish>().unwrap();
+        let unknown = || Err(Problem::Unknown("broken".to_owned()));
         let file = |w: Option<&str>| Ok(Settings { wish: w.map(wish), floor: None });
         let none = Given::default();
         let of = |given: &Given, volume| {
@@ -209,7 +263,7 @@ mod tests {
         assert_eq!(of(&conf, file(None)).1, Source::File);
         assert!(of(&conf, file(None)).0.starts_with("all for 1 hour, one an hour for 1 month"));
         for given in [&conf, &pp] {
-            assert_eq!(of(given, Err("broken".to_owned())), ("all for ever".to_owned(), Source::Default));
+            assert_eq!(of(given, unknown()), ("all for ever".to_owned(), Source::Default));
         }
         assert_eq!(of(&conf, file(Some("nothing"))), ("nothing".to_owned(), Source::Volume));
         let both = Given { protection: Some(60), ..conf };
@@ -218,7 +272,9 @@ mod tests {
         assert_eq!(of(&pp, day.clone()).0, "all for 1 minute, one a day for ever");
         let given = Given { wish: Some(wish("all for ever")), floor: Some(wish("all for 1 hour")), ..pp };
         assert_eq!(of(&given, day.clone()), ("all for ever".to_owned(), Source::Mount));
-        let e = Effective::of(&none, Err("broken".to_owned()));
+        let e = Effective::of(&none, unknown());
         assert_eq!((e.wish, e.problem.as_deref()), (Wish::everything(), Some("broken")));
+        let e = Effective::of(&none, Err(Problem::Foreign("not yours".to_owned())));
+        assert_eq!((e.wish, e.problem.as_deref()), (Wish::usual(), Some("not yours")));
     }
 }

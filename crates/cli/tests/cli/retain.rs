@@ -117,6 +117,40 @@ fn mounted_it_is_a_plain_file_and_lasts() {
     b.fails(2, &["mount", "-o", "retain=sometimes", &v, "m"]);
 }
 
+/// Where everybody may write into the root directory, not everybody says what is kept.
+#[test]
+fn a_wish_of_somebody_else_does_not_count() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !can_mount() || !crate::common::is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "48M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::set_permissions(m.dir(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+    // As user 1001 would.
+    std::fs::create_dir(m.path(".silt")).unwrap();
+    std::fs::write(m.path(".silt/retention"), "nothing\n").unwrap();
+    for name in [".silt", ".silt/retention"] {
+        chown(m.path(name), Some(1001), Some(1001)).unwrap();
+    }
+    assert_eq!(b.json(&["retain", "--json", m.dir()])["wish"], USUAL);
+    for verb in ["status", "retain"] {
+        let said = b.ok(&[verb, m.dir()]);
+        assert!(
+            said.contains(".silt/retention does not count: the directory .silt belongs to user 1001"),
+            "{said}"
+        );
+    }
+    let said = b.fails(7, &["retain", m.dir(), "all for 1 hour"]);
+    assert!(said.contains("chown"), "{said}");
+    assert_eq!(std::fs::read_to_string(m.path(".silt/retention")).unwrap(), "nothing\n");
+    std::fs::remove_dir_all(m.path(".silt")).unwrap();
+    b.ok(&["retain", m.dir(), "all for 1 hour"]);
+    m.unmount();
+    assert_eq!(b.json(&["retain", "--json", &v])["wish"], "all for 1 hour");
+}
+
 /// What a preview says is what comes back, and what goes.
 #[test]
 fn a_preview_says_what_comes_back() {

@@ -7,7 +7,7 @@ use silt_retention::{Ladder, Settings, Wish};
 use super::Out;
 use super::clean::Via;
 use crate::host::{Host, with, with_fs};
-use crate::retention::{Effective, Retention, RetentionPreview, Source, read, store};
+use crate::retention::{Effective, Retention, RetentionPreview, Source, in_the_way, read, store};
 use crate::{ControlError, Kind, Response, Result, Retain};
 
 /// What counts on a volume.
@@ -51,6 +51,12 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let (new_wish, new_floor) = (words(&retain.wish)?, words(&retain.floor)?);
     if with(host, |v| v.is_read_only())? {
         return Err(silt_engine::Error::ReadOnly.into());
+    }
+    if let Some(why) = with_fs(host, in_the_way).flatten() {
+        let message = format!(".silt {why}, so what it holds does not count and nothing was written there");
+        return Err(ControlError::new(Kind::NotPermitted, message).hint(
+            "look at what it holds and remove it, or have it belong to the root directory's owner (chown, chmod go-w)",
+        ));
     }
     let now = Time { secs: i64::try_from(host.now()).unwrap_or(i64::MAX), nanos: 0 };
     let stored = with_fs(host, |fs| {

@@ -3,5 +3,6 @@
 
 mod common;
 mod execute;
+mod retain;
 mod socket;
 mod wedged;

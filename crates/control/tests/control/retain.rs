@@ -1,0 +1,163 @@
+//! Whose word counts on what is kept.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use silt_control::{
+    ControlError, Host, Kind, MountInfo, Request, Response, Result, Retain, Retention, execute,
+};
+use silt_device::{Device, MemoryDevice};
+use silt_engine::mkfs::{Parameters, Plan};
+use silt_engine::{OpenOptions, Time, Tree, Volume};
+use silt_format::Ino;
+use silt_fs::{Context, Fs, SetAttr, WriteFlags};
+
+use crate::common::ROOT;
+
+const SIZE: u64 = 64 << 20;
+/// Who owns the root directory, and its group.
+const OWNER: (u32, u32) = (1000, 100);
+
+/// A file system in memory.
+struct FsHost {
+    device: Arc<dyn Device>,
+    fs: Mutex<Fs>,
+    fails: AtomicBool,
+    /// How often it was told that the file is another one.
+    changed: Mutex<Vec<Ino>>,
+}
+
+impl FsHost {
+    fn new() -> Self {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
+        let parameters =
+            Parameters { blocks_per_segment: 64, now: 1_000, owner: OWNER, ..Parameters::default() };
+        Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
+        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        volume.take_over(2_000).unwrap();
+        let fs = Mutex::new(Fs::new(volume, &silt_fs::Options::default()));
+        FsHost { device, fs, fails: AtomicBool::new(false), changed: Mutex::default() }
+    }
+
+    /// Makes the file as somebody would by hand: owner, group and mode of the directory and the file.
+    fn by_hand(&self, dir: (u32, u32, u32), file: (u32, u32, u32)) {
+        let ctx =
+            |(uid, gid, _): (u32, u32, u32)| Context { uid, gid, privileged: true, ..Context::default() };
+        let mut fs = self.fs.lock().unwrap();
+        let d = fs.mkdir(&ctx(dir), Ino::ROOT, b".silt", dir.2).unwrap().ino;
+        let f = fs.create(&ctx(file), d, b"retention", file.2).unwrap().ino;
+        fs.write(&ctx(file), f, 0, b"nothing\n", WriteFlags::default()).unwrap();
+        for (ino, (uid, gid, mode)) in [(d, dir), (f, file)] {
+            let set = SetAttr { mode: Some(mode), uid: Some(uid), gid: Some(gid), ..SetAttr::default() };
+            fs.setattr(&ctx(file), ino, &set).unwrap();
+        }
+    }
+
+    fn ask(&self, request: Request) -> Result<Retention> {
+        let mut shown = None;
+        execute(self, &ROOT, request, &mut |part| {
+            if let Response::Retention(r) = part {
+                shown = Some(*r);
+            }
+            Ok(())
+        })?;
+        Ok(shown.unwrap())
+    }
+
+    fn set(&self, wish: &str) -> Result<Retention> {
+        self.ask(Request::SetRetention(Retain { wish: Some(wish.to_owned()), floor: None }))
+    }
+}
+
+impl Host for FsHost {
+    fn volume(&self) -> &Path {
+        Path::new("/memory")
+    }
+
+    fn with_volume(&self, f: &mut dyn FnMut(&mut Volume)) {
+        f(self.fs.lock().unwrap().volume_mut());
+    }
+
+    fn with_fs(&self, f: &mut dyn FnMut(&mut Fs)) {
+        f(&mut self.fs.lock().unwrap());
+    }
+
+    fn sync(&self) -> Result<u64> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(ControlError::new(Kind::Io, "the device is gone"));
+        }
+        Ok(self.fs.lock().unwrap().volume_mut().checkpoint(3_000)?.0)
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        self.device.clone()
+    }
+
+    fn mounted(&self) -> Option<MountInfo> {
+        None
+    }
+
+    fn retention_changed(&self, dir: Ino) {
+        self.changed.lock().unwrap().push(dir);
+    }
+}
+
+#[test]
+fn a_file_counts_only_if_it_is_of_root_or_the_owner() {
+    let (root, owner, other) = ((0, 0), OWNER, (1001, 1001));
+    let of = |(uid, gid): (u32, u32), mode| (uid, gid, mode);
+    for (dir, file, counts) in [
+        (of(owner, 0o755), of(owner, 0o644), true),
+        (of(root, 0o755), of(owner, 0o600), true),
+        (of(owner, 0o755), of(root, 0o644), true),
+        // As with a umask of 002.
+        (of(owner, 0o775), of(owner, 0o664), true),
+        ((1000, 200, 0o775), of(owner, 0o644), false),
+        (of(owner, 0o755), (1000, 200, 0o664), false),
+        (of(owner, 0o777), of(owner, 0o644), false),
+        (of(owner, 0o1777), of(owner, 0o644), false),
+        (of(owner, 0o755), of(owner, 0o646), false),
+        (of(other, 0o755), of(other, 0o644), false),
+        (of(other, 0o755), of(root, 0o644), false),
+        (of(owner, 0o755), of(other, 0o644), false),
+    ] {
+        let host = FsHost::new();
+        host.by_hand(dir, file);
+        let r = host.ask(Request::ShowRetention).unwrap();
+        let said = format!("{dir:?} {file:?}: {r:?}");
+        if counts {
+            assert_eq!((r.wish.as_str(), r.problem), ("nothing", None), "{said}");
+            host.set("all for 1 hour").unwrap();
+            continue;
+        }
+        assert!(r.wish.starts_with("all for 1 day, one an hour"), "as if there were none: {said}");
+        assert!(r.problem.is_some_and(|p| p.starts_with(".silt/retention does not count: ")), "{said}");
+        // What is written into a directory of others would not count either.
+        let dir_is_theirs = dir.0 != 1001 && dir.2 & 0o2 == 0 && dir.1 != 200;
+        match host.set("all for 1 hour") {
+            Ok(r) => assert!(dir_is_theirs && r.wish == "all for 1 hour" && r.problem.is_none(), "{said}"),
+            Err(e) => {
+                assert!(!dir_is_theirs && e.kind == Kind::NotPermitted && e.hint.is_some(), "{e}: {said}");
+                assert!(e.message.starts_with(".silt "), "{e}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_of_others_without_a_file_changes_nothing() {
+    let host = FsHost::new();
+    host.fs
+        .lock()
+        .unwrap()
+        .mkdir(&Context { uid: 1001, gid: 1001, ..Context::default() }, Ino::ROOT, b".silt", 0o755)
+        .unwrap();
+    let r = host.ask(Request::ShowRetention).unwrap();
+    assert!(r.problem.is_none(), "{r:?}");
+    assert_eq!(host.set("nothing").unwrap_err().kind, Kind::NotPermitted);
+    let fs = &mut *host.fs.lock().unwrap();
+    let dir = fs.lookup(Tree::Live, Ino::ROOT, b".silt").unwrap();
+    assert!(fs.lookup(Tree::Live, dir.ino, b"retention").is_err());
+    assert_eq!((dir.uid, dir.mtime), (1001, Time::default()));
+}
