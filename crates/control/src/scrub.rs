@@ -58,6 +58,19 @@ pub struct ScrubStatus {
 }
 
 impl ScrubStatus {
+    /// The same without the names of files.
+    #[must_use]
+    pub fn without_names(mut self) -> Self {
+        for finding in self.pass.iter_mut().flat_map(|pass| &mut pass.findings) {
+            finding.suspects.iter_mut().for_each(|owner| owner.path = None);
+            for spot in &mut finding.spots {
+                spot.entry_path = None;
+                spot.owner.iter_mut().for_each(|owner| owner.path = None);
+            }
+        }
+        self
+    }
+
     /// The same, with no more findings than an answer carries.
     #[must_use]
     pub fn within_an_answer(mut self) -> Self {

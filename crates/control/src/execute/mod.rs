@@ -30,7 +30,7 @@ pub(crate) type Out<'a> = &'a mut dyn FnMut(Response) -> Result<()>;
 pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>) -> Result<()> {
     permit(host, caller, &request)?;
     match request {
-        Request::Status => status::status(host, out),
+        Request::Status => status::status(host, may_see_names(host, caller), out),
         Request::ListDamage => status::damage(host, out),
         Request::ListCheckpoints(query) => checkpoints::list(host, &query, out),
         Request::MakeCheckpoint { snapshot } => checkpoints::make(host, snapshot, out),
@@ -69,7 +69,9 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
         Request::Account => account::account(host, out),
         Request::ListPast(query) => past::past(host, &query, out),
         Request::Scrub(action) => {
-            let status = host.scrub(&action)?.within_an_answer();
+            let status = host.scrub(&action)?;
+            let status = if may_see_names(host, caller) { status } else { status.without_names() };
+            let status = status.within_an_answer();
             out(Response::Scrub(Box::new(status)))
         }
         Request::Unmount(what) => {
@@ -79,6 +81,11 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
             Ok(())
         }
     }
+}
+
+/// Whether the caller may see the names of files in directories that may be closed to him.
+fn may_see_names(host: &dyn Host, caller: &Caller) -> bool {
+    host.mounted().is_none_or(|mount| caller.uid == 0 || caller.uid == mount.uid)
 }
 
 /// Looking: root, who mounted, and others if they were let in, but for what names files in any directory, and where the log
@@ -92,7 +99,7 @@ pub(crate) fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Res
     if !mount.allow_other {
         return Err(crate::socket::for_another());
     }
-    if matches!(request, Request::ListPast(_)) {
+    if matches!(request, Request::ListPast(_) | Request::ListDamage) {
         let message = "only root and who mounted the volume may see the names of all files";
         return Err(ControlError::new(Kind::NotPermitted, message));
     }

@@ -10,9 +10,13 @@ use crate::Result;
 use crate::host::{Host, with};
 use crate::response::{Discarding, Response, Status};
 
+/// That something is lost, for those who may not know the names of files.
+const NAMELESS: &str =
+    "what was synced before it was mounted; root and who mounted the volume are told of which files";
+
 /// Everything here is known without a long pass over a mounted volume, which keeps its account in the background; of
-/// another one it is counted.
-pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
+/// another one it is counted. Without `names` what would name files is left out.
+pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
     let mount = host.mounted();
     let host_free = host.device().backing_free();
     let mut status = with(host, |v| -> silt_engine::Result<Status> {
@@ -76,6 +80,9 @@ pub fn status(host: &dyn Host, out: Out<'_>) -> Result<()> {
         })
     })??;
     status.lost = host.lost();
+    if !names && !status.lost.is_empty() {
+        status.lost = vec![NAMELESS.to_owned()];
+    }
     status.discard = host.discarding();
     status.discard.possible = host.device().capabilities().discard;
     status.discard.waiting = with(host, |v| v.unwanted_bytes())?;

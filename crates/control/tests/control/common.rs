@@ -4,18 +4,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
-    Caller, Checkpoint, ControlError, Host, MomentMount, MountInfo, Request, Response, Result, UnmountWhat,
-    execute,
+    Caller, Checkpoint, ControlError, Damage, Host, MomentMount, MountInfo, Request, Response, Result,
+    UnmountWhat, execute,
 };
 use silt_device::{Device, MemoryDevice};
 use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{OpenOptions, Volume};
+use silt_verify::scrub::{Finding, Owner, Part, Spot, State};
 
 pub const ROOT: Caller = Caller { uid: 0, pid: 1 };
 /// Who mounted.
 pub const OWNER: Caller = Caller { uid: 1000, pid: 2 };
 pub const OTHER: Caller = Caller { uid: 1001, pid: 3 };
+
+/// A file in a directory that is closed to others.
+pub const SECRET: &str = "/closed/secret";
 
 pub struct MemoryHost {
     path: PathBuf,
@@ -153,6 +158,65 @@ impl Host for MemoryHost {
 
     fn mounted(&self) -> Option<MountInfo> {
         self.mount.lock().unwrap().clone()
+    }
+
+    fn lost(&self) -> Vec<String> {
+        vec![format!("the newest data of {SECRET} (inode 12)")]
+    }
+
+    fn damage(&self) -> (Vec<Damage>, u64) {
+        let damage = Damage {
+            path: Some(SECRET.to_owned()),
+            inode: 12,
+            checkpoint: None,
+            start: None,
+            end: None,
+            what: "it cannot be read".to_owned(),
+            first: 1_000,
+            times: 1,
+            block: None,
+        };
+        (vec![damage], 0)
+    }
+
+    fn scrub(&self, _: &ScrubAction) -> Result<ScrubStatus> {
+        let owner = || Owner {
+            inode: 12,
+            path: Some(SECRET.to_owned()),
+            part: Part::Data,
+            first: 0,
+            blocks: 1,
+            since: 1,
+            until: None,
+        };
+        let spot = Spot {
+            block: 2,
+            byte: 0,
+            bytes: 1,
+            what: "content".to_owned(),
+            flip: None,
+            owner: Some(owner()),
+            file_byte: None,
+            entry_of: Some(12),
+            entry_path: Some(SECRET.to_owned()),
+            unused: false,
+        };
+        let finding = Finding {
+            kind: silt_verify::scrub::Kind::Checksum,
+            segment: 0,
+            log: 1,
+            blocks: 2,
+            spots: vec![spot],
+            spots_left_out: 0,
+            suspects: vec![owner()],
+            suspects_left_out: 0,
+            unknown: 0,
+            records_lost: false,
+            one_in: None,
+        };
+        let mut pass = State::new();
+        pass.findings = vec![finding];
+        Ok(ScrubStatus { pass: Some(pass), ..ScrubStatus::default() })
     }
 
     fn wants_space(&self, _: u64) -> bool {

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
+use silt_control::scrub::ScrubAction;
 use silt_control::{
     CheckpointQuery, Host, Kind, Moment, MomentMount, Removed, Request, Response, SegmentQuery, Tune,
     UnmountWhat,
 };
 
-use crate::common::{MemoryHost, OTHER, OWNER, ROOT};
+use crate::common::{MemoryHost, OTHER, OWNER, ROOT, SECRET};
 
 fn numbers(host: &MemoryHost, query: CheckpointQuery) -> Vec<u64> {
     host.list(query).into_iter().map(|c| c.number).collect()
@@ -318,6 +319,31 @@ fn who_may_what() {
             assert_eq!(refused, !(allow_other && only_looks), "{request:?}: {result:?}");
         }
     }
+}
+
+/// Who is let in sees that there is damage, and not in which file of a directory that is closed to him.
+#[test]
+fn names_are_for_root_and_who_mounted() {
+    let host = MemoryHost::new();
+    host.mount(true);
+    let said = |caller, request| format!("{:?}", host.ask(caller, request));
+    for request in [Request::Status, Request::ListDamage, Request::Scrub(ScrubAction::Status)] {
+        for caller in [ROOT, OWNER] {
+            assert!(said(caller, request.clone()).contains(SECRET), "{request:?}");
+        }
+        assert!(!said(OTHER, request.clone()).contains("secret"), "{}", said(OTHER, request.clone()));
+    }
+    let e = host.ask(OTHER, Request::ListDamage).unwrap_err();
+    assert_eq!(e.kind, Kind::NotPermitted);
+    let parts = host.ask(OTHER, Request::Status).unwrap();
+    let [Response::Status(s)] = &parts[..] else { panic!("{parts:?}") };
+    assert_eq!((s.damaged, s.lost.len()), (1, 1));
+    let parts = host.ask(OTHER, Request::Scrub(ScrubAction::Status)).unwrap();
+    let [Response::Scrub(s)] = &parts[..] else { panic!("{parts:?}") };
+    assert_eq!(s.pass.as_ref().unwrap().findings[0].suspects[0].inode, 12);
+    // Of one that is not mounted everybody sees what he can read.
+    *host.mount.lock().unwrap() = None;
+    assert!(said(OTHER, Request::Status).contains(SECRET));
 }
 
 #[test]
