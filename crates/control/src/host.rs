@@ -156,7 +156,8 @@ pub trait Host {
         Given::default()
     }
 
-    /// Hears that the file with the wish was put in place, in this directory.
+    /// Hears that the file with the wish was put in place, in this directory, or that this was tried: the names of the
+    /// directory, the file, and the one it had before ([`crate::retention::NEW`]) may be others than before.
     fn retention_changed(&self, _dir: Ino) {}
 
     /// What the cleaner gave up since it was mounted.

@@ -14,7 +14,7 @@ use silt_retention::{LARGEST, Settings, Wish};
 pub const DIR: &[u8] = b".silt";
 pub const FILE: &[u8] = b"retention";
 /// What a new file is called until it is whole.
-const NEW: &[u8] = b"retention.new";
+pub const NEW: &[u8] = b"retention.new";
 
 /// What was said when the volume was mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -210,9 +210,8 @@ pub fn in_the_way(fs: &mut Fs) -> Option<String> {
     (!is_theirs(&root, &dir)).then(|| whose(&root, &dir))
 }
 
-/// Puts the file in place, whole or not at all; it belongs to whom the root directory belongs. Returns the directory
-/// it lies in.
-pub fn store(fs: &mut Fs, settings: &Settings, now: Time) -> Result<Ino, FsError> {
+/// Puts the file in place, whole or not at all; it belongs to whom the root directory belongs.
+pub fn store(fs: &mut Fs, settings: &Settings, now: Time) -> Result<(), FsError> {
     let root = fs.getattr(Tree::Live, Ino::ROOT)?;
     let ctx = Context { uid: root.uid, gid: root.gid, now, privileged: true, ..Context::default() };
     let dir = match fs.lookup(Tree::Live, Ino::ROOT, DIR) {
@@ -238,7 +237,7 @@ pub fn store(fs: &mut Fs, settings: &Settings, now: Time) -> Result<Ino, FsError
         let _ = fs.unlink(&ctx, dir.ino, NEW);
         return Err(e);
     }
-    Ok(dir.ino)
+    Ok(())
 }
 
 #[cfg(test)]

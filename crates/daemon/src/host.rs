@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use silt_cleaner::{Mover as _, Outcome};
 use silt_control::cleaner::Cleaner;
-use silt_control::retention::{DIR, FILE, Given};
+use silt_control::retention::{DIR, FILE, Given, NEW};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
     Caller, ControlError, Damage, Discarding, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint,
@@ -244,6 +244,7 @@ impl Host for DaemonHost {
             Notice::Name(root, DIR.to_vec()),
             Notice::Content(root),
             Notice::Name(dir, FILE.to_vec()),
+            Notice::Name(dir, NEW.to_vec()),
             Notice::Content(dir),
         ]);
         self.core.fs.lock().volume_mut().refuse_nothing();

@@ -1,13 +1,14 @@
 //! What is kept of the past: shown, set, and tried.
 
 use silt_cleaner::History;
-use silt_engine::Time;
+use silt_engine::{Time, Tree};
+use silt_format::Ino;
 use silt_retention::{Ladder, Settings, Wish};
 
 use super::Out;
 use super::clean::Via;
 use crate::host::{Host, with, with_fs};
-use crate::retention::{Effective, Retention, RetentionPreview, Source, in_the_way, read, store};
+use crate::retention::{DIR, Effective, Retention, RetentionPreview, Source, in_the_way, read, store};
 use crate::{ControlError, Kind, Response, Result, Retain};
 
 /// What counts on a volume.
@@ -63,18 +64,23 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
         let mut settings = read(fs).unwrap_or_default();
         settings.wish = new_wish.clone().unwrap_or(settings.wish);
         settings.floor = new_floor.clone().unwrap_or(settings.floor);
-        store(fs, &settings, now)
+        let stored = store(fs, &settings, now);
+        (stored, fs.lookup(Tree::Live, Ino::ROOT, DIR))
     });
-    let Some(stored) = stored else {
+    let Some((stored, dir)) = stored else {
         return Err(ControlError::new(Kind::Unavailable, "the volume is being closed"));
     };
-    let dir = stored.map_err(|e| {
+    let synced = if stored.is_ok() { host.sync().map(|_| ()) } else { Ok(()) };
+    // Whatever came of it: names may be others than the kernel remembers.
+    if let Ok(dir) = dir {
+        host.retention_changed(dir.ino);
+    }
+    stored.map_err(|e| {
         let error =
             ControlError::io("writing .silt/retention", &std::io::Error::from_raw_os_error(e.errno()));
         if e == silt_fs::FsError::NoSpace { error.hint("delete something first") } else { error }
     })?;
-    host.sync()?;
-    host.retention_changed(dir);
+    synced?;
     let e = effective(host);
     for (set, from, option) in [
         (retain.wish.is_some(), e.wish_from, "retain= or pp="),

@@ -161,3 +161,20 @@ fn a_directory_of_others_without_a_file_changes_nothing() {
     assert!(fs.lookup(Tree::Live, dir.ino, b"retention").is_err());
     assert_eq!((dir.uid, dir.mtime), (1001, Time::default()));
 }
+
+/// What was put in place counts at once, even if it cannot be made durable, and whoever remembers names has to know.
+#[test]
+fn a_change_is_told_even_if_it_cannot_be_written() {
+    let host = FsHost::new();
+    let told = || host.changed.lock().unwrap().len();
+    host.set("all for 1 hour").unwrap();
+    assert_eq!(told(), 1);
+    host.fails.store(true, Ordering::Relaxed);
+    assert_eq!(host.set("nothing").unwrap_err().message, "the device is gone");
+    assert_eq!(host.ask(Request::ShowRetention).unwrap().wish, "nothing");
+    let dir = host.fs.lock().unwrap().lookup(Tree::Live, Ino::ROOT, b".silt").unwrap().ino;
+    assert_eq!(*host.changed.lock().unwrap(), [dir, dir]);
+    // What makes no sense changes nothing.
+    assert_eq!(host.set("an hour").unwrap_err().kind, Kind::Invalid);
+    assert_eq!(told(), 2);
+}
