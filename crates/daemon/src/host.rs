@@ -24,7 +24,7 @@ use crate::cleaning::Mounted;
 use crate::config::Config;
 use crate::convert::node;
 use crate::core::{Core, Want, now_secs};
-use crate::moments::Moments;
+use crate::moments::{Lost, Moments};
 use crate::notices::Notice;
 use crate::scrub::Scrubber;
 
@@ -92,6 +92,23 @@ fn fuse_error(e: &crate::Error) -> ControlError {
         _ => Kind::Io,
     };
     ControlError::new(kind, e.to_string())
+}
+
+/// Why the live tree stays, and which moments in it do not.
+fn not_unmounted(e: &crate::Error, lost: &[Lost]) -> ControlError {
+    let mut error = fuse_error(e);
+    for m in lost {
+        error.message +=
+            &format!("; the moment on {} could not be mounted again ({})", m.dir.display(), m.why);
+    }
+    match lost.first() {
+        Some(m) => error.hint(format!(
+            "mount it again: silt mount -o at={} VOLUME {}",
+            m.checkpoint,
+            m.dir.display()
+        )),
+        None => error,
+    }
 }
 
 impl DaemonHost {
@@ -323,11 +340,11 @@ impl Host for DaemonHost {
                 self.write_what_waits()?;
                 let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
                 let gone = std::iter::once(self.dir.clone()).chain(moments).collect();
-                // The live tree first, which may be in use: then everything stays that is not in it. The
-                // other moments go when it ends.
-                self.moments.unmount_below(&self.dir).map_err(|e| fuse_error(&e))?;
-                silt_fuse::unmount(&self.dir, Unmount::Strict)
-                    .map_err(|e| fuse_error(&crate::Error::Fuse(e)))?;
+                // The live tree first, which may be in use: then everything stays. What is in it has to go before, or it would
+                // be in use by that; the other moments go when it ends.
+                let unmount = || silt_fuse::unmount(&self.dir, Unmount::Strict).map_err(crate::Error::Fuse);
+                let unmounted = self.moments.with_those_below_away(&self.core, &self.dir, unmount);
+                unmounted.map_err(|(e, lost)| not_unmounted(&e, &lost))?;
                 Ok(gone)
             }
         }

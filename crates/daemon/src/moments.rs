@@ -17,7 +17,40 @@ use crate::reading::Readers;
 struct Mounted {
     dir: PathBuf,
     checkpoint: u64,
+    options: MountOptions,
     running: Running,
+    /// It was unmounted, and its end is not known yet.
+    away: bool,
+}
+
+impl Mounted {
+    /// Unmounts it, if nobody is in it.
+    fn unmount(&mut self) -> Result<(), Error> {
+        self.running.unmount(Unmount::Strict)?;
+        self.away = true;
+        Ok(())
+    }
+}
+
+/// A moment that was unmounted for a while: its checkpoint stays meanwhile.
+struct Away {
+    dir: PathBuf,
+    checkpoint: Cno,
+    options: MountOptions,
+    core: Arc<Core>,
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.core.fs.lock().volume_mut().close_view(self.checkpoint);
+    }
+}
+
+/// A moment that could not be mounted again, and why.
+pub struct Lost {
+    pub dir: PathBuf,
+    pub checkpoint: u64,
+    pub why: Error,
 }
 
 /// All of them.
@@ -56,7 +89,9 @@ impl Moments {
         })();
         match started {
             Ok((dir, running)) => {
-                self.mounted.lock().push(Mounted { dir: dir.clone(), checkpoint: c.0, running });
+                let options = options.clone();
+                let mounted = Mounted { dir: dir.clone(), checkpoint: c.0, options, running, away: false };
+                self.mounted.lock().push(mounted);
                 Ok(dir)
             }
             Err(e) => {
@@ -74,23 +109,61 @@ impl Moments {
     /// Where, and which checkpoint.
     pub fn list(&self) -> Vec<(PathBuf, u64)> {
         self.sweep();
-        self.mounted.lock().iter().map(|m| (m.dir.clone(), m.checkpoint)).collect()
+        self.mounted.lock().iter().filter(|m| !m.away).map(|m| (m.dir.clone(), m.checkpoint)).collect()
     }
 
     /// Unmounts the one at `dir`; `None` if there is none.
     pub fn unmount(&self, dir: &Path) -> Option<Result<(), Error>> {
-        let mounted = self.mounted.lock();
-        let found = mounted.iter().find(|m| m.dir == dir)?;
-        Some(found.running.unmount(Unmount::Strict).map_err(Error::from))
+        let mut mounted = self.mounted.lock();
+        let found = mounted.iter_mut().find(|m| !m.away && m.dir == dir)?;
+        Some(found.unmount())
     }
 
-    /// Unmounts those that are mounted within `dir`, which would be in use by them.
-    pub fn unmount_below(&self, dir: &Path) -> Result<(), Error> {
-        let mounted = self.mounted.lock();
-        for m in mounted.iter().rev().filter(|m| m.dir.starts_with(dir) && !m.running.is_finished()) {
-            m.running.unmount(Unmount::Strict)?;
+    /// Unmounts with `unmount` what is mounted at `dir`, after those that are mounted within it, which it would be in use by.
+    /// Where it stays, or one of them does, they are mounted again: with the error come those that could not be.
+    pub fn with_those_below_away(
+        &self,
+        core: &Arc<Core>,
+        dir: &Path,
+        unmount: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), (Error, Vec<Lost>)> {
+        let mut away = Vec::new();
+        match self.unmount_below(core, dir, &mut away).and_then(|()| unmount()) {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self.mount_again(&away))),
+        }
+    }
+
+    /// Unmounts those that are mounted within `dir`, the last first.
+    fn unmount_below(&self, core: &Arc<Core>, dir: &Path, away: &mut Vec<Away>) -> Result<(), Error> {
+        let mut mounted = self.mounted.lock();
+        let below = |m: &&mut Mounted| !m.away && m.dir.starts_with(dir) && !m.running.is_finished();
+        for m in mounted.iter_mut().rev().filter(below) {
+            let checkpoint = Cno(m.checkpoint);
+            // Nobody is to remove it before it is mounted again.
+            core.fs
+                .lock()
+                .volume_mut()
+                .open_view(checkpoint)
+                .map_err(|source| Error::Volume { volume: PathBuf::from(&m.options.source), source })?;
+            let options = m.options.clone();
+            let it = Away { dir: m.dir.clone(), checkpoint, options, core: core.clone() };
+            m.unmount()?;
+            away.push(it);
         }
         Ok(())
+    }
+
+    /// Mounts again what was unmounted, the last first; those that could not be.
+    fn mount_again(&self, away: &[Away]) -> Vec<Lost> {
+        let again = away.iter().rev().map(|m| {
+            self.mount(&m.core, m.checkpoint, &m.dir, &m.options).map_err(|why| Lost {
+                dir: m.dir.clone(),
+                checkpoint: m.checkpoint.0,
+                why,
+            })
+        });
+        again.filter_map(Result::err).collect()
     }
 
     /// Unmounts all, out of sight at once where somebody is still in them.

@@ -36,6 +36,64 @@ fn a_directory_in_use_is_not_unmounted() {
     m.unmount();
 }
 
+/// Moments in a tree that is in use stay with it.
+#[test]
+fn what_is_mounted_in_a_tree_that_stays_stays_too() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::write(m.path("f"), "then").unwrap();
+    b.ok(&["sync", m.dir()]);
+    b.ok(&["mkcp", "-s", m.dir()]);
+    let last = b.checkpoints(&v).last().unwrap().0;
+    for name in ["past", "deep"] {
+        std::fs::create_dir(m.path(name)).unwrap();
+    }
+    std::fs::write(m.path("f"), "now").unwrap();
+    let at = format!("at={last},noexec");
+    let (past, _) = Mounted::new(&b, &["-o", &at, &v], "m/past");
+    let (deep, _) = Mounted::new(&b, &["-o", &at, &v], "m/deep");
+    let (beside, _) = Mounted::new(&b, &["-o", &at, &v], "beside");
+    let table = || {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let ours = table.lines().filter(|line| line.contains("/m/") || line.contains("/beside "));
+        // Without what is counted up.
+        let mut ours: Vec<String> =
+            ours.map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
+        ours.sort();
+        ours
+    };
+    let before = table();
+    let inside = b.command("sleep").arg("100").current_dir(m.dir()).spawn();
+    let mut inside = inside.unwrap();
+    for named in [m.dir(), &v] {
+        let said = b.fails(6, &["umount", named]);
+        assert!(said.contains("in use") && !said.contains("again"), "{said}");
+        assert_eq!(table(), before, "same places, same options");
+        for moment in [&past, &deep, &beside] {
+            assert_eq!(std::fs::read_to_string(moment.path("f")).unwrap(), "then", "{}", moment.dir());
+        }
+        assert_eq!(std::fs::read_to_string(m.path("f")).unwrap(), "now");
+    }
+    let status = b.json(&["status", "--json", m.dir()]);
+    assert_eq!(status["mounts"].as_array().unwrap().len(), 4, "{status}");
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    // One that is in use keeps all of them.
+    let open = std::fs::File::open(past.path("f")).unwrap();
+    let said = b.fails(6, &["umount", m.dir()]);
+    assert!(said.contains("in use"), "{said}");
+    assert_eq!(table(), before);
+    drop(open);
+    // Each can be unmounted by itself as before, and its checkpoint is let go.
+    deep.unmount();
+    b.ok(&["umount", m.dir()]);
+    assert!(!past.is_mounted() && !beside.is_mounted() && !m.is_mounted());
+}
+
 #[test]
 fn what_is_not_mounted_is_told() {
     let b = Bench::new();
