@@ -86,15 +86,17 @@ fn mounted_it_is_a_plain_file_and_lasts() {
     }
     assert!(text().ends_with("one a day for ever\nkeep: all for 1 minute\n"), "{}", text());
     assert_eq!(std::fs::read_dir(m.path(".silt")).unwrap().count(), 1);
-    // One that is left of a power cut is taken away, also where the kernel remembers it.
+    // One that is left of a power cut is taken away, also where the kernel remembers it since it is open.
     let left = m.path(".silt/retention.new");
     std::fs::write(&left, "all").unwrap();
+    let open = File::open(&left).unwrap();
     b.ok(&["retain", m.dir(), "one a day for ever"]);
     let begin = Instant::now();
     while left.exists() {
         assert!(begin.elapsed() < Duration::from_secs(5), "it is gone, and the kernel does not know");
         std::thread::sleep(Duration::from_millis(10));
     }
+    drop(open);
 
     // By hand, well and badly.
     std::fs::write(m.path(".silt/retention"), "# mine\nall for 3 days\n").unwrap();
