@@ -33,7 +33,7 @@ use crate::space::Space;
 pub enum Want {
     /// Everything.
     All,
-    /// Everything, and to hear of what kept this file's content out, as fsync asks.
+    /// Everything, and to hear of what kept content of this file or directory out, as fsync asks.
     File(Ino),
     /// One file's data, as fdatasync asks.
     Data(Ino),

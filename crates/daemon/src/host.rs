@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use silt_cleaner::{Mover as _, Outcome};
 use silt_control::cleaner::Cleaner;
@@ -27,9 +26,6 @@ use crate::core::{Core, Want, now_secs};
 use crate::moments::{Lost, Moments};
 use crate::notices::Notice;
 use crate::scrub::Scrubber;
-
-/// While a check holds what is freed, nobody cleans for so long who does not wait for space; it is said again before it ends.
-const HELD_REST: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub struct DaemonHost {
@@ -273,27 +269,18 @@ impl Host for DaemonHost {
     }
 
     fn wants_space(&self, since: u64) -> bool {
-        let space = &self.core.space;
-        // Emptying segments that stay held brings nothing, and takes what is left.
-        if !space.is_wanted() && space.ran(Some(HELD_REST), None) {
-            crate::cleaning::let_run(&self.core);
-            return true;
-        }
         // Whoever waits is refused as soon as a pass has come to nothing: it is wanted before that, unless nothing was
         // written since.
         let (available, marks) = crate::cleaning::marks(&self.core);
         let is_written = self.core.fs.lock().volume().rewritten_blocks() > since;
-        space.is_wanted() || (is_written && available < marks.short)
+        self.core.space.is_wanted() || (is_written && available < marks.short)
     }
 
     fn let_go(&self) {
         let mut fs = self.core.fs.lock();
         let volume = fs.volume_mut();
-        // Looking for what is in the way notices who is gone.
-        let end = volume.geometry().nsegments;
-        if let Err(e) = volume.in_the_way(end) {
-            tracing::debug!("what a check held: {e}");
-        }
+        // Looking for them notices who is gone.
+        volume.segments_held_for_readers();
         volume.refuse_nothing();
         drop(fs);
         self.core.space.think_again();

@@ -60,9 +60,12 @@ enum End {
 /// Cleans, giving up as little of the past as will do.
 pub fn clean(core: &Arc<Core>) -> Came {
     loop {
+        let wanted = core.space.wanted();
         match tried(descend(core, false)) {
             End::Enough => return Came::Space,
             End::Broken | End::Read => return Came::Unknown,
+            // More is wanted than when it began: passes may have ended too early.
+            End::Bottom if core.space.wanted() > wanted && !is_enough(core) => {}
             End::Bottom => break,
             End::Changed => {}
         }

@@ -415,8 +415,8 @@ impl Filesystem for Mount {
         self.sync(if datasync { Want::Data(ino(node)) } else { Want::File(ino(node)) }, reply);
     }
 
-    fn fsyncdir(&self, _: &Context, _: NodeId, _: u64, _: bool, reply: ReplyEmpty) {
-        self.sync(Want::All, reply);
+    fn fsyncdir(&self, _: &Context, node: NodeId, _: u64, _: bool, reply: ReplyEmpty) {
+        self.sync(Want::File(ino(node)), reply);
     }
 
     fn syncfs(&self, _: &Context, _: NodeId, reply: ReplyEmpty) {

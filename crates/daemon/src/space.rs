@@ -138,6 +138,11 @@ pub struct Report {
 }
 
 impl Space {
+    /// Blocks that somebody waits for, at most; 0: nobody does.
+    pub fn wanted(&self) -> u64 {
+        self.state.lock().wanted.unwrap_or(0)
+    }
+
     /// From now on there is a cleaner, or none any more.
     pub fn enable(&self, on: bool) {
         self.enabled.store(on, Ordering::Relaxed);

@@ -72,7 +72,7 @@ pub struct Writer {
     /// A flush failed: the logs since the last good one may not be on the device.
     suspect: bool,
     /// A checkpoint could not take some of a file, and nobody who syncs everything was told yet.
-    hurt: bool,
+    lost: bool,
     /// Flushes of the device that had failed when that was last looked at.
     failed_flushes: u64,
     order: WriteOrder,
@@ -121,7 +121,7 @@ impl Writer {
             freed: Freed::default(),
             unflushed: false,
             suspect: false,
-            hurt: false,
+            lost: false,
             failed_flushes: 0,
             order: WriteOrder::default(),
             clock: Box::new(now_secs),
@@ -238,7 +238,7 @@ impl Writer {
         }
         // Who syncs everything hears of everybody's, what a checkpoint by the clock could not take included.
         let all = waiters.iter().any(|waiter| matches!(waiter.want, Want::All));
-        let any = all && std::mem::take(&mut self.hurt);
+        let any = all && std::mem::take(&mut self.lost);
         for waiter in waiters {
             let is_hurt = match waiter.want {
                 Want::Data(ino) | Want::File(ino) => told.contains(&ino),
@@ -402,10 +402,12 @@ impl Writer {
                         Ok(Step::Working) => Ok(()),
                         Ok(Step::Waiting) => self.flush(None).map(|()| self.tell()),
                         Ok(Step::Done(_)) => {
-                            let met = self.core.fs.lock().volume_mut().take_damage();
+                            let met = {
+                                let mut fs = self.core.fs.lock();
+                                self.lost |= fs.volume_mut().take_lost_content();
+                                fs.volume_mut().take_damage()
+                            };
                             for (ino, what) in met {
-                                // Tables may lose what they could give back, and nobody anything.
-                                self.hurt |= ino == Ino::ROOT || ino >= Ino::FIRST_USER;
                                 self.core.met_damage(Met::of(Tree::Live, ino, what));
                             }
                             self.core.burst.wrote(self.written, begin.elapsed());

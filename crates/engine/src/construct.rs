@@ -329,6 +329,7 @@ impl Volume {
         for nr in &k.all {
             let Some(i) = self.inodes.get_mut(nr) else { continue };
             let Some(f) = i.frozen.take() else { continue };
+            self.lost_content |= std::mem::take(&mut i.has_lost);
             if std::mem::take(&mut i.is_hurt)
                 && let Some(e) = i.error.as_ref().filter(|_| self.damage.len() < DAMAGES)
             {

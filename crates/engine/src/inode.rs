@@ -193,6 +193,8 @@ pub struct Inode {
     pub error: Option<String>,
     /// That is so since the last checkpoint it was in.
     pub is_hurt: bool,
+    /// And content is lost by it, not just space.
+    pub has_lost: bool,
 }
 
 impl Inode {
@@ -215,6 +217,7 @@ impl Inode {
             pins: 0,
             error: None,
             is_hurt: false,
+            has_lost: false,
         }
     }
 
@@ -234,6 +237,7 @@ impl Inode {
             pins: 0,
             error: None,
             is_hurt: false,
+            has_lost: false,
         }
     }
 
@@ -280,9 +284,15 @@ impl Inode {
         !used && self.map.nodes.is_empty() && !self.deleted
     }
 
-    /// A checkpoint cannot take some of it.
+    /// A checkpoint cannot give back some of what it had.
     pub fn hurt(&mut self, e: &Error) {
         self.is_hurt = true;
         self.error.get_or_insert_with(|| e.to_string());
+    }
+
+    /// A checkpoint cannot take some of its content.
+    pub fn lose(&mut self, e: &Error) {
+        self.has_lost |= !self.deleted;
+        self.hurt(e);
     }
 }

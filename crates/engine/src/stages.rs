@@ -24,7 +24,7 @@ impl Volume {
         let result = match worked {
             Ok(left) => Ok(left),
             Err(e @ (Error::Format { .. } | Error::Device(_) | Error::NoInode(_))) => {
-                inode.hurt(&e);
+                inode.lose(&e);
                 // What is mapped so far must be written, or its parents would point to nothing.
                 if matches!(k.stage, Stage::Nodes) || k.kind == Kind::DataSync {
                     k.stage = FIRST;
@@ -99,7 +99,7 @@ impl Volume {
                             Ok(v) => v,
                             // What is damaged costs this block and none of the others.
                             Err(e @ (Error::Format { .. } | Error::Device(_))) => {
-                                inode.hurt(&e);
+                                inode.lose(&e);
                                 continue;
                             }
                             Err(e) => return Err(e),

@@ -168,6 +168,8 @@ pub struct Volume {
     pub(crate) order: WriteOrder,
     /// See [`Volume::is_left_open`].
     pub(crate) left_open: bool,
+    /// See [`Volume::take_lost_content`].
+    pub(crate) lost_content: bool,
     /// Places tried in a row that took nothing.
     pub(crate) moves: u32,
     /// Logs were moved off the chain: [`Volume::settle`] is due.
@@ -311,6 +313,7 @@ impl Volume {
             recovery: None,
             order: WriteOrder::default(),
             left_open: false,
+            lost_content: false,
             moves: 0,
             moved: false,
             bad_places: Vec::new(),
@@ -501,6 +504,11 @@ impl Volume {
     /// blocks that could not be given back. At most a thousand since the last call.
     pub fn take_damage(&mut self) -> Vec<(Ino, String)> {
         std::mem::take(&mut self.damage)
+    }
+
+    /// Whether content of files could not be taken into checkpoints since the last call.
+    pub fn take_lost_content(&mut self) -> bool {
+        std::mem::take(&mut self.lost_content)
     }
 
     /// Whether a checkpoint would hold anything new.

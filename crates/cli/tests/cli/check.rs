@@ -276,14 +276,10 @@ fn who_writes_goes_before_a_check_that_does_not_end() {
     // At this pace it takes longer from where space becomes short to its end than others are kept waiting.
     assert_eq!(write_over(&m, 32 << 20, Duration::from_millis(400)), 0);
     assert!(checking.call(Request::LatestLog, &mut |_| Ok(())).is_err(), "it was let go");
-    // Who writes faster than that is held up for a moment, no more.
+    // Who writes faster than that waits for a moment.
     let mut checking = connect();
     checking.call(Request::LatestLog, &mut |_| Ok(())).unwrap();
-    write_over(&m, 160 << 20, Duration::ZERO);
-    let until = std::time::Instant::now() + Duration::from_secs(20);
-    while write_over(&m, 8 << 20, Duration::ZERO) > 0 {
-        assert!(std::time::Instant::now() < until, "the volume stays full");
-    }
+    assert_eq!(write_over(&m, 160 << 20, Duration::ZERO), 0);
     assert_eq!(write_over(&m, 256 << 20, Duration::ZERO), 0);
     m.unmount();
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));

@@ -578,3 +578,47 @@ fn a_large_cut_is_made_in_steps() {
     v.close(3000).unwrap();
     judge(&device);
 }
+
+/// Whoever syncs hears of content that a checkpoint could not take, also when the inode was not needed for long.
+#[test]
+fn content_that_is_not_taken_is_told() {
+    let device = fresh(4096, 64, 64 << 20);
+    let mut v = open(&device);
+    let ino = v.create_inode(attr()).unwrap();
+    for key in 0..600 {
+        v.write_block(ino, key, vec![1; 4096].into()).unwrap();
+    }
+    v.checkpoint(2400).unwrap();
+    // The newest logs do not hold the map, so that their checksums stay right.
+    let other = v.create_inode(attr()).unwrap();
+    for key in 0..4 {
+        v.write_block(other, key, vec![1; 4096].into()).unwrap();
+        v.checkpoint(2401 + key).unwrap();
+    }
+    v.close(2500).unwrap();
+    // Nodes of its map: keys that follow one another.
+    let mut image = vec![0; 64 << 20];
+    device.read_at(0, &mut image).unwrap();
+    let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+    let is_node =
+        |at: usize| image[at + 1] == 1 && (1..60).all(|n| word(at + 16 + 8 * n) == word(at + 16) + n as u64);
+    let nodes: Vec<usize> = (1..image.len() / 4096).map(|n| n * 4096).filter(|at| is_node(*at)).collect();
+    assert!(!nodes.is_empty());
+    let options = OpenOptions { cached_inodes: 4, cache_bytes: 0, ..OpenOptions::default() };
+    let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+    v.write_block(ino, 5, vec![2; 4096].into()).unwrap();
+    for at in nodes {
+        device.write_at(at as u64, &[&[0x5a; 4096]]).unwrap();
+    }
+    v.checkpoint(3000).unwrap();
+    assert!(v.take_lost_content() && !v.take_lost_content());
+    assert_eq!(v.take_damage().len(), 1);
+    // What else is read and written meanwhile does not have it forgotten, nor told again.
+    for n in 0..64 {
+        let other = v.create_inode(attr()).unwrap();
+        v.write_block(other, 0, vec![3; 4096].into()).unwrap();
+        v.checkpoint(3001 + n).unwrap();
+    }
+    assert!(!v.take_lost_content() && v.take_damage().is_empty());
+    assert!(v.take_inode_error(ino).is_some() && v.take_inode_error(ino).is_none());
+}
