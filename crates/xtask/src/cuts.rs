@@ -153,8 +153,13 @@ const PLANTED: &[Planted] = &[
             (SUPERS, DURABLY, NOT_DURABLY),
             (
                 WRITER,
-                "        self.let_paced_run();\n        self.finish(true)\n",
-                "        self.let_paced_run();\n        self.finish(false)?;\n        self.update_super_block();\n        Ok(())\n",
+                "Ok(Step::Waiting) => self.flush(None).map(|()| self.tell()),",
+                "Ok(Step::Waiting) => self.land().map(|()| self.tell()),",
+            ),
+            (
+                WRITER,
+                "        self.let_paced_run();\n        self.finish()\n",
+                "        self.let_paced_run();\n        self.finish()?;\n        self.update_super_block();\n        Ok(())\n",
             ),
         ],
     },
