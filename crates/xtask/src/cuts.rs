@@ -144,6 +144,14 @@ const PLANTED: &[Planted] = &[
         )],
     },
     Planted {
+        name: "a log on its way is not noted for the order of flushes",
+        places: &[(
+            OUTPUT,
+            "        self.order.written(&log);\n",
+            "        if log.commits || log.len() < self.large {\n            self.order.written(&log);\n        }\n",
+        )],
+    },
+    Planted {
         name: "super blocks are not ordered behind their log",
         places: &[(SUPERS, DURABLY, NOT_DURABLY)],
     },
