@@ -580,6 +580,7 @@ fn a_checkpoint_that_a_resize_could_not_write_is_written_later() {
             }
         };
         assert!(failed.is_err(), "{how}: {failed:?}");
+        assert!(served.core.fs.lock().volume().is_left_open(), "{how}: no log of it was refused");
         device.heal();
         let (tx, rx) = crossbeam_channel::bounded(1);
         served.core.sync(Want::All, Box::new(move |r| tx.send(r).unwrap()));

@@ -292,6 +292,25 @@ mod tests {
         assert!(v.begin_discard(0..u64::MAX).unwrap().is_empty(), "no more of them");
     }
 
+    /// A checkpoint that has begun was promised its segments, though nothing waits any more.
+    #[test]
+    fn what_a_checkpoint_takes_is_not_spare() {
+        use crate::inode::Attr;
+        let (_, mut v) = volume(100);
+        let plain = Attr::of(&silt_format::inode::RawInode::zeroed());
+        let ino = v.create_inode(Attr { mode: 0o100_644, links: 1, ..plain }).unwrap();
+        let mut key = 0;
+        while v.check_space(1).is_ok() {
+            v.write_block(ino, key, vec![1; 4096].into()).unwrap();
+            key += 1;
+        }
+        assert!(key > 500, "{key}");
+        assert!(v.begin_checkpoint(3000).unwrap());
+        let d = v.begin_discard(0..u64::MAX).unwrap();
+        v.finish_construction(3000).unwrap();
+        v.end_discard(d);
+    }
+
     /// Where none can be spared it is one at a time, and nobody misses it meanwhile.
     #[test]
     fn few_clean_segments_are_discarded_under_the_lock() {

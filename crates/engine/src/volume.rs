@@ -438,7 +438,7 @@ impl Volume {
     /// ([`Volume::guard`]).
     pub fn available_when_read(&mut self) -> u64 {
         self.store.held.release();
-        let held = self.store.held.len() - self.store.held.read();
+        let held = self.store.held.len().saturating_sub(self.store.held.read());
         self.sufile.clean().saturating_sub(held.saturating_add(self.sufile.beyond()))
     }
 

@@ -622,3 +622,17 @@ fn content_that_is_not_taken_is_told() {
     assert!(!v.take_lost_content() && v.take_damage().is_empty());
     assert!(v.take_inode_error(ino).is_some() && v.take_inode_error(ino).is_none());
 }
+
+/// What lies behind the limit would count as available.
+#[test]
+fn a_volume_does_not_grow_while_it_is_made_smaller() {
+    let device = fresh(4096, 16, 8 << 20);
+    let mut v = open(&device);
+    v.confine(Some(50)).unwrap();
+    let before = v.available_segments();
+    device.grow(16 << 20);
+    assert!(matches!(v.grow(None, 3000), Err(silt_engine::Error::Invalid(_))));
+    assert_eq!(v.available_segments(), before);
+    v.confine(None).unwrap();
+    assert!(v.grow(None, 3000).unwrap() > 90);
+}
