@@ -6,6 +6,8 @@ use silt_engine::clean::{Cleaning, Salvage, Victim};
 use silt_engine::{Error, Fate, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
 
+use crate::ahead::Ahead;
+
 /// Blocks judged under the lock at a time.
 const JUDGED: usize = 256;
 
@@ -23,6 +25,8 @@ pub struct Limits {
     /// Segments that are freed.
     pub segments: usize,
     pub salvage: Salvage,
+    /// The next segment is read while one is looked through, and while a checkpoint is made.
+    pub ahead: bool,
 }
 
 /// A segment that stays as it is, because it cannot be told what of it is needed, or what is cannot be trusted.
@@ -56,13 +60,14 @@ pub struct Gatherer {
     keep: Keep,
     order: VecDeque<SegNr>,
     limits: Limits,
+    ahead: Ahead,
 }
 
 /// What became of a segment that was looked at.
 enum Taking {
     Taken,
     /// There is no room for it beside the others.
-    TooMuch,
+    TooMuch(Victim),
 }
 
 /// Bytes that one checkpoint may copy at most: a segment of which more is needed stays as it is. They are held in
@@ -79,7 +84,7 @@ impl Plan {
 impl Gatherer {
     /// Of these segments, in their order; `keep` says what is needed.
     pub fn new(keep: Keep, order: impl IntoIterator<Item = SegNr>, limits: Limits) -> Self {
-        Gatherer { keep, order: order.into_iter().collect(), limits }
+        Gatherer { keep, order: order.into_iter().collect(), limits, ahead: Ahead::default() }
     }
 
     /// Whether there is nothing left.
@@ -123,21 +128,30 @@ impl Gatherer {
         let mut plan = Plan::default();
         while plan.cleaning.moves() < self.limits.moves && plan.cleaning.frees() < self.limits.segments {
             let Some(segment) = self.order.pop_front() else { break };
-            let victim = match access.with(|v| v.victim(segment))? {
-                Ok(victim) => victim,
-                // Meanwhile it is written, or clean.
-                Err(Error::Invalid(_)) => continue,
-                Err(e) => return Err(e),
+            let victim = match self.ahead.take(segment) {
+                Some(victim) => victim,
+                None => match access.with(|v| v.victim(segment))? {
+                    Ok(victim) => victim,
+                    // Meanwhile it is written, or clean.
+                    Err(Error::Invalid(_)) => continue,
+                    Err(e) => return Err(e),
+                },
             };
-            if let Taking::TooMuch = self.take(access, victim, &mut plan)? {
+            if self.limits.ahead
+                && let Some(next) = self.order.front()
+            {
+                self.ahead.read(access, *next)?;
+            }
+            if let Taking::TooMuch(victim) = self.take(access, victim, &mut plan)? {
                 self.order.push_front(segment);
+                self.ahead.keep(segment, victim);
                 break;
             }
         }
         Ok(plan)
     }
 
-    fn take(&self, access: &impl Access, mut victim: Victim, plan: &mut Plan) -> Result<Taking> {
+    fn take(&mut self, access: &impl Access, mut victim: Victim, plan: &mut Plan) -> Result<Taking> {
         let segment = victim.segment();
         let is_first = plan.cleaning.is_empty();
         let most = usize::try_from(LARGEST / victim.block_size()).unwrap_or(usize::MAX);
@@ -171,6 +185,7 @@ impl Gatherer {
                 }
             };
             if blocks.is_empty() {
+                self.ahead.pays(victim.was_needed());
                 if !victim.finish(&mut plan.cleaning) {
                     let why = "some of its blocks cannot be read; it is marked bad".to_string();
                     plan.aside.push(SetAside { segment, log: None, why });
@@ -200,7 +215,7 @@ impl Gatherer {
             if !is_first && plan.cleaning.moves() > self.limits.moves {
                 plan.cleaning.back_to(mark);
                 plan.segments.pop();
-                return Ok(Taking::TooMuch);
+                return Ok(Taking::TooMuch(victim));
             }
             if plan.cleaning.moves() > most {
                 let why =

@@ -8,13 +8,15 @@
 //!
 //! Which of the past is kept, retention says ([`silt_retention`]) of what [`History`] lists.
 //!
-//! What moves and how is the engine's ([`silt_engine::clean`]). Here is no thread, clock or lock: who runs it gives
-//! [`Access`] to the volume, and makes the checkpoints itself or with [`run()`]. Memory: 12 bytes a segment for the
-//! count, and what one checkpoint moves.
+//! What moves and how is the engine's ([`silt_engine::clean`]). Here is no clock or lock, and no thread but one that reads
+//! a segment ahead where that is asked for: who runs it gives [`Access`] to the volume, and makes the checkpoints itself
+//! or with [`run()`]. Memory: 12 bytes a segment for the count, what one checkpoint moves, and two segments of at most 8
+//! MiB each.
 
 mod account;
 #[cfg(feature = "test-support")]
 pub mod agree;
+mod ahead;
 mod gather;
 mod history;
 mod moments;

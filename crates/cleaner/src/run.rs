@@ -71,7 +71,7 @@ impl Default for Options {
             rounds: 2,
             range: 0..u64::MAX,
             aside: BTreeSet::new(),
-            limits: Limits { moves: 4096, segments: 64, salvage: Salvage::No },
+            limits: Limits { moves: 4096, segments: 64, salvage: Salvage::No, ahead: false },
             settle: true,
             now: 0,
         }

@@ -89,7 +89,7 @@ fn attempt(
     aside: &mut Vec<SetAside>,
 ) -> Result<(bool, Option<Cleaned>)> {
     let size = usize::try_from(volume.geometry().blocks_per_segment).unwrap_or(usize::MAX);
-    let limits = Limits { moves: size, segments: at_once, salvage: options.limits.salvage };
+    let limits = Limits { moves: size, segments: at_once, salvage: options.limits.salvage, ahead: false };
     let order = segments.iter().copied().take(at_once);
     let mut gatherer = Gatherer::new(keep.clone(), order, limits);
     let plan = gatherer.next(&Whole::new(volume, options.now))?;

@@ -112,6 +112,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let policy = tuning.policy().value;
     let mut options = Options { until, policy, ..Options::default() };
     options.limits.moves = Step::MOST.moves;
+    options.limits.ahead = true;
     let geometry = *core.fs.lock().volume().geometry();
     let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
@@ -254,15 +255,19 @@ fn clean_once(
         options.settle = core.space.is_wanted() || !core.pace.is_felt(Instant::now());
         let (mut last, mut again) = (Instant::now(), false);
         let mut before = None;
+        let mut seen = (Instant::now(), core.fs.lock().volume().rewritten_blocks());
         let outcome = pass(&Mounted(core), &options, |progress, next| {
             if core.space.is_wanted() && is_enough(core) {
                 core.space.served();
                 let_run(core);
             }
-            core.space.rest(interval.unwrap_or_else(|| rest(core, last.elapsed())));
-            last = Instant::now();
             // Those of cleanings are not counted.
             let rewritten = core.fs.lock().volume().rewritten_blocks();
+            let (work, written) = (last.elapsed(), rewritten.saturating_sub(seen.1));
+            let since_then = seen.0.elapsed();
+            seen = (Instant::now(), rewritten);
+            core.space.rest(interval.unwrap_or_else(|| rest(core, work, written, since_then)));
+            last = Instant::now();
             let since = *before.get_or_insert(rewritten);
             let written = rewritten.saturating_sub(since) / u64::from(geometry.blocks_per_segment);
             let worse = progress.next >= progress.best + u64::from(geometry.blocks_per_segment) / WORSE_PART;
@@ -299,10 +304,15 @@ fn size(core: &Core) -> Step {
     if is_urgent { Step::MOST } else { core.pace.step() }
 }
 
-/// Rest after a step that took so long.
-fn rest(core: &Core, took: Duration) -> Duration {
+/// Rest after a step that took so long, where others wrote so many blocks in the last `time`.
+fn rest(core: &Core, took: Duration, written: u64, time: Duration) -> Duration {
     let (available, marks) = marks(core);
-    let kept = kept(core.fs.lock().volume());
+    let (kept, blocks_per_segment) = {
+        let fs = core.fs.lock();
+        (kept(fs.volume()), fs.volume().geometry().blocks_per_segment)
+    };
     let low = marks.low.unwrap_or(marks.short).saturating_sub(kept);
-    core.pace.rest(took, available.saturating_sub(kept), low, Instant::now())
+    let clean = available.saturating_sub(kept);
+    let blocks = clean.saturating_mul(u64::from(blocks_per_segment));
+    core.pace.in_time(core.pace.rest(took, clean, low, Instant::now()), took, blocks, written, time)
 }

@@ -23,6 +23,8 @@ const PAUSES: u32 = 4;
 const SYNCS: Duration = Duration::from_secs(2);
 /// Longest rest between two steps.
 const PAUSE: Duration = Duration::from_millis(700);
+/// A step begins so many times as long before it is needed as it takes: others write faster while nothing keeps them.
+const EARLY: u32 = 2;
 /// So many times as long as a step took, the cleaner rests at most while somebody syncs.
 const RESTS: u32 = 24;
 
@@ -47,6 +49,8 @@ struct State {
     synced: Option<Instant>,
     /// What the cleaner did since it paused.
     worked: Duration,
+    /// Others write faster than it cleans.
+    hurries: bool,
 }
 
 /// See the module.
@@ -57,7 +61,9 @@ pub struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Pace { state: Mutex::new(State { moves: MOST, synced: None, worked: Duration::ZERO }) }
+        Pace {
+            state: Mutex::new(State { moves: MOST, synced: None, worked: Duration::ZERO, hurries: false }),
+        }
     }
 }
 
@@ -82,7 +88,11 @@ impl Pace {
             if state.worked < SLICE {
                 return Duration::ZERO;
             }
-            std::mem::take(&mut state.worked)
+            let owed = std::mem::take(&mut state.worked);
+            if state.hurries {
+                return Duration::ZERO;
+            }
+            owed
         };
         if self.is_felt(now) { (owed * PAUSES).min(FELT) } else { Duration::ZERO }
     }
@@ -105,6 +115,23 @@ impl Pace {
     pub fn step(&self) -> Step {
         let moves = self.state.lock().moves;
         Step { moves, segments: (moves * SEGMENTS / MOST).max(1) }
+    }
+
+    /// Of a rest what is left where the next step, which takes `work` with all that comes before it, is to be there before
+    /// others have written what is clean: `blocks`, of which they wrote `written` in the last `time`. Resting until somebody
+    /// waits would have those who write and the cleaner take turns. Where nothing is left, it does not pause either.
+    pub fn in_time(
+        &self,
+        rest: Duration,
+        work: Duration,
+        blocks: u64,
+        written: u64,
+        time: Duration,
+    ) -> Duration {
+        let left = (written > 0).then(|| time.mul_f64((blocks as f64 / written as f64).min(1e6)));
+        let rest = left.map_or(rest, |left| rest.min(left.saturating_sub(work * EARLY)));
+        self.state.lock().hurries = left.is_some() && rest.is_zero();
+        rest
     }
 
     /// Rest after a step that took so long, with `clean` segments beyond what is kept back where cleaning began with
@@ -152,6 +179,22 @@ mod tests {
         assert_eq!(pace.rest(20 * MS, 10, 10, now), 480 * MS);
         assert_eq!(pace.rest(20 * MS, 50, 10, now), 480 * MS);
         assert_eq!(pace.rest(20 * MS, 0, 0, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_is_there_before_what_is_clean_is_written() {
+        let second = Duration::from_secs(1);
+        let pace = Pace::default();
+        pace.synced(Instant::now());
+        let rest = |blocks, written| pace.in_time(500 * MS, 100 * MS, blocks, written, second);
+        assert_eq!(rest(1000, 0), 500 * MS, "nobody writes");
+        assert_eq!(rest(1000, 100), 500 * MS, "they need ten seconds for what is clean");
+        assert_eq!(rest(1000, 2000), 300 * MS, "half a second, of which twice 100 ms are for the step");
+        assert!(!pace.pause(SLICE, Instant::now()).is_zero());
+        assert_eq!(rest(1000, 6000), Duration::ZERO);
+        assert_eq!(pace.pause(SLICE, Instant::now()), Duration::ZERO, "nor does it pause");
+        assert_eq!(rest(0, 1), Duration::ZERO);
+        assert_eq!(rest(u64::MAX, 1), 500 * MS);
     }
 
     #[test]

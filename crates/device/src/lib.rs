@@ -95,6 +95,8 @@ pub enum Kind {
     Maps,
     /// Tables: where blocks are, inodes, segments.
     Tables,
+    /// What logs say of themselves.
+    Logs,
 }
 
 /// A flat, byte-addressed store. All methods take `&self`: a device is shared between the log

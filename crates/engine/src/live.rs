@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use silt_device::Device;
+use silt_device::{Device, Kind};
 use silt_format::dat::LIVE;
 use silt_format::summary::{self, BlockInfo, Header, Payload};
 use silt_format::super_block::Copy;
@@ -30,22 +30,43 @@ pub struct LogBlock {
     pub log: BlockNr,
 }
 
+/// Where a walk reads what logs say of themselves.
+pub trait Source {
+    /// Fills `buf` from `offset`, in bytes.
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()>;
+}
+
+impl Source for Arc<dyn Device> {
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+        self.read_kind(Kind::Logs, offset, buf)
+    }
+}
+
 /// Walks the blocks of a segment's logs. Memory: one log's summary and its records.
-pub struct SegmentWalk {
-    device: Arc<dyn Device>,
+pub struct SegmentWalk<S = Arc<dyn Device>> {
+    source: S,
     geometry: Geometry,
+    start: u64,
     at: u64,
     end: u64,
     sequence: Option<u64>,
     waiting: VecDeque<LogBlock>,
 }
 
-impl SegmentWalk {
+impl<S: Source> SegmentWalk<S> {
     /// A walk over the first `written` blocks of a segment (`su_nblocks`).
-    pub fn new(device: Arc<dyn Device>, geometry: &Geometry, segment: SegNr, written: u64) -> Self {
+    pub fn new(source: S, geometry: &Geometry, segment: SegNr, written: u64) -> Self {
         let start = geometry.segment_start(segment).0;
         let end = start + written.min(geometry.segment_blocks(segment));
-        SegmentWalk { device, geometry: *geometry, at: start, end, sequence: None, waiting: VecDeque::new() }
+        SegmentWalk {
+            source,
+            geometry: *geometry,
+            start,
+            at: start,
+            end,
+            sequence: None,
+            waiting: VecDeque::new(),
+        }
     }
 
     /// The sequence number that the segment's first log carries; `None` where there is no log.
@@ -56,7 +77,7 @@ impl SegmentWalk {
         Ok(self.sequence)
     }
 
-    /// At most `most` blocks; none at the end: the last log, or the first place without a valid one.
+    /// At most `most` blocks, all of one log; none at the end: the last log, or the first place without a valid one.
     pub fn next(&mut self, most: usize) -> Result<Vec<LogBlock>> {
         while self.waiting.is_empty() {
             if !self.read_log()? {
@@ -72,6 +93,22 @@ impl SegmentWalk {
         self.waiting.is_empty() && self.end.saturating_sub(self.at) < 2
     }
 
+    /// Begins again.
+    pub(crate) fn restart(&mut self) {
+        self.at = self.start;
+        self.waiting.clear();
+    }
+
+    /// Where it reads.
+    pub(crate) fn source_mut(&mut self) -> &mut S {
+        &mut self.source
+    }
+
+    /// Behind the last block of the log whose blocks were given last.
+    pub(crate) fn log_end(&self) -> BlockNr {
+        BlockNr(self.at)
+    }
+
     fn read_log(&mut self) -> Result<bool> {
         let g = &self.geometry;
         if self.end.saturating_sub(self.at) < 2 {
@@ -79,7 +116,7 @@ impl SegmentWalk {
         }
         let byte = g.byte_of(BlockNr(self.at));
         let mut bytes = vec![0; g.bs()];
-        self.device.read_at(byte, &mut bytes)?;
+        self.source.read(byte, &mut bytes)?;
         let Ok(header) = Header::parse(g, &bytes) else { return Ok(false) };
         let nblocks = u64::from(header.nblocks.get());
         let blocks = u64::from(header.summary_blocks(g));
@@ -91,7 +128,7 @@ impl SegmentWalk {
         }
         if blocks > 1 {
             bytes.resize(usize::try_from(size).unwrap_or(0), 0);
-            self.device.read_at(byte, &mut bytes)?;
+            self.source.read(byte, &mut bytes)?;
         }
         if !summary::summary_sum_matches(g.crc_seed, &header, &bytes) {
             return Ok(false);

@@ -135,8 +135,16 @@ impl Logs {
     }
 }
 
+/// Holds a log that is in memory against its checksum.
+pub(crate) fn matches(g: &Geometry, log: &[u8]) -> LogState {
+    let Some((sum, rest)) = log.split_at_checked(4) else { return LogState::Bad };
+    let mut crc = Crc::new(g.crc_seed);
+    crc.update(rest);
+    if sum == crc.finish().to_le_bytes() { LogState::Whole } else { LogState::Bad }
+}
+
 /// Holds a log against its checksum; `None` where the device does not give all of it.
-fn check(device: &dyn Device, g: &Geometry, blocks: &Range<u64>) -> Option<LogState> {
+pub(crate) fn check(device: &dyn Device, g: &Geometry, blocks: &Range<u64>) -> Option<LogState> {
     let (mut pos, end) = (g.byte_of(BlockNr(blocks.start)), g.byte_of(BlockNr(blocks.end)));
     let mut piece = vec![0; PIECE.min(usize::try_from(end - pos).unwrap_or(PIECE))];
     let mut crc = Crc::new(g.crc_seed);

@@ -325,7 +325,7 @@ impl FsTarget {
         let policy = Policy::ALL[self.turns as usize % Policy::ALL.len()];
         Candidate::sort(&mut all, policy, now, size);
         // Some that are hardly worth it as well: what they hold moves.
-        let limits = Limits { moves: 300, segments: 6, salvage: Salvage::No };
+        let limits = Limits { moves: 300, segments: 6, salvage: Salvage::No, ahead: false };
         let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), limits);
         let plan = gatherer.next(&Here(RefCell::new(volume))).unwrap();
         assert_eq!(plan.aside, [], "a segment that should be whole");

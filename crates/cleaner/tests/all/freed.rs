@@ -81,7 +81,7 @@ impl Story {
         let whole = Whole::new(self.fs.volume_mut(), self.now);
         whole.settle().unwrap();
         let keep = silt_cleaner::Access::with(&whole, |v| v.keep(None)).unwrap().unwrap();
-        let limits = Limits { moves: 48, segments: 8, salvage: Salvage::No };
+        let limits = Limits { moves: 48, segments: 8, salvage: Salvage::No, ahead: false };
         Gatherer::new(keep, order, limits).next(&whole).unwrap().cleaning
     }
 
@@ -92,7 +92,7 @@ impl Story {
         let g = *self.fs.volume().geometry();
         let whole = Whole::new(self.fs.volume_mut(), self.now);
         let keep = silt_cleaner::Access::with(&whole, |v| v.keep(None)).unwrap().unwrap();
-        let limits = Limits { moves: 48, segments: 8, salvage: Salvage::No };
+        let limits = Limits { moves: 48, segments: 8, salvage: Salvage::No, ahead: false };
         let plan = Gatherer::new(keep, order, limits).next(&whole).unwrap();
         let begun = plan.segments().to_vec();
         let state = |s: SegNr| {

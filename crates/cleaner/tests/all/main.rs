@@ -8,6 +8,7 @@ mod account;
 mod freed;
 mod left;
 mod listed;
+mod reads;
 mod steps;
 mod thinned;
 mod wear;

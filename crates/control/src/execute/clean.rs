@@ -68,7 +68,7 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
         oldest,
         until: clean.until.map(|bytes| bytes.div_ceil(segment_size.max(1))),
         least,
-        limits: Limits { salvage, segments, ..defaults.limits },
+        limits: Limits { salvage, segments, ahead: true, ..defaults.limits },
         now,
         ..defaults
     };

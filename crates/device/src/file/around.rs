@@ -35,7 +35,7 @@ const LOOK: u32 = 16;
 /// Looks without reading more until it is tried again.
 const REST: u32 = 16;
 /// Kinds of reads.
-const KINDS: u64 = 4;
+const KINDS: u64 = 5;
 
 /// How it goes with reads of a kind. Counts race harmlessly.
 struct Window {

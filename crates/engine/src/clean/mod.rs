@@ -16,6 +16,7 @@ mod arranged;
 mod resort;
 mod usage;
 mod victim;
+mod window;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

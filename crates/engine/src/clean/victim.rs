@@ -1,16 +1,18 @@
 //! Reading a segment that is to be emptied. Nothing here takes a lock.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use silt_device::{Device, Kind};
 use silt_format::{BlockNr, Geometry, SegNr};
 
+use super::window::Window;
 use super::{Cleaning, Dead, Taken};
 use crate::block::Block;
 use crate::live::{Fate, LogBlock, SegmentWalk};
 use crate::snapshots::SegmentInfo;
-use crate::verify_log::{LogState, verify_log};
+use crate::verify_log::{LogState, check, matches, verify_log};
 use crate::{Error, Result};
 use silt_format::summary::BlockInfo;
 
@@ -26,11 +28,13 @@ pub enum Salvage {
     Readable,
 }
 
-/// A segment whose blocks are looked through. Memory: one log's records.
+/// A segment whose blocks are looked through. Memory: one log's records, and [`Window`].
 pub struct Victim {
     device: Arc<dyn Device>,
     geometry: Geometry,
-    walk: SegmentWalk,
+    walk: SegmentWalk<Window>,
+    /// Blocks of the log that was read last.
+    log: Range<u64>,
     taken: Taken,
     /// What the checksums of its logs say, by their first block.
     logs: HashMap<u64, LogState>,
@@ -42,15 +46,35 @@ pub struct Victim {
 impl Victim {
     pub(crate) fn new(device: Arc<dyn Device>, geometry: &Geometry, info: &SegmentInfo, freed: u64) -> Self {
         let segment = SegNr(info.segment);
-        let walk = SegmentWalk::new(device.clone(), geometry, segment, u64::from(info.blocks));
+        let written = geometry.segment_start(segment).0.saturating_add(u64::from(info.blocks));
+        let window = Window::new(device.clone(), geometry.byte_of(BlockNr(written)));
+        let walk = SegmentWalk::new(window, geometry, segment, u64::from(info.blocks));
         let taken = Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None, freed };
         let geometry = *geometry;
-        Victim { device, geometry, walk, taken, logs: HashMap::new(), left: 0, ended: false }
+        Victim { device, geometry, walk, log: 0..0, taken, logs: HashMap::new(), left: 0, ended: false }
     }
 
     /// Its number.
     pub fn segment(&self) -> SegNr {
         self.taken.segment
+    }
+
+    /// From its first block again; what is in memory stays there.
+    #[must_use]
+    pub fn again(mut self) -> Self {
+        self.walk.restart();
+        Victim { log: 0..0, left: 0, ended: false, ..self }
+    }
+
+    /// Reads it into memory, as far as that goes, before it is known whether any of it is needed. Errors are met later.
+    pub fn load(&mut self) {
+        let first = self.geometry.byte_of(self.geometry.segment_start(self.taken.segment));
+        self.walk.source_mut().load_from(first);
+    }
+
+    /// Whether some of it was needed, so that it was read whole.
+    pub fn was_needed(&mut self) -> bool {
+        self.walk.source_mut().was_needed()
     }
 
     /// How many segments were freed before it was looked at.
@@ -76,6 +100,7 @@ impl Victim {
     pub fn read(&mut self, most: usize) -> Result<Vec<LogBlock>> {
         self.sequence()?;
         let blocks = self.walk.next(most)?;
+        self.log = blocks.first().map_or(0, |b| b.log.0)..self.walk.log_end().0;
         if blocks.is_empty() {
             self.ended = true;
             if !self.walk.is_complete() {
@@ -102,6 +127,7 @@ impl Victim {
         let mut bad = Vec::new();
         for (block, fate) in blocks.into_iter().zip(fates) {
             if matches!(fate, Fate::Live | Fate::Table) {
+                self.walk.source_mut().stream();
                 let state = self.state(&block)?;
                 if state == LogState::Bad {
                     if bad.last() != Some(&block.log) {
@@ -147,7 +173,16 @@ impl Victim {
         if let Some(state) = self.logs.get(&block.log.0) {
             return Ok(*state);
         }
-        let (_, state) = verify_log(&*self.device, &self.geometry, self.taken.segment, block.at)?;
+        let bytes = |at| self.geometry.byte_of(BlockNr(at));
+        let range = bytes(self.log.start)..bytes(self.log.end);
+        let state = if self.log.start != block.log.0 {
+            verify_log(&*self.device, &self.geometry, self.taken.segment, block.at)?.1
+        } else if let Some(log) = self.walk.source_mut().get(range) {
+            matches(&self.geometry, log)
+        } else {
+            // What the device does not give is not trusted.
+            check(&*self.device, &self.geometry, &self.log).unwrap_or(LogState::Bad)
+        };
         self.logs.insert(block.log.0, state);
         Ok(state)
     }
@@ -163,8 +198,14 @@ impl Victim {
                 rest.iter().zip(first.at.0..).take(most).take_while(|(block, at)| block.at.0 == *at).count();
             let (run, after) = rest.split_at(n);
             rest = after;
+            let byte = self.geometry.byte_of(first.at);
+            if let Some(bytes) = self.walk.source_mut().get(byte..byte + (n * bs) as u64) {
+                let blocks = run.iter().zip(bytes.chunks_exact(bs));
+                into.live.extend(blocks.map(|(block, bytes)| (*block, Block::from(bytes))));
+                continue;
+            }
             buffer.resize(n * bs, 0);
-            let read = self.device.read_kind(Kind::Data, self.geometry.byte_of(first.at), &mut buffer);
+            let read = self.device.read_kind(Kind::Logs, byte, &mut buffer);
             match read {
                 Ok(()) => {
                     let blocks = run.iter().zip(buffer.chunks_exact(bs));
@@ -181,7 +222,7 @@ impl Victim {
     fn fetch_singly(&mut self, run: &[LogBlock], into: &mut Cleaning) {
         for block in run {
             let mut bytes = vec![0; self.geometry.bs()];
-            match self.device.read_kind(Kind::Data, self.geometry.byte_of(block.at), &mut bytes) {
+            match self.device.read_kind(Kind::Logs, self.geometry.byte_of(block.at), &mut bytes) {
                 Ok(()) => into.live.push((*block, bytes.into())),
                 Err(_) => self.left += 1,
             }
