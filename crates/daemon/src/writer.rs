@@ -14,11 +14,12 @@
 //! What becomes of a log that cannot be written: no space below: it is kept and tried again in its place
 //! (each second, and whenever somebody asks). EIO, or a flush that fails: the whole construction goes
 //! elsewhere. Where the device takes nothing anywhere, it is kept as well. Until it is written callers get
-//! the error.
+//! the error. What becomes of a checkpoint for which something cannot be read: [`unread`].
 
 mod output;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
 use output::{OnItsWay, Trouble};
+use unread::Unread;
 
 /// Blocks composed under the lock at a time.
 const BUDGET: usize = 512;
@@ -75,6 +77,7 @@ pub struct Writer {
     lost: bool,
     /// Flushes of the device that had failed when that was last looked at.
     failed_flushes: u64,
+    unread: Unread,
     order: WriteOrder,
     pub(crate) clock: Clock,
 }
@@ -107,6 +110,7 @@ pub fn errno(e: &EngineError) -> i32 {
 
 impl Writer {
     pub fn new(core: Arc<Core>, interval: Duration) -> Self {
+        core.fs.lock().volume_mut().be_patient(true);
         Writer {
             core,
             interval,
@@ -123,6 +127,7 @@ impl Writer {
             suspect: false,
             lost: false,
             failed_flushes: 0,
+            unread: Unread::default(),
             order: WriteOrder::default(),
             clock: Box::new(now_secs),
         }
@@ -410,15 +415,13 @@ impl Writer {
                             for (ino, what) in met {
                                 self.core.met_damage(Met::of(Tree::Live, ino, what));
                             }
+                            self.everything_was_read();
                             self.core.burst.wrote(self.written, begin.elapsed());
                             self.core.frozen_changes.store(0, Ordering::Relaxed);
                             return Ok(());
                         }
-                        Err(e) => {
-                            tracing::error!("{e}");
-                            self.end();
-                            return Err(errno(&e));
-                        }
+                        Err(e) if self.is_read_again(&e) => Ok(()),
+                        Err(e) => return Err(errno(&e)),
                     }
                 }
             };

@@ -31,9 +31,17 @@ struct Fresh {
 impl Volume {
     /// Composes ifile, cpfile, sufile, DAT and super root behind what the open log holds.
     pub(crate) fn compose(&mut self, k: &mut Construction) -> Result<()> {
-        let cno = self.cno;
         self.part_from_data(k)?;
         k.before = Some(self.before(k));
+        let composed = self.compose_behind(k);
+        if composed.as_ref().is_err_and(|e| self.is_patient_with(e)) {
+            self.uncompose(k);
+        }
+        composed
+    }
+
+    fn compose_behind(&mut self, k: &mut Construction) -> Result<()> {
+        let cno = self.cno;
         if self.ifile.file.is_dirty() {
             k.tree_changed = true;
         }

@@ -8,12 +8,13 @@
 //! A step does a bounded amount of work under the volume's lock; the logs it hands out are
 //! checksummed and written outside of it. Freezing makes the checkpoint one moment: requests that
 //! come later change the next one. Invariants: once begun, a construction is never rolled back (a
-//! log that cannot be written is written again, there or elsewhere: [`crate::redo`]); blocks of a log
-//! under way are found in memory until [`Volume::log_written`] has been told of every log.
+//! log that cannot be written is written again, there or elsewhere: [`crate::redo`]; what cannot be
+//! read is read again: [`crate::patience`]); blocks of a log under way are found in memory until
+//! [`Volume::log_written`] has been told of every log.
 
 use std::collections::VecDeque;
 
-use silt_format::{Cno, Ino, SegNr};
+use silt_format::{Cno, Ino, SegNr, VBlockNr};
 
 use crate::bmap::Severed;
 use crate::inode::{Frozen, Inode};
@@ -29,7 +30,7 @@ use crate::{Error, Result};
 /// says so.
 pub(crate) const LOG_BLOCKS: u64 = 1024;
 /// So much damage is remembered until it is taken.
-const DAMAGES: usize = 1000;
+pub(crate) const DAMAGES: usize = 1000;
 /// The stage a file begins with.
 pub(crate) const FIRST: Stage = Stage::Cuts { from: 0 };
 
@@ -91,6 +92,10 @@ pub struct Construction {
     pub(crate) before: Option<Before>,
     /// What composing launched.
     pub(crate) launched: Vec<Key>,
+    /// How often something of a file could not be read and was waited for.
+    pub(crate) waited: u32,
+    /// Blocks that are mapped no more, each with its file, whose entries could not be read.
+    pub(crate) owed: Vec<(Ino, VBlockNr)>,
 }
 
 impl Construction {
@@ -235,11 +240,14 @@ impl Volume {
             items: Vec::new(),
             before: None,
             launched: Vec::new(),
+            waited: 0,
+            owed: Vec::new(),
         });
     }
 
     /// Goes on with the construction, handling at most about `budget` blocks. An error ends
-    /// writing to the volume: what was durable stays, what was not is kept in memory only.
+    /// writing to the volume: what was durable stays, what was not is kept in memory only. Where
+    /// something cannot be read that may pass ([`Volume::be_patient`]): the next call goes on.
     pub fn step(&mut self, budget: usize) -> Result<Step> {
         let Some(mut k) = self.construction.take() else {
             return Err(Error::Invalid("no construction is under way".into()));
@@ -254,6 +262,10 @@ impl Volume {
             Ok(step) => {
                 self.construction = Some(k);
                 Ok(step)
+            }
+            Err(e) if self.is_patient_with(&e) => {
+                self.construction = Some(k);
+                Err(e)
             }
             Err(e) => {
                 self.fail(format!("writing a checkpoint failed: {e}"));
@@ -290,6 +302,7 @@ impl Volume {
             }
             match k.files.front().copied() {
                 Some(nr) => left = self.advance_file(k, nr, left)?,
+                None if !k.owed.is_empty() => left = self.end_owed(k, left)?,
                 None if k.kind == Kind::DataSync => {
                     if let Some(log) = k.open.take() {
                         self.close_data_log(k, log, true)?;

@@ -153,6 +153,7 @@ impl Volume {
     pub(crate) fn sever(&mut self, k: &mut Construction, inode: &mut Inode, frozen: &mut Frozen, from: u64) {
         let mut change = self.change();
         let severed = change.sever(&mut inode.map, from, &mut k.severed);
+        k.owe(inode.ino, &mut change.owed);
         let (delta, damage) = (change.delta, change.damage.take());
         self.count_cut(inode, frozen, delta, severed.err().or(damage));
     }
@@ -203,6 +204,7 @@ impl Volume {
                 let unmapped = change.unmap(&mut inode.map, key);
                 delta += change.delta;
                 let damage = change.damage.take();
+                k.owe(inode.ino, &mut change.owed);
                 error = error.or(unmapped.err()).or(damage);
             }
             self.count_cut(inode, frozen, delta, error);
@@ -255,6 +257,7 @@ impl Volume {
     ) -> usize {
         let mut change = self.change();
         let took = change.unravel(&mut inode.map, &mut k.severed, most);
+        k.owe(inode.ino, &mut change.owed);
         let (delta, damage) = (change.delta, change.damage.take());
         self.count_cut(inode, frozen, delta, damage);
         if k.severed.is_empty() && (frozen.deleted || frozen.over.emptied) {

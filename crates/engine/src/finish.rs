@@ -21,11 +21,14 @@ impl Volume {
     /// Runs a construction that is under way to its end.
     ///
     /// Where a log cannot be written it goes elsewhere. After an error that did not end writing the construction stays
-    /// open and whoever goes on with it, here or by [`Volume::step`], gets the same log first; what was written of it
+    /// open and whoever goes on with it, here or by [`Volume::step`], gets the log that was refused first; what was written of it
     /// before counts once [`Volume::is_left_open`] was seen to.
     pub fn finish_construction(&mut self, now: u64) -> Result<()> {
         while self.construction.is_some() {
-            match self.step(usize::MAX)? {
+            let step = self.step(usize::MAX);
+            // Who goes on with it does not know of the logs written here.
+            self.left_open |= step.is_err();
+            match step? {
                 Step::Write(mut log) => {
                     log.seal();
                     match self.write_log(&log) {

@@ -125,6 +125,11 @@ impl Held {
         self.lent
     }
 
+    /// The segment that is lent.
+    pub(crate) fn lent(&self) -> Option<SegNr> {
+        self.lent
+    }
+
     /// Whether a segment is lent: still what the newest durable checkpoint needs.
     pub(crate) fn is_lent(&self, segment: SegNr) -> bool {
         self.lent == Some(segment)

@@ -18,7 +18,7 @@ use silt_format::summary::BlockInfo;
 use crate::construct::{Construction, Kind};
 use crate::cpfile::CpFile;
 use crate::dat::Dat;
-use crate::log::{Cursor, Item, LogWrite};
+use crate::log::{Cursor, Fit, Item, LogWrite, OpenLog};
 use crate::meta::MetaFile;
 use crate::sufile::SuFile;
 use crate::supers;
@@ -68,7 +68,13 @@ pub(crate) struct Before {
     dat: Dat,
     tree_blocks: u64,
     allocated: usize,
-    /// Of the log that was open.
+    cursor: Cursor,
+    lent: Option<SegNr>,
+    /// Logs that were closed, and blocks in them.
+    logs: u64,
+    blocks: u64,
+    /// The log that was open: how full it was, and what it held.
+    fit: Option<Fit>,
     items: Vec<Item>,
 }
 
@@ -109,8 +115,37 @@ impl Volume {
             dat: self.dat.clone(),
             tree_blocks: self.tree_blocks,
             allocated: k.allocated.len(),
+            cursor: self.cursor,
+            lent: self.store.held.lent(),
+            logs: k.logs,
+            blocks: k.blocks,
+            fit: k.open.as_ref().map(|log| log.fit.clone()),
             items: k.open.as_ref().map_or_else(Vec::new, |log| log.items.clone()),
         }
+    }
+
+    /// Puts everything back that an attempt to compose has changed, so that there can be another.
+    pub(crate) fn uncompose(&mut self, k: &mut Construction) {
+        for key in k.launched.drain(..) {
+            self.store.recall(key);
+        }
+        let Some(before) = k.before.take() else { return };
+        self.ifile.file = before.ifile;
+        self.cpfile = before.cpfile;
+        self.sufile = before.sufile;
+        self.dat = before.dat;
+        self.tree_blocks = before.tree_blocks;
+        if let Some(segment) = self.store.held.lent().filter(|_| before.lent.is_none()) {
+            self.store.held.give_back(segment);
+        }
+        k.allocated.truncate(before.allocated);
+        k.composed_in.clear();
+        // Logs of data that were closed wait to be handed out still.
+        let composed = usize::try_from(k.logs.saturating_sub(before.logs)).unwrap_or(0);
+        k.ready.truncate(k.ready.len().saturating_sub(composed));
+        (k.logs, k.blocks) = (before.logs, before.blocks);
+        self.cursor = before.cursor;
+        k.open = before.fit.map(|fit| OpenLog { cursor: before.cursor, fit, items: before.items });
     }
 
     /// Says that a log handed out by [`Volume::step`] cannot be written at its place. For errors of
@@ -141,7 +176,11 @@ impl Volume {
             }
             Ok(items) => {
                 let thawed = self.thaw(&k, &items);
-                thawed.and_then(|()| self.begin_checkpoint(now)).map(|_| ())
+                let begun = thawed.and_then(|()| self.begin_checkpoint(now)).map(|_| ());
+                if let Some(next) = &mut self.construction {
+                    next.owed = k.owed;
+                }
+                begun
             }
             Err(e) => {
                 self.construction = Some(k);

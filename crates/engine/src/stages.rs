@@ -1,13 +1,14 @@
 //! The work on one file of a construction: cuts, data, nodes, the inode's entry (spec section 12).
 
-use silt_format::VBlockNr;
 use silt_format::inode::RawInode;
 use silt_format::summary::BlockInfo;
+use silt_format::{Ino, VBlockNr};
 
 use crate::block::Block;
 use crate::construct::{Construction, FIRST, Kind, Stage};
 use crate::inode::{Frozen, Inode};
 use crate::log::sorted_nodes;
+use crate::patience::is_of_map;
 use crate::store::Key;
 use crate::virt::Change;
 use crate::volume::Volume;
@@ -23,8 +24,15 @@ impl Volume {
         let worked = self.file_stage(k, &mut inode, left);
         let result = match worked {
             Ok(left) => Ok(left),
+            Err(e) if self.may_pass(k, nr, &e) => {
+                k.waited += u32::from(is_of_map(k));
+                Err(e)
+            }
             Err(e @ (Error::Format { .. } | Error::Device(_) | Error::NoInode(_))) => {
                 inode.lose(&e);
+                if matches!(e, Error::Device(_)) && !is_of_map(k) {
+                    self.give_up(Ino::IFILE, self.ifile.palloc.layout.entry(nr).block);
+                }
                 // What is mapped so far must be written, or its parents would point to nothing.
                 if matches!(k.stage, Stage::Nodes) || k.kind == Kind::DataSync {
                     k.stage = FIRST;
@@ -41,7 +49,7 @@ impl Volume {
     }
 
     pub(crate) fn change(&mut self) -> Change<'_> {
-        Change::new(&mut self.store, &mut self.dat, self.cno)
+        Change { patient: self.patient, ..Change::new(&mut self.store, &mut self.dat, self.cno) }
     }
 
     fn file_stage(&mut self, k: &mut Construction, inode: &mut Inode, mut left: usize) -> Result<usize> {
@@ -90,6 +98,7 @@ impl Volume {
                         let mut change = self.change();
                         let v = change.replace(&mut inode.map, *key);
                         let (delta, damage) = (change.delta, change.damage.take());
+                        k.owe(inode.ino, &mut change.owed);
                         self.count_tree(delta);
                         frozen.pending -= delta.clamp(0, 1);
                         if let Some(e) = damage {
@@ -97,6 +106,10 @@ impl Volume {
                         }
                         let vblock = match v {
                             Ok(v) => v,
+                            Err(e) if self.may_pass(k, inode.ino.0, &e) => {
+                                k.stage = Stage::Data { from: *key };
+                                return Err(e);
+                            }
                             // What is damaged costs this block and none of the others.
                             Err(e @ (Error::Format { .. } | Error::Device(_))) => {
                                 inode.lose(&e);
@@ -128,9 +141,10 @@ impl Volume {
                     for (ptr, b) in sorted_nodes(&inode.map.nodes) {
                         let info = BlockInfo::Node { vblock: VBlockNr(ptr) };
                         self.store.launch(Key::Virtual(ptr), b.clone());
+                        // Each is added once, also where this is gone on with later.
+                        inode.map.nodes.remove(&ptr);
                         self.add_new(k, inode.ino, info, b)?;
                     }
-                    inode.map.nodes.clear();
                     frozen.pending = 0;
                     self.store_entry(inode, &frozen)?;
                     k.stage = FIRST;
@@ -152,6 +166,8 @@ impl Volume {
     fn store_entry(&mut self, inode: &mut Inode, frozen: &Frozen) -> Result<()> {
         let (ino, new) = (inode.ino, !inode.on_disk);
         if new {
+            // Its entry is at hand before its number counts as taken.
+            self.ifile.change(&self.store, &self.dat, ino, |_| {})?;
             self.ifile.palloc.set(&mut self.ifile.file, &self.store, &self.dat, ino.0)?;
             self.new_numbers.remove(ino.0..ino.0 + 1);
             inode.on_disk = true;

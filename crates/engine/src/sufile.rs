@@ -280,6 +280,8 @@ impl SuFile {
         f: impl FnOnce(&mut SuEntry),
     ) -> Result<SuEntry> {
         let before = self.entry(store, dat, segment)?;
+        // The header's block is at hand before anything changes.
+        self.file.block_mut(store, dat, 0, |_| {})?;
         let mut after = before;
         f(&mut after);
         let (block, byte) = su::place(&store.geometry, segment);

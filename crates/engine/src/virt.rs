@@ -25,12 +25,15 @@ pub struct Change<'a> {
     pub delta: i64,
     /// What was wrong with the entry of a block that is mapped no more: it stays taken.
     pub damage: Option<Error>,
+    /// Whether an entry that cannot be read may be later ([`crate::patience`]), and blocks that are to end then.
+    pub patient: bool,
+    pub owed: Vec<VBlockNr>,
 }
 
 impl<'a> Change<'a> {
     /// One of a map whose old versions stay with their checkpoints.
     pub fn new(store: &'a mut Store, dat: &'a mut Dat, cno: Cno) -> Self {
-        Self { store, dat, cno, dead: false, delta: 0, damage: None }
+        Self { store, dat, cno, dead: false, delta: 0, damage: None, patient: false, owed: Vec::new() }
     }
 
     /// One of cpfile or sufile.
@@ -68,7 +71,7 @@ impl Nodes for VirtualNodes<'_, '_> {
         let ended = dat.end(store, VBlockNr(ptr), *cno, *dead);
         let new = dat.allocate(store)?;
         self.nodes.insert(new.0, b);
-        self.change.leave(ended)?;
+        self.change.leave(VBlockNr(ptr), ended)?;
         Ok(new.0)
     }
 
@@ -140,14 +143,25 @@ impl Change<'_> {
     /// Ends the life of a block that was just unmapped. The map is right whatever its entry says.
     fn end_old(&mut self, old: u64) -> Result<()> {
         let ended = self.dat.end(self.store, VBlockNr(old), self.cno, self.dead);
-        self.leave(ended)
+        self.leave(VBlockNr(old), ended)
     }
 
     /// Passes over damage of the entry of a block that nothing needs any more: it stays taken.
-    fn leave(&mut self, ended: Result<()>) -> Result<()> {
-        match ended {
+    fn leave(&mut self, old: VBlockNr, ended: Result<()>) -> Result<()> {
+        match self.owe(old, ended) {
             Err(e @ (Error::Format { .. } | Error::Device(_))) => {
                 self.damage.get_or_insert(e);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Remembers a block whose entry cannot be read now.
+    fn owe(&mut self, old: VBlockNr, ended: Result<()>) -> Result<()> {
+        match ended {
+            Err(Error::Device(_)) if self.patient => {
+                self.owed.push(old);
                 Ok(())
             }
             other => other,
@@ -176,7 +190,8 @@ impl Change<'_> {
             let met = bmap::unravel(&mut nodes, severed, |n, ptr| {
                 n.change.delta -= 1;
                 let Change { store, dat, cno, dead, .. } = &mut *n.change;
-                dat.end(store, VBlockNr(ptr), *cno, *dead)
+                let ended = dat.end(store, VBlockNr(ptr), *cno, *dead);
+                n.change.owe(VBlockNr(ptr), ended)
             });
             match met {
                 Ok(true) => took += 1,

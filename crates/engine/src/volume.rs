@@ -5,6 +5,7 @@
 //! volume has no clock, threads or randomness: times and seeds are handed in. It is meant to
 //! live under one lock; writing a log's bytes happens outside of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -168,6 +169,10 @@ pub struct Volume {
     pub(crate) order: WriteOrder,
     /// See [`Volume::is_left_open`].
     pub(crate) left_open: bool,
+    /// See [`Volume::be_patient`].
+    pub(crate) patient: bool,
+    /// Blocks of the tables that nobody waits for again, with the number of the table.
+    pub(crate) hopeless: BTreeSet<(Ino, u64)>,
     /// See [`Volume::take_lost_content`].
     pub(crate) lost_content: bool,
     /// Places tried in a row that took nothing.
@@ -313,6 +318,8 @@ impl Volume {
             recovery: None,
             order: WriteOrder::default(),
             left_open: false,
+            patient: false,
+            hopeless: BTreeSet::new(),
             lost_content: false,
             moves: 0,
             moved: false,
@@ -368,6 +375,8 @@ impl Volume {
         if self.read_only {
             return Ok(());
         }
+        // Nobody comes again later: what cannot be read costs what it hits.
+        self.patient = false;
         self.finish_construction(now)?;
         self.checkpoint(now)?;
         if self.has_changes() {

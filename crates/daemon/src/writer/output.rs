@@ -14,8 +14,8 @@ use super::{Writer, errno};
 use crate::config::OnError;
 
 /// How often a log is tried in one place, and the pause between.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const TRIES: u32 = 3;
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// A log of so many bytes is worth a thread.
 pub(super) const LARGE: u64 = 2 << 20;

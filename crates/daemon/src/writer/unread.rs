@@ -1,0 +1,217 @@
+//! A checkpoint for which something cannot be read that it needs: blocks of the tables, nodes of files' maps.
+//!
+//! It is read again at once a few times, then by the next round, as a log that cannot be written is written again; callers
+//! get the error meanwhile. After a while it costs what it hits: the file, or all writing where it belongs to all files.
+
+use std::time::{Duration, Instant};
+
+use silt_engine::Error as EngineError;
+
+use super::Writer;
+use super::output::{PAUSE, TRIES};
+
+/// For so long a checkpoint is tried again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What cannot be read at present.
+pub(super) struct Unread {
+    since: Option<Instant>,
+    /// Failures since the round began or something was read.
+    tries: u32,
+    pub(super) patience: Duration,
+}
+
+impl Default for Unread {
+    fn default() -> Self {
+        Unread { since: None, tries: 0, patience: PATIENCE }
+    }
+}
+
+impl Writer {
+    /// Whether the step that met this error is to be tried again at once. If not, the round ends, and writing too where the
+    /// volume says so.
+    pub(super) fn is_read_again(&mut self, e: &EngineError) -> bool {
+        let mut fs = self.core.fs.lock();
+        if fs.volume().failure().is_some() {
+            drop(fs);
+            tracing::error!("{e}");
+            self.end();
+            return false;
+        }
+        let unread = &mut self.unread;
+        unread.tries += 1;
+        if unread.tries < TRIES {
+            drop(fs);
+            std::thread::sleep(PAUSE);
+            return true;
+        }
+        unread.tries = 0;
+        if unread.since.is_none() {
+            tracing::error!("a checkpoint cannot be made for now, what it needs cannot be read: {e}");
+        }
+        if unread.since.get_or_insert_with(Instant::now).elapsed() >= unread.patience {
+            fs.volume_mut().be_patient(false);
+        }
+        false
+    }
+
+    /// A construction is complete.
+    pub(super) fn everything_was_read(&mut self) {
+        self.unread.tries = 0;
+        if self.unread.since.take().is_some() {
+            self.core.fs.lock().volume_mut().be_patient(true);
+            tracing::info!("checkpoints are made again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::{Device, Fault, MemoryDevice, Times};
+    use silt_engine::{OpenOptions, Tree, Volume};
+    use silt_format::Ino;
+    use silt_fs::{Context, Fs, WriteFlags};
+
+    use super::*;
+    use crate::config::MountOptions;
+    use crate::core::{Core, Waiter, Want};
+    use crate::fault_tests::{check, mkfs_of, open};
+
+    const SIZE: u64 = 32 << 20;
+    /// Blocks of a file whose map has nodes, and of one without.
+    const MANY: usize = 40;
+    const FEW: usize = 3;
+
+    fn write(fs: &mut Fs, name: &str, fill: u8, blocks: usize) {
+        let ctx = Context { privileged: true, ..Context::default() };
+        let ino = match fs.lookup(Tree::Live, Ino::ROOT, name.as_bytes()) {
+            Ok(found) => found.ino,
+            Err(_) => fs.create(&ctx, Ino::ROOT, name.as_bytes(), 0o644).unwrap().ino,
+        };
+        fs.write(&ctx, ino, 0, &vec![fill; blocks * 4096], WriteFlags::default()).unwrap();
+    }
+
+    /// A volume with a past of many segments, closed.
+    fn base(blocks: usize) -> MemoryDevice {
+        let device = Arc::new(mkfs_of(SIZE, 64));
+        let mut fs = open(device.clone());
+        for round in 1..30 {
+            write(&mut fs, "f", round, blocks);
+            fs.sync_all(2000).unwrap();
+        }
+        fs.volume_mut().close(2001).unwrap();
+        device.fork()
+    }
+
+    /// A log writer, without its thread, over a volume of which next to nothing stays in memory, and something to write.
+    fn prepared(base: &MemoryDevice, blocks: usize) -> (Arc<Fault<MemoryDevice>>, Writer) {
+        let device = Arc::new(Fault::new(base.fork()));
+        let options = OpenOptions { cache_bytes: 4096, now: 3000, ..OpenOptions::default() };
+        let (mut volume, _) = Volume::open(device.clone(), &options).unwrap();
+        volume.take_over(3000).unwrap();
+        let mut fs = Fs::new(volume, &silt_fs::Options::default());
+        write(&mut fs, "f", 77, blocks);
+        write(&mut fs, "g", 78, blocks);
+        let core = Core::new(fs, MountOptions::default());
+        (device, Writer::new(core, Duration::from_secs(3600)))
+    }
+
+    fn sync(writer: &mut Writer) -> Result<(), i32> {
+        let (tx, rx) = crossbeam_channel::bounded(1);
+        let answer = move |result| tx.send(result).unwrap();
+        writer.serve(vec![Waiter { want: Want::All, answer: Box::new(answer) }], true);
+        rx.try_recv().unwrap()
+    }
+
+    /// Whether the one read that was to fail after so many has come.
+    fn has_struck(device: &Fault<MemoryDevice>, reads: u64) -> bool {
+        (0..=reads).all(|_| device.read_at(0, &mut [0]).is_ok())
+    }
+
+    /// Whatever a checkpoint reads, it is read again.
+    #[test]
+    fn a_read_that_fails_once_costs_nothing() {
+        for blocks in [FEW, MANY] {
+            let base = base(blocks);
+            let mut reads = 0;
+            loop {
+                let (device, mut writer) = prepared(&base, blocks);
+                device.fail_reads_after(reads, Times::Next(1));
+                let first = sync(&mut writer);
+                if !has_struck(&device, reads) {
+                    break;
+                }
+                assert!(first.is_ok() || sync(&mut writer).is_ok(), "read {reads}");
+                check(device.inner().fork(), &[("f", 77, blocks), ("g", 78, blocks)]);
+                reads += 1;
+            }
+            assert!(reads > 5, "only {reads} are needed");
+        }
+    }
+
+    /// A device that cannot be read for a while: whoever syncs hears of it, and nothing is lost.
+    #[test]
+    fn a_device_that_is_read_again_later_has_everything() {
+        let base = base(FEW);
+        let (mut reads, mut kept) = (0, 0);
+        loop {
+            let (device, mut writer) = prepared(&base, FEW);
+            device.fail_reads_after(reads, Times::Always);
+            if sync(&mut writer).is_ok() {
+                break;
+            }
+            assert_eq!(
+                (sync(&mut writer), writer.core.stall()),
+                (Err(libc::EIO), Some(libc::EIO)),
+                "read {reads}"
+            );
+            let begun = writer.core.fs.lock().volume().is_constructing();
+            device.heal();
+            // What is a file's alone is waited for in the round only: then it is told that it is lost.
+            let lost = sync(&mut writer).is_err();
+            assert!(begun || !lost, "read {reads}");
+            assert_eq!((sync(&mut writer), writer.core.stall()), (Ok(()), None), "read {reads}");
+            let all = [("f", 77, FEW), ("g", 78, FEW)];
+            check(device.inner().fork(), if lost { &[] } else { &all });
+            kept += u64::from(begun && !lost);
+            reads += 1;
+        }
+        println!("{kept} of {reads}");
+        assert!(kept > 3, "{kept} of {reads}");
+    }
+
+    /// Where it does not pass writing ends, which is said, and what is there is read all the same.
+    #[test]
+    fn what_can_never_be_read_ends_writing_in_the_end() {
+        let base = base(FEW);
+        let (mut device, mut writer) = prepared(&base, FEW);
+        // Behind what a checkpoint reads before it begins.
+        let mut reads = 0;
+        while !writer.core.fs.lock().volume().is_constructing() {
+            (device, writer) = prepared(&base, FEW);
+            device.fail_reads_after(reads, Times::Always);
+            assert_eq!(sync(&mut writer), Err(libc::EIO));
+            reads += 1;
+        }
+        for _ in 0..3 {
+            assert_eq!(sync(&mut writer), Err(libc::EIO));
+        }
+        assert_eq!(writer.core.fs.lock().volume().failure(), None, "it may pass yet");
+        writer.unread.patience = Duration::ZERO;
+        for _ in 0..2 {
+            assert_eq!(sync(&mut writer), Err(libc::EIO));
+        }
+        device.heal();
+        assert_eq!(sync(&mut writer), Err(libc::EIO));
+        let mut fs = writer.core.fs.lock();
+        assert!(fs.volume().failure().unwrap().contains("writing a checkpoint failed"));
+        let ino = fs.lookup(Tree::Live, Ino::ROOT, b"f").unwrap().ino;
+        assert_eq!(fs.read(Tree::Live, ino, 0, usize::MAX).unwrap(), vec![77; FEW * 4096]);
+        drop(fs);
+        check(device.inner().fork(), &[("f", 29, FEW)]);
+    }
+}
