@@ -132,7 +132,7 @@ impl Mover for Whole<'_> {
         let mut volume = self.volume.borrow_mut();
         let done = volume.begin_cleaning(cleaning, self.now)?;
         volume.finish_construction(self.now)?;
-        volume.device().flush()?;
+        volume.flush_logs()?;
         volume.freed_are_durable();
         Ok(done)
     }
@@ -140,7 +140,7 @@ impl Mover for Whole<'_> {
     fn settle(&self) -> Result<()> {
         let mut volume = self.volume.borrow_mut();
         volume.checkpoint(self.now)?;
-        volume.device().flush()?;
+        volume.flush_logs()?;
         let writes = volume.advance_super_blocks(self.now);
         writes.iter().try_for_each(|w| w.write(&**volume.device()))
     }

@@ -377,8 +377,9 @@ impl Writer {
         self.written = 0;
         if self.core.fs.lock().volume().is_left_open() {
             // Logs of it, written by somebody else, may not be on the medium.
-            self.core.device.flush().map_err(|e| errno(&e.into()))?;
-            self.core.fs.lock().volume_mut().left_open_is_flushed();
+            let flushed = self.core.device.flush();
+            let known = self.core.fs.lock().volume_mut().left_open_is_flushed(flushed);
+            known.map_err(|e| errno(&e))?;
         }
         loop {
             let done = match self.unwritten.pop_front() {

@@ -71,19 +71,51 @@ impl Volume {
         self.left_open
     }
 
-    /// See [`Volume::is_left_open`].
-    pub fn left_open_is_flushed(&mut self) {
+    /// See [`Volume::is_left_open`]; what the flush came to. Where it may have lost logs writing ends.
+    pub fn left_open_is_flushed(&mut self, flushed: silt_device::Result<()>) -> Result<()> {
+        self.judge_flush(flushed)?;
         self.left_open = false;
+        Ok(())
+    }
+
+    /// Makes the logs durable that were written here and not by whoever goes by [`Volume::step`]. A failure ends writing:
+    /// nobody has them to write them again.
+    pub fn flush_logs(&mut self) -> Result<()> {
+        if !self.order.is_waiting() {
+            return Ok(());
+        }
+        let flushed = self.store.device.flush();
+        self.judge_flush(flushed)
+    }
+
+    /// What a flush could not write is nowhere any more, and the system tells that once: perhaps it told somebody else.
+    fn judge_flush(&mut self, flushed: silt_device::Result<()>) -> Result<()> {
+        let result = match flushed {
+            Ok(()) if self.store.device.failed_flushes() == self.failed_before => Ok(()),
+            Ok(()) => Err(Error::Failed("a flush failed for somebody else".into())),
+            Err(e) => Err(e.into()),
+        };
+        match result {
+            Err(e) if self.order.is_waiting() => {
+                self.fail(format!("the device could not keep what was written to it: {e}"));
+                Err(e)
+            }
+            // Nothing could be lost.
+            Err(Error::Failed(_)) | Ok(()) => {
+                self.order.flushed();
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     pub(crate) fn write_log(&mut self, log: &LogWrite) -> Result<()> {
         if self.order.wants_flush(log) {
-            if let Err(e) = self.store.device.flush() {
-                // What was written since the last flush may be lost: nothing after it is safe.
-                self.fail(format!("flushing the device failed: {e}"));
-                return Err(e.into());
-            }
-            self.order.flushed();
+            // What was written since the last flush may be lost: nothing after it is safe.
+            self.flush_logs()?;
+        }
+        if !self.order.is_waiting() {
+            self.failed_before = self.store.device.failed_flushes();
         }
         log.write(&*self.store.device)?;
         self.order.written(log);

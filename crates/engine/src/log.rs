@@ -186,6 +186,11 @@ impl WriteOrder {
         log.commits && self.oldest.is_some_and(|s| s != log.segment)
     }
 
+    /// Whether something was written that no flush has covered.
+    pub fn is_waiting(&self) -> bool {
+        self.oldest.is_some()
+    }
+
     /// A log was written.
     pub fn written(&mut self, log: &LogWrite) {
         self.oldest.get_or_insert(log.segment);

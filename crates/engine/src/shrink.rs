@@ -219,6 +219,7 @@ impl Volume {
         });
         // First: it is of no use before the device is cut off.
         if size.is_some() {
+            self.flush_logs()?;
             self.write_where_cut()?;
         }
         self.write_supers(&writes)?;
@@ -238,7 +239,6 @@ impl Volume {
             return Ok(());
         }
         self.store.device.write_durably(at, &block.to_disk())?;
-        self.order.flushed();
         Ok(())
     }
 

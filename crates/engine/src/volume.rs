@@ -167,6 +167,8 @@ pub struct Volume {
     pub(crate) recovery: Option<Recovery>,
     /// Order of the logs that [`Volume::checkpoint`] writes itself.
     pub(crate) order: WriteOrder,
+    /// Flushes that had failed before the first of them that no flush has covered.
+    pub(crate) failed_before: u64,
     /// See [`Volume::is_left_open`].
     pub(crate) left_open: bool,
     /// See [`Volume::be_patient`].
@@ -317,6 +319,7 @@ impl Volume {
             trim_at: options.cached_inodes.max(16),
             recovery: None,
             order: WriteOrder::default(),
+            failed_before: 0,
             left_open: false,
             patient: false,
             hopeless: BTreeSet::new(),
@@ -394,9 +397,9 @@ impl Volume {
     }
 
     pub(crate) fn write_supers(&mut self, writes: &[SuperWrite]) -> Result<()> {
-        writes.iter().try_for_each(|w| w.write(&*self.store.device))?;
-        self.order.flushed();
-        Ok(())
+        // They name logs that are there.
+        self.flush_logs()?;
+        writes.iter().try_for_each(|w| w.write(&*self.store.device))
     }
 
     /// Records in both super blocks that an error was met.

@@ -65,7 +65,7 @@ impl Volume {
         if self.is_constructing() {
             self.step(usize::MAX)?;
         }
-        self.device().flush()?;
+        self.flush_logs()?;
         if self.recovery.is_some() || self.discontinued {
             self.take_over(now)?;
         }
