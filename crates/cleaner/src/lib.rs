@@ -33,7 +33,7 @@ pub use history::{History, Preview, preview};
 pub use moments::{Holder, Moments, SOON};
 pub use past::{Holding, Past};
 pub use policy::{Candidate, Policy, candidates};
-pub use run::{Mover, Options, Outcome, Progress, Whole, count, pass, run};
+pub use run::{Mover, Options, Outcome, Progress, Whole, count, pass, run, run_as_wished};
 pub use unwedge::unwedge;
 
 pub use silt_engine::clean::{Cleaned, Salvage, SegmentUsage, Usage};

@@ -168,18 +168,39 @@ impl Outcome {
 
 /// Cleans in passes, until one gains hardly anything, `until` is reached or `watch` breaks. All of it is durable when
 /// this returns.
-pub fn run(
+pub fn run(mover: &impl Mover, options: &Options, watch: impl FnMut(&Progress) -> bool) -> Result<Outcome> {
+    run_as_wished(mover, options, |_| Ok(false), watch)
+}
+
+/// The same while what is to be kept may change: `renew` is asked after each step whether it did, and puts it into the
+/// options; it counts from the next step on.
+pub fn run_as_wished(
     mover: &impl Mover,
     options: &Options,
+    mut renew: impl FnMut(&mut Options) -> Result<bool>,
     mut watch: impl FnMut(&Progress) -> bool,
 ) -> Result<Outcome> {
     let mut sum = Outcome::default();
     let mut options = options.clone();
     loop {
         let before = mover.with(|v| v.stat())??;
-        let one = pass(mover, &options, |progress, _| watch(progress))?;
+        let mut next = options.clone();
+        let mut changed = Ok(false);
+        let mut one = pass(mover, &options, |progress, _| {
+            if !watch(progress) {
+                return false;
+            }
+            changed = renew(&mut next);
+            matches!(changed, Ok(false))
+        })?;
         let after = mover.with(|v| v.stat())??;
-        options.aside.extend(one.aside.iter().map(|a| a.segment.0));
+        next.aside.extend(one.aside.iter().map(|a| a.segment.0));
+        options = next;
+        if changed? {
+            one.stopped = false;
+            sum.add(one);
+            continue;
+        }
         let ended = one.stopped || one.enough || one.out_of_room;
         sum.add(one);
         // One that gains less than a segment in a hundred would go round for nothing.

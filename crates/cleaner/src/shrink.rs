@@ -134,7 +134,7 @@ pub fn empty(
     let mut state = Emptied { done: 0, total: 0, moments: 0 };
     confine(mover, Some(fit.limit))?;
     for _ in 0..ROUNDS {
-        let used = used(mover, fit, &mut state)?;
+        let used = used(mover, fit, &mut state, &mut watch)?;
         state.total = state.total.max(state.done + used.len() as u64);
         if !watch(&state) {
             return Err(Stopped::Asked);
@@ -145,7 +145,7 @@ pub fn empty(
             if short == 0 {
                 return Ok(state);
             }
-            state.moments += make_room(mover, fit, short)?;
+            make_room(mover, fit, short, &mut state, &mut watch)?;
             continue;
         }
         round(mover, fit, used, &mut state, &mut watch)?;
@@ -179,21 +179,28 @@ fn clean_in_front(mover: &impl Mover, limit: u64) -> Result<u64> {
 
 /// Gains so many clean segments in front of the end, by emptying some there that are not full. What moves for it may go
 /// anywhere. How many moments went.
-fn make_room(mover: &impl Mover, fit: &Fit, more: u64) -> std::result::Result<u64, Stopped> {
+fn make_room(
+    mover: &impl Mover,
+    fit: &Fit,
+    more: u64,
+    state: &mut Emptied,
+    watch: &mut impl FnMut(&Emptied) -> bool,
+) -> std::result::Result<(), Stopped> {
     confine(mover, None)?;
     let before = clean_in_front(mover, fit.limit)?;
     let size = mover.with(|v| u64::from(v.geometry().blocks_per_segment))?;
     let options = Options { range: 0..fit.limit, least: size / 50 + 1, ..fit.options.clone() };
+    let mut asked = false;
     let outcome = pass(mover, &options, |_, _| {
-        clean_in_front(mover, fit.limit).is_ok_and(|n| n < before.saturating_add(more))
+        asked = !watch(state);
+        !asked && clean_in_front(mover, fit.limit).is_ok_and(|n| n < before.saturating_add(more))
     });
     confine(mover, Some(fit.limit))?;
-    let outcome = outcome?;
-    if clean_in_front(mover, fit.limit)? <= before {
-        Err(Error::NoSpace.into())
-    } else {
-        Ok(outcome.cleaned.checkpoints)
+    state.moments += outcome?.cleaned.checkpoints;
+    if asked {
+        return Err(Stopped::Asked);
     }
+    if clean_in_front(mover, fit.limit)? <= before { Err(Error::NoSpace.into()) } else { Ok(()) }
 }
 
 /// Confines the volume as soon as no checkpoint is being written; `None` lifts that.
@@ -208,11 +215,16 @@ pub fn confine(mover: &impl Mover, limit: Option<u64>) -> Result<()> {
 }
 
 /// Segments behind the end that are in use; the log is not there any more.
-fn used(mover: &impl Mover, fit: &Fit, state: &mut Emptied) -> std::result::Result<Vec<SegNr>, Stopped> {
+fn used(
+    mover: &impl Mover,
+    fit: &Fit,
+    state: &mut Emptied,
+    watch: &mut impl FnMut(&Emptied) -> bool,
+) -> std::result::Result<Vec<SegNr>, Stopped> {
     let limit = fit.limit;
     match leave(mover, limit, fit.options.now) {
         Err(Error::NoSpace) => {
-            state.moments += make_room(mover, fit, 4)?;
+            make_room(mover, fit, 4, state, watch)?;
             leave(mover, limit, fit.options.now)?;
         }
         left => left?,
@@ -260,7 +272,7 @@ fn round(
                 in_vain += 1;
                 gatherer.limit_segments(segments.len() / 2);
                 gatherer.put_back(&segments);
-                state.moments += make_room(mover, fit, 4 * in_vain as u64)?;
+                make_room(mover, fit, 4 * in_vain as u64, state, watch)?;
                 // What was moved to the end for it is found by the next round.
                 leave(mover, fit.limit, fit.options.now)?;
             }

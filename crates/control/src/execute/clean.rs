@@ -1,8 +1,9 @@
 //! Emptying segments for somebody who asks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use silt_cleaner::{Access, History, Limits, Mover, Options, Salvage, run};
+use silt_cleaner::{Access, History, Limits, Mover, Options, Salvage, run_as_wished};
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_engine::{Error, Volume};
 use silt_retention::{Ladder, Wish};
@@ -34,6 +35,37 @@ impl Mover for Via<'_> {
     fn settle(&self) -> silt_engine::Result<()> {
         self.0.settle()
     }
+}
+
+/// What is wished for, and the floor.
+fn wishes(host: &dyn Host, clean: &Clean) -> Result<(Wish, Wish)> {
+    let counts = effective(host);
+    let wish = match clean.retain.as_deref() {
+        Some("") => counts.wish,
+        Some(words) => wish(words)?,
+        None => Wish::nothing(),
+    };
+    Ok((wish, counts.floor))
+}
+
+/// Has a cleaning keep what is wished for, and everything from the checkpoint `oldest` on.
+fn keep(
+    host: &dyn Host,
+    clean: &Clean,
+    (wish, floor): &(Wish, Wish),
+    oldest: Option<u64>,
+    options: &mut Options,
+) -> silt_engine::Result<()> {
+    (options.oldest, options.moments) = (oldest, Arc::default());
+    if clean.retain.is_some() || !floor.is_nothing() {
+        let history = History::read(&Via(host))?;
+        let kept = Ladder::new(wish, floor).kept(0, &history.points, options.now);
+        history.keep(&kept, options);
+        if let Some(oldest) = oldest {
+            options.oldest = Some(oldest.min(history.end));
+        }
+    }
+    Ok(())
 }
 
 /// Cleans until nothing is left that is worth it, or whoever asked is gone.
@@ -72,22 +104,20 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
         now,
         ..defaults
     };
-    let counts = effective(host);
-    let wish = match clean.retain.as_deref() {
-        Some("") => counts.wish,
-        Some(words) => wish(words)?,
-        None => Wish::nothing(),
-    };
-    if clean.retain.is_some() || !counts.floor.is_nothing() {
-        let history = History::read(&Via(host))?;
-        let kept = Ladder::new(&wish, &counts.floor).kept(0, &history.points, now);
-        history.keep(&kept, &mut options);
-        if let Some(oldest) = oldest {
-            options.oldest = Some(oldest.min(history.end));
+    let mut wishes = wishes(host, clean)?;
+    keep(host, clean, &wishes, oldest, &mut options)?;
+    // A floor that is set meanwhile holds for the rest of it.
+    let renew = |options: &mut Options| {
+        let now = self::wishes(host, clean).map_err(|e| Error::Invalid(e.message))?;
+        if now == wishes {
+            return Ok(false);
         }
-    }
+        wishes = now;
+        options.now = host.now();
+        keep(host, clean, &wishes, oldest, options).map(|()| true)
+    };
     let mut gone = None;
-    let outcome = run(&Via(host), &options, |p| {
+    let outcome = run_as_wished(&Via(host), &options, renew, |p| {
         std::thread::sleep(Duration::from_millis(clean.rest.min(60_000)));
         let progress = CleanProgress { done: p.done, total: p.total, freed: p.cleaned.segments };
         out(Response::CleanProgress(progress)).inspect_err(|e| gone = Some(e.clone())).is_ok()

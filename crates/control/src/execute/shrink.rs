@@ -1,6 +1,6 @@
 //! Making a volume smaller: what is in the way moves, or is given up as under pressure.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use silt_cleaner::shrink::{self, Emptied, Fit, Stopped};
@@ -19,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Makes the volume `size` bytes large, and the image it lies in.
 pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
     host.sync()?;
-    let counts = effective(host);
-    let wishes = (&counts.wish, &counts.floor);
-    let result = tried(host, size, wishes, out);
+    let result = tried(host, size, out);
     // Those who waited for what it would come to hear of it with the next checkpoint.
     if let Err(e) = host.settle() {
         tracing::warn!("{e}");
@@ -30,18 +28,19 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
 }
 
 /// Tries it with ever less of the past.
-fn tried(host: &dyn Host, size: u64, wishes: (&Wish, &Wish), out: Out<'_>) -> Result<Resized> {
+fn tried(host: &dyn Host, size: u64, out: Out<'_>) -> Result<Resized> {
     let begin = Instant::now();
     let mut from = 0;
+    let mut wishes = wishes(host);
     loop {
-        let fit = shrink::fit(&Via(host), size, wishes, host.now(), from)?;
+        let fit = shrink::fit(&Via(host), size, (&wishes.0, &wishes.1), host.now(), from)?;
         let fit = fit.map_err(|e| too_small(size, e.least))?;
         if let Some(wish) = &fit.down_to {
             let kept = if wish == "nothing" { String::new() } else { format!(", and {wish}") };
             let text = format!("not all of the past has room in it: snapshots and the floor are kept{kept}");
             out(Response::Notice(text))?;
         }
-        let result = confined(host, size, &fit, out);
+        let result = confined(host, size, &fit, &wishes, out);
         let held = with(host, |v| v.held_segments());
         // Also after an error: the volume has its old size, and all of it.
         let lifted = shrink::confine(&Via(host), None);
@@ -56,9 +55,20 @@ fn tried(host: &dyn Host, size: u64, wishes: (&Wish, &Wish), out: Out<'_>) -> Re
             }
             // There was room by number of blocks, and not enough of it in one place: less is kept.
             Err(e) if e.kind == Kind::NoSpace => from = fit.step + 1,
-            answer => return answer,
+            Ok(None) => {
+                lifted?;
+                (wishes, from) = (self::wishes(host), 0);
+            }
+            Ok(Some(resized)) => return Ok(resized),
+            Err(e) => return Err(e),
         }
     }
+}
+
+/// What counts now: the wish and the floor.
+fn wishes(host: &dyn Host) -> (Wish, Wish) {
+    let counts = effective(host);
+    (counts.wish, counts.floor)
 }
 
 /// Segments are held for somebody.
@@ -77,18 +87,31 @@ fn too_small(size: u64, least: u64) -> ControlError {
         .hint(hint)
 }
 
-fn confined(host: &dyn Host, size: u64, fit: &Fit, out: Out<'_>) -> Result<Resized> {
+/// Empties the end as a fit has it and cuts it off; nothing where another wish or floor counts before that is done.
+fn confined(
+    host: &dyn Host,
+    size: u64,
+    fit: &Fit,
+    as_of: &(Wish, Wish),
+    out: Out<'_>,
+) -> Result<Option<Resized>> {
     let before = with(host, |v| v.geometry().nsegments)?;
     let gone = RefCell::new(None);
+    let changed = Cell::new(false);
     let mut watch = |e: &Emptied| {
         let progress = Progress { done: e.done, total: e.total };
-        out(Response::Progress(progress)).inspect_err(|e| *gone.borrow_mut() = Some(e.clone())).is_ok()
+        let told = out(Response::Progress(progress)).inspect_err(|e| *gone.borrow_mut() = Some(e.clone()));
+        changed.set(wishes(host) != *as_of);
+        told.is_ok() && !changed.get()
     };
     let begin = Instant::now();
     let emptied = loop {
         let emptied = shrink::empty(&Via(host), fit, &mut watch);
         if let Some(e) = gone.take() {
             return Err(e);
+        }
+        if changed.get() && matches!(emptied, Err(Stopped::Asked)) {
+            return Ok(None);
         }
         let emptied = emptied.map_err(plain)?;
         let (used, held) = with(host, |v| v.in_the_way(fit.limit))??;
@@ -113,7 +136,7 @@ fn confined(host: &dyn Host, size: u64, fit: &Fit, out: Out<'_>) -> Result<Resiz
         v.device_was_cut()
     })?;
     let (segments, size) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
-    Ok(Resized { segments_before: before, segments, size, moments_gone: emptied.moments })
+    Ok(Some(Resized { segments_before: before, segments, size, moments_gone: emptied.moments }))
 }
 
 /// Nothing that is needed may lie in a segment that is marked bad.

@@ -1,16 +1,18 @@
 //! Whose word counts on what is kept.
 
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use silt_control::{
-    ControlError, Host, Kind, MountInfo, Request, Response, Result, Retain, Retention, execute,
+    Clean, ControlError, Host, Kind, MountInfo, Request, Response, Result, Retain, Retention, execute,
 };
 use silt_device::{Device, MemoryDevice};
 use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{OpenOptions, Time, Tree, Volume};
-use silt_format::Ino;
+use silt_format::{Cno, Ino};
 use silt_fs::{Context, Fs, SetAttr, WriteFlags};
 
 use crate::common::ROOT;
@@ -177,4 +179,60 @@ fn a_change_is_told_even_if_it_cannot_be_written() {
     // What makes no sense changes nothing.
     assert_eq!(host.set("an hour").unwrap_err().kind, Kind::Invalid);
     assert_eq!(told(), 2);
+}
+
+/// A host with a past of some 40 MiB, of which nobody wishes anything.
+fn with_a_past() -> FsHost {
+    let host = FsHost::new();
+    host.set("nothing").unwrap();
+    let ctx = Context { privileged: true, ..Context::default() };
+    let file = host.fs.lock().unwrap().create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+    for round in 0..40 {
+        let data = vec![round; 1 << 20];
+        host.fs.lock().unwrap().write(&ctx, file, 0, &data, WriteFlags::default()).unwrap();
+        host.sync().unwrap();
+    }
+    host
+}
+
+/// Has a floor set as soon as a request tells how far it is; how many checkpoints there were then, how many of those are
+/// left, and what came of the request.
+fn with_a_floor_set_meanwhile(request: Request) -> (usize, usize, Result<()>) {
+    let host = with_a_past();
+    let numbers = || {
+        let (fs, mut all) = (host.fs.lock().unwrap(), BTreeSet::new());
+        let listed = fs.volume().for_each_checkpoint(Cno(1), |c| {
+            all.insert(c.cno);
+            ControlFlow::Continue(())
+        });
+        listed.unwrap();
+        all
+    };
+    let mut then = None;
+    let done = execute(&host, &ROOT, request, &mut |part| {
+        let tells = matches!(part, Response::CleanProgress(_) | Response::Progress(_));
+        if tells && then.is_none() {
+            let floor = Retain { wish: None, floor: Some("all for ever".to_owned()) };
+            host.ask(Request::SetRetention(floor)).unwrap();
+            then = Some(numbers());
+        }
+        Ok(())
+    });
+    let then = then.unwrap();
+    (then.len(), then.intersection(&numbers()).count(), done)
+}
+
+#[test]
+fn a_floor_that_is_set_during_a_cleaning_holds_for_the_rest_of_it() {
+    let clean = Clean { at_once: Some(1), ..Clean::default() };
+    let (then, left, done) = with_a_floor_set_meanwhile(Request::Clean(clean));
+    done.unwrap();
+    assert!(then > 20 && left == then, "{left} of {then}");
+}
+
+#[test]
+fn a_floor_that_is_set_during_a_resize_holds_for_the_rest_of_it() {
+    let (then, left, done) = with_a_floor_set_meanwhile(Request::Resize { size: Some(24 << 20) });
+    assert_eq!(done.map_err(|e| e.kind), Err(Kind::NoSpace), "all of the past has no room in it");
+    assert!(then > 20 && left == then, "{left} of {then}");
 }
