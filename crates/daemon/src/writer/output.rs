@@ -216,6 +216,8 @@ fn try_to_write(device: &dyn Device, log: &LogWrite) -> Result<(), EngineError> 
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use silt_device::Fault;
     use silt_engine::{OpenOptions, Volume};
     use silt_format::Ino;
@@ -251,5 +253,65 @@ mod tests {
             writer.serve(Vec::new(), true);
             assert!(writer.unwritten.is_empty() && core.stall().is_none());
         }
+    }
+
+    /// A device whose writes take a moment.
+    struct Slow {
+        inner: silt_device::MemoryDevice,
+        writing: AtomicU32,
+    }
+
+    impl Device for Slow {
+        fn len(&self) -> u64 {
+            self.inner.len()
+        }
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+            self.inner.read_at(offset, buf)
+        }
+        fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+            self.writing.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            let written = self.inner.write_at(offset, bufs);
+            self.writing.fetch_sub(1, Ordering::SeqCst);
+            written
+        }
+        fn flush(&self) -> silt_device::Result<()> {
+            self.inner.flush()
+        }
+        fn discard(&self, _: u64, _: u64) -> silt_device::Result<()> {
+            Ok(())
+        }
+        fn capabilities(&self) -> silt_device::Capabilities {
+            self.inner.capabilities()
+        }
+    }
+
+    /// Whoever is told that the log writer is gone may take the device away.
+    #[test]
+    fn nothing_is_written_once_the_writer_is_gone() {
+        let device = Arc::new(Slow { inner: mkfs_of(128 << 20, 1024), writing: AtomicU32::new(0) });
+        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        volume.take_over(2000).unwrap();
+        let core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
+        let mut writer = Writer::new(core.clone(), Duration::from_secs(3600)).with_overlap();
+        let mut log = {
+            let mut fs = core.fs.lock();
+            let ctx = Context { privileged: true, ..Context::default() };
+            let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+            fs.write(&ctx, ino, 0, &vec![1; 8 << 20], WriteFlags::default()).unwrap();
+            assert!(fs.volume_mut().begin_checkpoint(3000).unwrap());
+            loop {
+                if let silt_engine::Step::Write(log) = fs.volume_mut().step(512).unwrap() {
+                    break log;
+                }
+            }
+        };
+        log.seal();
+        let byte = log.byte;
+        assert!(!log.commits && writer.write_log(Arc::new(log)).is_ok() && writer.on_its_way.is_some());
+        drop(writer);
+        let mut head = [0; 8];
+        device.inner.read_at(byte, &mut head).unwrap();
+        assert!(device.writing.load(Ordering::SeqCst) == 0 && head != [0; 8], "it is on its way still");
     }
 }

@@ -70,6 +70,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use silt_device::{Device, Fault, MemoryDevice, Times};
     use silt_engine::{OpenOptions, Tree, Volume};
@@ -182,6 +183,25 @@ mod tests {
         }
         println!("{kept} of {reads}");
         assert!(kept > 3, "{kept} of {reads}");
+    }
+
+    /// One that is refused before it begins waits for the clock as before, whatever else succeeds meanwhile.
+    #[test]
+    fn the_clock_does_not_forget_a_checkpoint_that_was_refused() {
+        let (device, mut writer) = prepared(&base(FEW), FEW);
+        writer.core.touched();
+        device.fail_reads_after(0, Times::Always);
+        assert_eq!(sync(&mut writer), Err(libc::EIO));
+        assert!(!writer.core.fs.lock().volume().is_constructing());
+        device.heal();
+        // A data-sync log of another file, say.
+        writer.note(None);
+        assert!(writer.core.changed.load(Ordering::Relaxed), "nobody would come again");
+        writer.interval = Duration::ZERO;
+        let task = writer.next();
+        assert!(task.all);
+        writer.round(task);
+        check(device.inner().fork(), &[("f", 77, FEW), ("g", 78, FEW)]);
     }
 
     /// Where it does not pass writing ends, which is said, and what is there is read all the same.
