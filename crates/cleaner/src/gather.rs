@@ -67,7 +67,7 @@ pub struct Gatherer {
 enum Taking {
     Taken,
     /// There is no room for it beside the others.
-    TooMuch(Victim),
+    TooMuch(Box<Victim>),
 }
 
 /// Bytes that one checkpoint may copy at most: a segment of which more is needed stays as it is. They are held in
@@ -144,7 +144,7 @@ impl Gatherer {
             }
             if let Taking::TooMuch(victim) = self.take(access, victim, &mut plan)? {
                 self.order.push_front(segment);
-                self.ahead.keep(segment, victim);
+                self.ahead.keep(segment, *victim);
                 break;
             }
         }
@@ -215,7 +215,7 @@ impl Gatherer {
             if !is_first && plan.cleaning.moves() > self.limits.moves {
                 plan.cleaning.back_to(mark);
                 plan.segments.pop();
-                return Ok(Taking::TooMuch(victim));
+                return Ok(Taking::TooMuch(Box::new(victim)));
             }
             if plan.cleaning.moves() > most {
                 let why =
