@@ -4,7 +4,8 @@
 //! A failed write leaves what a real one may: one into a bad range nothing, one that runs out of
 //! space the part that found room, the one the power cut falls on as many bytes as it is told.
 //!
-//! Locks: one, over the plan, held to decide on a request and not while the inner device works.
+//! Locks: one over the plan, held to decide on a request and not while the inner device works; within it one over what
+//! is counted.
 
 use std::ops::Range;
 
@@ -21,6 +22,11 @@ pub enum Times {
     UntilWritten,
     /// The next so many matching requests.
     Next(u32),
+    /// So many matching requests, behind so many that pass.
+    Later {
+        after: u32,
+        times: u32,
+    },
 }
 
 impl Times {
@@ -32,6 +38,15 @@ impl Times {
             Times::Next(n) => {
                 *n -= 1;
                 true
+            }
+            Times::Later { after: 0, times } => {
+                let next = *times;
+                *self = Times::Next(next);
+                self.take()
+            }
+            Times::Later { after, .. } => {
+                *after -= 1;
+                false
             }
         }
     }
@@ -59,6 +74,14 @@ struct Plan {
     off: bool,
 }
 
+/// Requests that failed because they were to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Struck {
+    pub reads: u64,
+    pub writes: u64,
+    pub flushes: u64,
+}
+
 /// What a write is to do.
 enum Verdict {
     Pass,
@@ -70,12 +93,18 @@ enum Verdict {
 pub struct Fault<D> {
     inner: D,
     plan: Mutex<Plan>,
+    struck: Mutex<Struck>,
 }
 
 impl<D: Device> Fault<D> {
     /// Without faults.
     pub fn new(inner: D) -> Self {
-        Fault { inner, plan: Mutex::default() }
+        Fault { inner, plan: Mutex::default(), struck: Mutex::default() }
+    }
+
+    /// Requests that failed so far; healing forgets none.
+    pub fn struck(&self) -> Struck {
+        *self.struck.lock()
     }
 
     /// The inner device.
@@ -140,6 +169,14 @@ impl<D: Device> Fault<D> {
     }
 
     fn judge_write(&self, operation: Operation, offset: u64, len: u64) -> Result<Verdict> {
+        let verdict = self.fate_of_write(operation, offset, len);
+        if !matches!(verdict, Ok(Verdict::Pass)) {
+            self.struck.lock().writes += 1;
+        }
+        verdict
+    }
+
+    fn fate_of_write(&self, operation: Operation, offset: u64, len: u64) -> Result<Verdict> {
         check_range(operation, offset, len, self.inner.len())?;
         let mut plan = self.plan.lock();
         if plan.off {
@@ -179,6 +216,7 @@ impl<D: Device> Fault<D> {
     fn judge_flush(&self) -> Result<()> {
         let mut plan = self.plan.lock();
         if plan.off || plan.bad_flushes.as_mut().is_some_and(Times::take) {
+            self.struck.lock().flushes += 1;
             return Err(eio(Operation::Flush, 0, 0));
         }
         Ok(())
@@ -191,6 +229,7 @@ impl<D: Device> Fault<D> {
         {
             let mut plan = self.plan.lock();
             if plan.off || is_lost(&mut plan.lost_reads) || strikes(&mut plan.bad_reads, offset, len) {
+                self.struck.lock().reads += 1;
                 return Err(eio(Operation::Read, offset, len));
             }
         }
@@ -281,7 +320,7 @@ impl<D: Device> Device for Fault<D> {
     }
 
     fn failed_flushes(&self) -> u64 {
-        self.inner.failed_flushes()
+        self.inner.failed_flushes() + self.struck.lock().flushes
     }
 
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
@@ -422,6 +461,19 @@ mod tests {
         assert!(d.write_at(0, &[&[5]]).is_err());
         d.heal();
         assert!(d.read_at(0, &mut [0]).is_ok());
+    }
+
+    #[test]
+    fn later_ones_fail() {
+        let d = device();
+        d.fail_writes(0..50, Times::Later { after: 2, times: 1 });
+        assert!(d.write_at(60, &[&[1]]).is_ok(), "elsewhere");
+        let results: Vec<bool> = (0..5).map(|n| d.write_at(n, &[&[1]]).is_ok()).collect();
+        assert_eq!(results, [true, true, false, true, true]);
+        d.fail_flushes(Times::Next(1));
+        assert!(d.flush().is_err() && d.flush().is_ok());
+        assert_eq!(d.struck(), Struck { reads: 0, writes: 1, flushes: 1 });
+        assert_eq!(d.failed_flushes(), 1);
     }
 
     #[test]

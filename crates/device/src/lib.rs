@@ -36,7 +36,7 @@ use std::sync::Arc;
 pub use counter::{Counter, Counts, Tally};
 pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Fate, Landed, Landing, Order};
 pub use error::{Error, Operation, Result};
-pub use fault::{Fault, Times};
+pub use fault::{Fault, Struck, Times};
 pub use file::FileDevice;
 pub use masked::Masked;
 pub use memory::MemoryDevice;

@@ -5,8 +5,8 @@
 //! ```
 //! A change enters the log when it is requested and is stamped when it returns; a flush enters
 //! when it returns and knows when it began. So it can be told which changes a flush made durable:
-//! those that had returned before it began. A durable write is logged, once it has succeeded, as a
-//! flush, the change, and the durability of that change alone.
+//! those that had returned before it began. A durable write is logged as a flush, the change, and,
+//! once it has succeeded, the durability of that change alone.
 //!
 //! Invariants: stamps grow; the order of two changes that overlap and were under way at once is
 //! that of their requests, which need not be the inner device's. The log keeps every byte written
@@ -226,19 +226,16 @@ impl<D: Device> Device for Recorder<D> {
 
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.check(Operation::Write, offset, buf.len() as u64)?;
-        let content = Content::Bytes(buf.into());
-        let began = self.record.log.lock().stamp();
+        // No device begins the write where the flush before it failed.
+        self.flush()?;
+        let place = self.record.log.lock().begin(offset, Content::Bytes(buf.into()));
         let result = self.inner.write_durably(offset, buf);
         let mut log = self.record.log.lock();
-        if result.is_ok() {
-            log.events.push(Event::Flush { began });
-        } else {
-            // Which of its steps failed is not known: assume the worst of each.
-            log.events.push(Event::FlushFailed { began });
-        }
-        let place = log.begin(offset, content);
         log.end(place, result.is_ok());
-        if let (Ok(()), Some(Event::Change(change))) = (&result, log.events.last()) {
+        if result.is_ok()
+            && let Some(Event::Change(change)) =
+                place.checked_sub(log.cleared).and_then(|i| log.events.get(i))
+        {
             let id = change.id;
             log.events.push(Event::Durable { id });
         }
@@ -299,8 +296,13 @@ mod tests {
         assert!(d.write_at(5, &[&[1]]).is_err());
         assert!(d.flush().is_err());
         assert!(d.write_at(4096, &[&[1]]).is_err(), "not on the device");
+        d.inner().fail_flushes(Times::Next(1));
+        assert!(d.write_durably(100, &[1]).is_err(), "its flush failed, and nothing was written");
+        assert!(d.write_durably(5, &[1]).is_err());
         let events = d.record().events();
-        assert_eq!(events.len(), 2);
+        assert!(matches!(&events[2..4], [Event::FlushFailed { .. }, Event::Flush { .. }]), "{events:?}");
+        assert!(matches!(&events[4], Event::Change(c) if matches!(c.outcome, Outcome::Failed(_))));
+        assert_eq!(events.len(), 5);
         assert!(matches!(&events[0], Event::Change(c) if c.outcome == Outcome::Failed(2)));
         assert_eq!(events[1], Event::FlushFailed { began: 3 });
     }
