@@ -202,13 +202,16 @@ impl Volume {
         Ok(true)
     }
 
-    pub(crate) fn ready_to_begin(&self) -> Result<()> {
+    /// Whether anything may be written.
+    pub(crate) fn check_writing(&self) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        if let Some(why) = &self.failed {
-            return Err(Error::Failed(why.clone()));
-        }
+        self.failed.as_ref().map_or(Ok(()), |why| Err(Error::Failed(why.clone())))
+    }
+
+    pub(crate) fn ready_to_begin(&self) -> Result<()> {
+        self.check_writing()?;
         if self.construction.is_some() { Err(Error::Constructing) } else { Ok(()) }
     }
 

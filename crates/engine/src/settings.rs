@@ -48,9 +48,7 @@ impl Volume {
     /// Changes settings in both super blocks, each of which keeps the log it points at. Durable
     /// when it returns.
     pub fn tune(&mut self, tune: &Tune) -> Result<()> {
-        if self.read_only {
-            return Err(Error::ReadOnly);
-        }
+        self.check_writing()?;
         let before = self.supers.clone();
         tune.apply(&mut self.supers.first.1);
         if let Some((_, second)) = &mut self.supers.second {
@@ -65,12 +63,7 @@ impl Volume {
     /// the number of segments gained (spec section 15; the super blocks go first, marked, so that a crash in between
     /// leaves a volume that knows to count its segments again). Durable when it returns.
     pub fn grow(&mut self, wanted: Option<u64>, now: u64) -> Result<u64> {
-        if self.read_only {
-            return Err(Error::ReadOnly);
-        }
-        if self.construction.is_some() {
-            return Err(Error::Constructing);
-        }
+        self.ready_to_begin()?;
         // What lies behind the limit would count as available, and no log may go there.
         if self.is_confined() {
             return Err(Error::Invalid("the volume is being made smaller".into()));
@@ -153,4 +146,34 @@ pub fn tune(device: &dyn Device, change: &Tune) -> Result<()> {
 /// The super block that a volume would be opened by.
 pub fn read_super_block(device: &dyn Device) -> Result<SuperBlock> {
     Ok(supers::read(device)?.first.1)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use silt_device::{Counter, MemoryDevice};
+
+    use super::*;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::OpenOptions;
+
+    /// Writing ends where the newest logs may be nowhere: no super block may be pointed at them any more.
+    #[test]
+    fn super_blocks_stay_as_they_are_once_writing_has_ended() {
+        let size = 60 * 16 * 4096;
+        let device = Arc::new(Counter::new(MemoryDevice::new(size)));
+        let parameters = Parameters { blocks_per_segment: 16, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        v.fail("a test");
+        let before = device.counts().durable_writes;
+        let label = Tune { label: Some(b"other".to_vec()), ..Tune::default() };
+        let refused = [v.tune(&label), v.grow(None, 3000).map(|_| ()), v.set_error_flag(3000)];
+        assert!(refused.iter().all(|r| matches!(r, Err(Error::Failed(_)))), "{refused:?}");
+        assert_eq!(device.counts().durable_writes, before);
+    }
 }

@@ -207,3 +207,44 @@ pub fn set_cursor(block: &mut SuperBlock, last: LastLog, free_blocks: u64) {
     block.last_cno = last.cno.into();
     block.free_blocks_count = free_blocks.into();
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_device::{Fault, MemoryDevice, Times};
+    use silt_format::inode::RawInode;
+
+    use super::*;
+    use crate::inode::Attr;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+
+    /// The other copy may be lost when it is wanted: a copy whose writing failed leads where it led before, and what
+    /// recovery walks from there is not to be reclaimed.
+    #[test]
+    fn a_copy_that_was_not_written_leads_where_it_did() {
+        let size = 60 * 16 * 4096;
+        let device = Arc::new(Fault::new(MemoryDevice::new(size)));
+        let parameters = Parameters { blocks_per_segment: 16, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        let before = v.protected_sequence();
+        for _ in 0..20 {
+            let attr = Attr { mode: 0o100_644, links: 1, ..Attr::of(&RawInode::zeroed()) };
+            v.create_inode(attr).unwrap();
+            v.checkpoint(3000).unwrap();
+        }
+        assert!(v.last_log().seq > before);
+        let writes = v.advance_super_blocks(4000);
+        assert_eq!(writes.len(), 2);
+        for write in &writes {
+            device.fail_writes(0..size, Times::Next(1));
+            assert!(write.write(&*device).is_err());
+            assert_eq!(v.protected_sequence(), before, "neither is there");
+            write.write(&*device).unwrap();
+        }
+        assert_eq!(v.protected_sequence(), v.last_log().seq);
+    }
+}

@@ -407,6 +407,7 @@ impl Volume {
         if self.read_only || self.supers.first.1.state.get() & STATE_ERROR != 0 {
             return Ok(());
         }
+        self.check_writing()?;
         let second = self.supers.second.clone();
         let mut writes = self.supers.write_both(now, |b| b.state = (b.state.get() | STATE_ERROR).into());
         if let Some((copy, mut block)) = second {
