@@ -29,6 +29,8 @@ pub struct Stepped {
 struct Inline<'a> {
     core: &'a Core,
     writer: RefCell<&'a mut Writer>,
+    /// Somebody else comes between what is planned and its making.
+    meanwhile: RefCell<&'a mut dyn FnMut(&mut Volume)>,
 }
 
 impl Inline<'_> {
@@ -39,6 +41,14 @@ impl Inline<'_> {
     }
 }
 
+fn inline<'a>(
+    core: &'a Core,
+    writer: &'a mut Writer,
+    meanwhile: &'a mut dyn FnMut(&mut Volume),
+) -> Inline<'a> {
+    Inline { core, writer: RefCell::new(writer), meanwhile: RefCell::new(meanwhile) }
+}
+
 impl Access for Inline<'_> {
     fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
         Ok(f(self.core.fs.lock().volume_mut()))
@@ -47,6 +57,7 @@ impl Access for Inline<'_> {
 
 impl Mover for Inline<'_> {
     fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
+        (self.meanwhile.borrow_mut())(self.core.fs.lock().volume_mut());
         self.ask(|tx| Job::Clean(Box::new(cleaning.into()), tx))
     }
 
@@ -59,7 +70,7 @@ impl Stepped {
     /// Over a volume that was taken over. `clock` tells the seconds since 1970.
     pub fn new(fs: Fs, options: MountOptions, clock: Clock) -> Self {
         let core = Core::new(fs, options);
-        let writer = Writer::new(core.clone(), Duration::MAX).with_clock(clock);
+        let writer = Writer::new(core.clone(), Duration::MAX).with_clock(clock).without_pauses();
         Stepped { core, writer }
     }
 
@@ -95,10 +106,22 @@ impl Stepped {
         answers.clone()
     }
 
-    /// One pass of the cleaner, its checkpoints made by the log writer.
-    pub fn clean(&mut self, options: &silt_cleaner::Options) -> silt_engine::Result<silt_cleaner::Outcome> {
-        let inline = Inline { core: &self.core, writer: RefCell::new(&mut self.writer) };
-        silt_cleaner::pass(&inline, options, |_, _| true)
+    /// One pass of the cleaner, its checkpoints made by the log writer. `meanwhile`: what somebody else does between the
+    /// planning of each and its making.
+    pub fn clean(
+        &mut self,
+        options: &silt_cleaner::Options,
+        meanwhile: &mut dyn FnMut(&mut Volume),
+    ) -> silt_engine::Result<silt_cleaner::Outcome> {
+        silt_cleaner::pass(&inline(&self.core, &mut self.writer, meanwhile), options, |_, _| true)
+    }
+
+    /// Pass after pass until nothing more is gained, as who asks for it has it.
+    pub fn clean_all(
+        &mut self,
+        options: &silt_cleaner::Options,
+    ) -> silt_engine::Result<silt_cleaner::Outcome> {
+        silt_cleaner::run(&inline(&self.core, &mut self.writer, &mut |_| {}), options, |_| true)
     }
 
     /// What waits is discarded, without a rest. `all`: also what was clean before.
@@ -114,7 +137,8 @@ impl Stepped {
     /// Makes the volume smaller, with as much of the past in it as has room; whether it could be.
     pub fn shrink(&mut self, size: u64, now: u64) -> silt_engine::Result<bool> {
         use silt_cleaner::shrink::{Stopped, confine, empty, fit};
-        let inline = Inline { core: &self.core, writer: RefCell::new(&mut self.writer) };
+        let mut nobody = |_: &mut Volume| {};
+        let inline = inline(&self.core, &mut self.writer, &mut nobody);
         let (everything, nothing) = (silt_retention::Wish::everything(), silt_retention::Wish::nothing());
         let Ok(fit) = fit(&inline, size, (&everything, &nothing), now, 0)? else { return Ok(false) };
         let emptied = empty(&inline, &fit, |_| true);

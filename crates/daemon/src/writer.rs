@@ -62,6 +62,8 @@ pub struct Writer {
     on_its_way: Option<OnItsWay>,
     /// Logs of so many bytes are written while the next one is composed.
     large: u64,
+    /// Between tries of a log in one place.
+    pause: Duration,
     /// Logs of the construction under way since the last good flush.
     logs: Vec<Arc<LogWrite>>,
     /// Logs of the construction under way that the engine has not been told of.
@@ -111,6 +113,7 @@ pub fn errno(e: &EngineError) -> i32 {
 impl Writer {
     pub fn new(core: Arc<Core>, interval: Duration) -> Self {
         core.fs.lock().volume_mut().be_patient(true);
+        let failed_flushes = core.device.failed_flushes();
         Writer {
             core,
             interval,
@@ -119,6 +122,7 @@ impl Writer {
             unwritten: VecDeque::new(),
             on_its_way: None,
             large: output::LARGE,
+            pause: output::PAUSE,
             logs: Vec::new(),
             untold: 0,
             written: 0,
@@ -126,7 +130,7 @@ impl Writer {
             unflushed: false,
             suspect: false,
             lost: false,
-            failed_flushes: 0,
+            failed_flushes,
             unread: Unread::default(),
             order: WriteOrder::default(),
             clock: Box::new(now_secs),
@@ -142,6 +146,12 @@ impl Writer {
     /// The same, with every log written while the next one is composed.
     pub fn with_overlap(mut self) -> Self {
         self.large = 0;
+        self
+    }
+
+    /// The same, which tries a log again at once.
+    pub fn without_pauses(mut self) -> Self {
+        self.pause = Duration::ZERO;
         self
     }
 

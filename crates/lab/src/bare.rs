@@ -21,7 +21,11 @@ pub fn examine(seed: u64, see: &mut dyn FnMut(u64, &Cut) -> bool) -> Result<()> 
             let before =
                 Workload { size: workload.size, device_size: workload.size, ..random(Kind::Small, seed) };
             let history = driver::play(&Workload { steps: Vec::new(), ..before })?;
-            history.base
+            history
+                .lives
+                .into_iter()
+                .next()
+                .map_or_else(|| MemoryDevice::new(workload.size), |life| life.base)
         }
     };
     let discard = rng.percent(50);

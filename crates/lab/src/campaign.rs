@@ -13,12 +13,14 @@ use parking_lot::Mutex;
 use silt_device::{
     CrashOptions, CrashState, CrashStates, Cut, Device, Landing, MemoryDevice, Order, Recorder,
 };
+use silt_format::super_block;
 use silt_model::manifest::Columns;
 use silt_model::rng::mix;
 
 use crate::ace::{Ace, Sequences};
 use crate::bare;
 use crate::driver;
+use crate::failing::failing;
 use crate::history::{History, Progress};
 use crate::mending;
 use crate::oracle::{self, Look, Seen};
@@ -28,6 +30,8 @@ use crate::{During, Failure, Result};
 
 /// One state in so many is mounted with the power cut again.
 const TWICE: u64 = 16;
+/// In one of so many one of the super blocks cannot be used besides.
+const SPOILED: u64 = 16;
 /// Failures after which a campaign ends.
 const ENOUGH: usize = 3;
 
@@ -48,6 +52,8 @@ pub struct Plan {
     pub from: u64,
     /// Threads; 0 for one a processor.
     pub threads: usize,
+    /// Only workloads in which the device fails.
+    pub failing: bool,
 }
 
 /// What was done.
@@ -153,10 +159,13 @@ impl Campaign {
 
     /// Workload number `n`: twelve of twenty are pairs, until each was there once, then with every way to make them
     /// durable; four are triples, four long ones, one of
-    /// them mkfs or repair at times. `None`: there is none of this number.
+    /// them mkfs, repair or one on a device that fails. `None`: there is none of this number.
     pub fn workload(&self, n: u64) -> Option<Workload> {
         let (round, place) = (n / 20, n % 20);
         let found = match place {
+            _ if self.plan.failing || matches!(n % 100, 19 | 59 | 79) => {
+                Some(failing(mix(self.plan.seed) ^ n))
+            }
             0..12 => {
                 let nth = round * 12 + place;
                 match nth.checked_sub(self.pairs.count()) {
@@ -175,7 +184,7 @@ impl Campaign {
     }
 
     fn one(&self, number: u64) {
-        let special = special(number);
+        let special = special(number).filter(|_| !self.plan.failing);
         let made = self.workload(number).filter(|_| special.is_none());
         let seed = mix(self.plan.seed ^ number);
         let mut new = |fingerprint, cut: &Cut| self.is_new(fingerprint, cut, false);
@@ -258,17 +267,22 @@ pub type See<'a> = dyn FnMut(u64, &Cut, bool) -> bool + 'a;
 pub fn examine(workload: &Workload, options: CrashOptions, see: &mut See<'_>) -> Result<()> {
     let history = driver::play(workload)?;
     let mut known: HashMap<u64, Arc<Seen>> = HashMap::new();
-    for state in CrashStates::new(&history.base, history.events.clone(), options) {
+    for (_, state) in history.states(options) {
         let state = state.during("making a crash state")?;
         see(state.fingerprint, &state.cut, false);
         let seen = match known.get(&state.fingerprint) {
             Some(seen) => seen.clone(),
             None => {
-                let seen = oracle::look(oracle::disk(&state.device), how(workload, &state));
+                let seen = oracle::look(oracle::disk(&state.device), how(workload, &history, &state));
                 let seen = Arc::new(seen.map_err(|e| e.at(&state.cut.to_string()))?);
                 known.insert(state.fingerprint, seen.clone());
+                if workload.barrier && mix(state.fingerprint ^ 1).is_multiple_of(SPOILED) {
+                    let place = || format!("{}, and a super block lost", state.cut);
+                    without_a_super_block(&history, &state).map_err(|e| e.at(&place()))?;
+                }
                 if mix(state.fingerprint).is_multiple_of(TWICE) {
-                    cut_again(workload, &state, &seen, see).map_err(|e| e.at(&state.cut.to_string()))?;
+                    cut_again(workload, &history, &state, &seen, see)
+                        .map_err(|e| e.at(&state.cut.to_string()))?;
                 }
                 seen
             }
@@ -278,13 +292,27 @@ pub fn examine(workload: &Workload, options: CrashOptions, see: &mut See<'_>) ->
     Ok(())
 }
 
+/// One super block is enough: whichever is lost, the other leads to what was promised.
+fn without_a_super_block(history: &History, state: &CrashState) -> Result<()> {
+    let device = state.device.fork();
+    let at = match mix(state.fingerprint) % 2 {
+        0 => super_block::PRIMARY_OFFSET,
+        _ => super_block::secondary_offset(device.len()),
+    };
+    device.write_at(at, &[&[0; super_block::SIZE]]).during("writing")?;
+    let seen = oracle::look(oracle::disk(&device), Look { before: false, ..oracle::ALL })?;
+    oracle::judge(history, Progress::of(&state.acknowledged), &seen, true)
+}
+
 /// How a state of a workload is looked at.
 ///
 /// Settings are in both super blocks, which cannot be written at once. Without barriers the first reader must be one
 /// that knows a super root behind a torn log for what it is (the format, 4.2): Silt's mount does, and what it leaves
 /// is sound for everybody.
-pub fn how(workload: &Workload, state: &CrashState) -> Look {
-    let settings = matches!(under_way(workload, state), Some(Step::Label(_)));
+pub fn how(workload: &Workload, history: &History, state: &CrashState) -> Look {
+    let before = history.done.get(Progress::of(&state.acknowledged).answered);
+    let settings =
+        matches!(under_way(workload, state), Some(Step::Label(_))) || before.is_some_and(|d| d.half_set);
     Look { before: workload.barrier, settings, ..oracle::ALL }
 }
 
@@ -307,7 +335,13 @@ pub fn judge(workload: &Workload, history: &History, state: &CrashState, seen: &
 }
 
 /// The mount after the cut is cut itself, and what follows it: the one after it must find the same.
-fn cut_again(workload: &Workload, state: &CrashState, first: &Seen, see: &mut See<'_>) -> Result<()> {
+fn cut_again(
+    workload: &Workload,
+    history: &History,
+    state: &CrashState,
+    first: &Seen,
+    see: &mut See<'_>,
+) -> Result<()> {
     let disk = Arc::new(Recorder::new(state.device.fork()));
     let device: Arc<dyn Device> = disk.clone();
     oracle::look(device, Look { before: false, after: false, ..oracle::ALL })?;
@@ -318,7 +352,7 @@ fn cut_again(workload: &Workload, state: &CrashState, first: &Seen, see: &mut Se
             continue;
         }
         let place = format!("recovery cut off, {}", again.cut);
-        let how = Look { settings: changes_settings(workload, state), ..how(workload, state) };
+        let how = Look { settings: changes_settings(workload, state), ..how(workload, history, state) };
         let seen = oracle::look(oracle::disk(&again.device), how).map_err(|e| e.at(&place))?;
         let (before, after) = (oracle::without_probe(&first.live), oracle::without_probe(&seen.live));
         oracle::same(&before, &after, Columns::ALL).map_err(|e| e.at(&place))?;
@@ -354,10 +388,10 @@ impl Campaign {
             let workload = numbers.next().and_then(|n| self.workload(n)).filter(|w| w.barrier);
             let Some(workload) = workload else { continue };
             let history = driver::play(&workload)?;
-            let states = CrashStates::new(&history.base, history.events.clone(), cuts_of(&workload));
+            let states = history.states(cuts_of(&workload)).map(|(_, state)| state);
             let states = states.collect::<silt_device::Result<Vec<_>>>().during("making crash states")?;
             for state in choose(&workload, &states) {
-                let seen = oracle::look(oracle::disk(&state.device), how(&workload, state))?;
+                let seen = oracle::look(oracle::disk(&state.device), how(&workload, &history, state))?;
                 judge(&workload, &history, state, &seen)?;
                 // Other judges may not read it without writing.
                 if seen.full {

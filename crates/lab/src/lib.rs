@@ -6,7 +6,8 @@
 //!      disk --oracle--> what a mount finds; judged by the history
 //!   failure --shrink--> a short story
 //! ```
-//! * [`workload`]: what is done, as steps; [`ace`] makes all short ones, [`random`] long ones.
+//! * [`workload`]: what is done, as steps; [`ace`] makes all short ones, [`random`] long ones, [`failing`] long ones on
+//!   devices that fail.
 //! * [`driver`] plays one on a recorded device, through the log writer that runs behind a mount;
 //!   [`history`] is what it remembers.
 //! * [`oracle`] looks at a disk and judges what it sees; [`bare`] does so for mkfs, [`mending`] for repair.
@@ -19,6 +20,7 @@ pub mod ace;
 pub mod bare;
 pub mod campaign;
 pub mod driver;
+pub mod failing;
 pub mod history;
 pub mod mending;
 pub mod oracle;

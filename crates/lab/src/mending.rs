@@ -22,7 +22,7 @@ pub fn examine(seed: u64, see: &mut dyn FnMut(u64, &Cut) -> bool) -> Result<bool
     let history = driver::play(&random(Kind::Past, seed))?;
     let whole = CrashOptions { seed, max_states: usize::MAX, per_flush: 2 };
     let mut last = None;
-    for state in CrashStates::new(&history.base, history.events.clone(), whole) {
+    for (_, state) in history.states(whole) {
         last = Some(state.during("making a crash state")?);
     }
     let Some(state) = last else { return Ok(false) };

@@ -10,6 +10,7 @@
 //! * The snapshots are exactly those it knows. They, and the newest plain checkpoints, read as remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use silt_device::{Device, MemoryDevice};
@@ -24,7 +25,7 @@ use silt_model::path::TreePath;
 use silt_model::target::Target;
 use silt_verify::Depth;
 
-use crate::history::{Done, History, Progress, Promise, State, Synced};
+use crate::history::{Done, History, Made, Progress, Promise, State, Synced};
 use crate::workload::BEGIN;
 use crate::{During, Failure, Result};
 
@@ -57,7 +58,7 @@ pub struct Seen {
 pub struct Look {
     /// Check what the cut left.
     pub before: bool,
-    /// The super blocks may differ in the settings they hold: the cut fell into a change of them.
+    /// The super blocks may differ in the settings they hold: the cut fell into a change of them, or one failed.
     pub settings: bool,
     /// Check what the next user left.
     pub after: bool,
@@ -236,7 +237,9 @@ fn with_synced<'a>(
 /// Files' data that may lie behind checkpoint `cno`, in order, and how much of it must be there.
 fn synced_behind(history: &History, cno: u64, progress: Progress) -> (Vec<&Synced>, usize) {
     let (mut all, mut must) = (Vec::new(), 0);
-    for (step, done) in history.done.iter().enumerate().take(progress.begun + 1) {
+    // What a mount found behind a checkpoint is in a checkpoint of its own, and what it did not find is gone.
+    let since = history.mounts.iter().filter(|m| **m <= progress.answered).max().map_or(0, |m| m + 1);
+    for (step, done) in history.done.iter().enumerate().take(progress.begun + 1).skip(since) {
         let Promise::Data(files) = &done.promise else { continue };
         // Behind a later checkpoint it is in that one. A checkpoint that could not be written before comes first, in
         // the same step: it lies behind that, then. And what was to be synced data may have become a checkpoint, which
@@ -253,13 +256,23 @@ fn synced_behind(history: &History, cno: u64, progress: Progress) -> (Vec<&Synce
     (all, must)
 }
 
+/// What a disk was found to hold.
+pub struct Recognised {
+    pub made: Made,
+    /// What the newest checkpoint holds, and the data behind it.
+    pub state: Rc<State>,
+    pub synced: Vec<Synced>,
+}
+
 /// Judges what was seen by what was promised; `barrier`: a promise was made at all.
 pub fn judge(history: &History, progress: Progress, seen: &Seen, barrier: bool) -> Result<()> {
-    let Some(made) = history.checkpoints.get(&seen.cno) else {
+    recognise(history, progress, seen, barrier).map(|_| ())
+}
+
+/// The same, and tells what of all that may be there it is.
+pub fn recognise(history: &History, progress: Progress, seen: &Seen, barrier: bool) -> Result<Recognised> {
+    if !history.checkpoints.is_known(seen.cno) {
         return Err(Failure(format!("the newest checkpoint is {}, which was never made", seen.cno)));
-    };
-    if made.step > progress.begun {
-        return Err(Failure(format!("checkpoint {} is there before it was begun", seen.cno)));
     }
     let promised = |d: &&Done| d.answered && !matches!(d.promise, Promise::Nothing);
     let floor =
@@ -272,45 +285,58 @@ pub fn judge(history: &History, progress: Progress, seen: &Seen, barrier: bool) 
     }
     let (synced, must) = synced_behind(history, seen.cno, progress);
     let must = if barrier { must } else { 0 };
+    let mut found = None;
     let mut first = None;
-    let candidates = made.states().flat_map(|state| (must..=synced.len()).map(move |n| (state, n)));
-    for (state, n) in candidates {
-        let expected = with_synced(&state.tree, &state.objects, synced.iter().take(n).copied());
-        match same(&expected, &seen.live, Columns::MODEL) {
-            Ok(()) => {
-                first = None;
-                break;
-            }
-            Err(e) => {
-                first.get_or_insert(e);
+    for made in history.checkpoints.at(seen.cno, progress) {
+        let candidates = made.states().flat_map(|state| (must..=synced.len()).map(move |n| (state, n)));
+        for (state, n) in candidates {
+            let synced: Vec<Synced> = synced.iter().take(n).map(|s| (*s).clone()).collect();
+            let expected = with_synced(&state.tree, &state.objects, synced.iter());
+            match same(&expected, &seen.live, Columns::MODEL) {
+                Err(e) if !made.lossy => drop(first.get_or_insert(e)),
+                _ if seen.snapshots != made.snapshots => {
+                    let (are, be) = (&seen.snapshots, &made.snapshots);
+                    first = Some(Failure(format!("snapshots are {are:?}, should be {be:?}")));
+                }
+                _ => {
+                    found = Some(Recognised { made: made.clone(), state: state.clone(), synced });
+                    break;
+                }
             }
         }
+        if found.is_some() {
+            break;
+        }
     }
-    if let Some(e) = first {
+    let Some(found) = found else {
         let with = match must {
             0 => String::new(),
             n => format!(" with {n} files' synced data"),
         };
-        return Err(
-            e.at(&format!("the tree is not that of checkpoint {}{with} (remembered / found)", seen.cno))
-        );
-    }
-    if seen.snapshots != made.snapshots {
-        return Err(Failure(format!("snapshots are {:?}, should be {:?}", seen.snapshots, made.snapshots)));
-    }
-    for (cno, tree) in &seen.past {
-        match history.checkpoints.get(cno) {
-            Some(made) if made.whole => {
-                let read = |state: &State| same(&state.tree, tree, Columns::MODEL);
-                if !made.states().any(|state| read(state).is_ok()) {
-                    read(&made.state)
-                        .map_err(|e| e.at(&format!("checkpoint {cno} does not read as remembered")))?;
-                }
+        return Err(match first {
+            None => {
+                Failure(format!("checkpoint {} is there before it was begun, or after it was gone", seen.cno))
             }
-            _ => {}
+            Some(e) => {
+                e.at(&format!("the tree is not that of checkpoint {}{with} (remembered / found)", seen.cno))
+            }
+        });
+    };
+    for (cno, tree) in &seen.past {
+        let mut first = None;
+        for made in history.checkpoints.at(*cno, progress) {
+            let read = |state: &State| same(&state.tree, tree, Columns::MODEL);
+            if !made.whole || made.lossy || made.states().any(|state| read(state).is_ok()) {
+                first = None;
+                break;
+            }
+            first = first.or(read(&made.state).err());
+        }
+        if let Some(e) = first {
+            return Err(e.at(&format!("checkpoint {cno} does not read as remembered")));
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// A disk in memory, as a device.

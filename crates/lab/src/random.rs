@@ -192,39 +192,10 @@ fn churn(rng: &mut Rng, mut w: Workload, kind: Kind) -> Workload {
         w.size *= 2;
     }
     w.device_size = w.size;
-    let mut model = Model::new(Capabilities::silt(usize::try_from(w.block_size).unwrap_or(4096)));
-    let most = (w.size / 30).min(CHURNED_BYTES);
-    let path = |n: u64| TreePath::new(format!("f{n}").as_bytes());
-    let file = |n: u64| FileRef::Path(path(n));
-    for n in 0..CHURNED {
-        let write = Op::Write { file: file(n), offset: 0, len: most / 2, seed: rng.below(1000) };
-        w.setup.extend([Op::Create { path: path(n), mode: 0o644 }, write]);
-    }
-    w.setup.iter().for_each(|op| drop(model.apply(op)));
+    let (mut model, most) = files(rng, &mut w);
     let mut round = 0;
     while w.steps.len() < 120 {
-        let n = rng.below(CHURNED);
-        let mut ops = Vec::new();
-        match rng.below(10) {
-            0..4 => {
-                let offset = rng.below(most);
-                let len = 1 + rng.below(most - offset);
-                ops.push(Op::Write { file: file(n), offset, len, seed: rng.below(1000) });
-            }
-            4 => ops.push(Op::Truncate { file: file(n), size: rng.below(most) }),
-            5 => ops.extend([Op::Unlink { path: path(n) }, Op::Create { path: path(n), mode: 0o644 }]),
-            6 => ops.push(Op::Rename { from: path(n), to: path((n + 1) % CHURNED), how: RenameHow::Plain }),
-            7 => ops.push(Op::Create { path: path(n), mode: 0o600 }),
-            8 if rng.percent(40) => ops.push(Op::Snapshot),
-            8 => {
-                let known: Vec<u32> = model.snapshots().keys().copied().collect();
-                ops.extend(rng.pick(&known).map(|id| Op::RemoveSnapshot { id: *id }));
-            }
-            _ => ops.extend([file(n)].map(|file| match rng.percent(50) {
-                true => Op::Fdatasync { file },
-                false => Op::Fsync { file },
-            })),
-        }
+        let ops = churned(rng, &model, most);
         for op in ops {
             if model.apply(&op).is_ok() {
                 w.steps.push(Step::Op(op));
@@ -251,6 +222,49 @@ fn churn(rng: &mut Rng, mut w: Workload, kind: Kind) -> Workload {
     }
     w.steps.push(Step::Op(Op::Sync));
     w
+}
+
+/// Makes the files; the model of them, and bytes of each at most.
+pub(crate) fn files(rng: &mut Rng, w: &mut Workload) -> (Model, u64) {
+    let mut model = Model::new(Capabilities::silt(usize::try_from(w.block_size).unwrap_or(4096)));
+    let most = (w.size / 30).min(CHURNED_BYTES);
+    for n in 0..CHURNED {
+        let path = TreePath::new(format!("f{n}").as_bytes());
+        let file = FileRef::Path(path.clone());
+        let write = Op::Write { file, offset: 0, len: most / 2, seed: rng.below(1000) };
+        w.setup.extend([Op::Create { path, mode: 0o644 }, write]);
+    }
+    w.setup.iter().for_each(|op| drop(model.apply(op)));
+    (model, most)
+}
+
+/// What is done to one of the files, or to the snapshots; or one of the files is synced.
+pub(crate) fn churned(rng: &mut Rng, model: &Model, most: u64) -> Vec<Op> {
+    let path = |n: u64| TreePath::new(format!("f{n}").as_bytes());
+    let file = |n: u64| FileRef::Path(path(n));
+    let n = rng.below(CHURNED);
+    let mut ops = Vec::new();
+    match rng.below(10) {
+        0..4 => {
+            let offset = rng.below(most);
+            let len = 1 + rng.below(most - offset);
+            ops.push(Op::Write { file: file(n), offset, len, seed: rng.below(1000) });
+        }
+        4 => ops.push(Op::Truncate { file: file(n), size: rng.below(most) }),
+        5 => ops.extend([Op::Unlink { path: path(n) }, Op::Create { path: path(n), mode: 0o644 }]),
+        6 => ops.push(Op::Rename { from: path(n), to: path((n + 1) % CHURNED), how: RenameHow::Plain }),
+        7 => ops.push(Op::Create { path: path(n), mode: 0o600 }),
+        8 if rng.percent(40) => ops.push(Op::Snapshot),
+        8 => {
+            let known: Vec<u32> = model.snapshots().keys().copied().collect();
+            ops.extend(rng.pick(&known).map(|id| Op::RemoveSnapshot { id: *id }));
+        }
+        _ => ops.extend([file(n)].map(|file| match rng.percent(50) {
+            true => Op::Fdatasync { file },
+            false => Op::Fsync { file },
+        })),
+    }
+    ops
 }
 
 /// Overwrites inside of a few files, all of them synced at once.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use silt_device::{CrashOptions, CrashState, CrashStates, Fate};
+use silt_device::{CrashOptions, CrashState, Device as _, Fate};
 use silt_format::super_block;
 
 use crate::campaign::{Failed, cuts_of, examine, guarded, how, judge, special};
@@ -143,20 +143,21 @@ fn tell(failed: &Failed, workload: &Workload, options: CrashOptions) -> Story {
             return story;
         }
     };
-    let mut best: Option<((usize, usize), CrashState, Failure)> = None;
-    for state in CrashStates::new(&history.base, history.events.clone(), options).flatten() {
+    let mut best: Option<((usize, usize), u64, CrashState, Failure)> = None;
+    for (life, state) in history.states(options) {
+        let Ok(state) = state else { continue };
         let looked = guarded(|| {
-            let seen = oracle::look(oracle::disk(&state.device), how(workload, &state))?;
+            let seen = oracle::look(oracle::disk(&state.device), how(workload, &history, &state))?;
             judge(workload, &history, &state, &seen)
         });
         let Err(e) = looked else { continue };
         let landed = state.pending.iter().filter(|p| p.fate != Fate::Lost).count();
         let size = (state.pending.len() - landed, landed);
         if best.as_ref().is_none_or(|(least, ..)| size < *least) {
-            best = Some((size, state, e));
+            best = Some((size, life.base.len(), state, e));
         }
     }
-    let progress = best.as_ref().map(|(_, state, _)| Progress::of(&state.acknowledged));
+    let progress = best.as_ref().map(|(_, _, state, _)| Progress::of(&state.acknowledged));
     for (i, step) in workload.steps.iter().enumerate() {
         let number = i + 1;
         let how = match progress {
@@ -167,7 +168,7 @@ fn tell(failed: &Failed, workload: &Workload, options: CrashOptions) -> Story {
         };
         story.steps.push(format!("{number}. {step}   ({how})"));
     }
-    let Some((_, state, e)) = best else { return story };
+    let Some((_, len, state, e)) = best else { return story };
     story.cut.push(format!("the power fails; {}", state.cut));
     for p in &state.pending {
         let fate = match p.fate {
@@ -175,15 +176,15 @@ fn tell(failed: &Failed, workload: &Workload, options: CrashOptions) -> Story {
             Fate::Landed => "landed",
             Fate::Torn(_) => "landed in some of its sectors",
         };
-        story.cut.push(format!("  {} {fate}", place(workload, &history.base, p.offset, p.len)));
+        story.cut.push(format!("  {} {fate}", place(workload, len, p.offset, p.len)));
     }
     story.found = e.to_string();
     story
 }
 
 /// What lies somewhere, in words.
-fn place(workload: &Workload, device: &silt_device::MemoryDevice, offset: u64, len: u64) -> String {
-    let secondary = super_block::secondary_offset(silt_device::Device::len(device));
+fn place(workload: &Workload, device: u64, offset: u64, len: u64) -> String {
+    let secondary = super_block::secondary_offset(device);
     if offset == super_block::PRIMARY_OFFSET {
         return "the write of the first super block".to_owned();
     }

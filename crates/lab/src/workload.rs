@@ -35,12 +35,53 @@ pub enum Step {
     FailFlushes(u32),
     /// What lies below the device is full, or has room again.
     Full(bool),
+    /// The device begins to fail.
+    Fails(Fails),
+    /// It works again.
+    Works,
     /// The cleaner runs.
     Clean,
+    /// Until it gains nothing more.
+    CleanAll,
+    /// And meanwhile somebody makes a snapshot of a checkpoint that was to go.
+    CleanBeside,
+    /// The daemon is killed and the volume mounted again, where the device does not let it once that works.
+    Restart,
+    /// The power fails and the volume is mounted again.
+    PowerCut,
     /// Clean segments are discarded.
     Discard,
     /// The volume becomes so many bytes large, its device not.
     Shrink(u64),
+}
+
+/// How a device fails, until it works again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fails {
+    /// So many reads, behind so many that are served.
+    Reads { after: u32, times: u32 },
+    /// So many writes and discards.
+    Writes { after: u32, times: u32 },
+    /// So many flushes.
+    Flushes { after: u32, times: u32 },
+    /// Whatever is written to this segment.
+    Place(u64),
+    /// All of it, behind so many writes; of the next one so many bytes land.
+    Dies { after: u32, keep: u64 },
+}
+
+impl fmt::Display for Fails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fails::Reads { after, times } => write!(f, "behind {after} reads the next {times} fail"),
+            Fails::Writes { after, times } => write!(f, "behind {after} writes the next {times} fail"),
+            Fails::Flushes { after, times } => write!(f, "behind {after} flushes the next {times} fail"),
+            Fails::Place(segment) => write!(f, "no write to segment {segment} succeeds"),
+            Fails::Dies { after, keep } => {
+                write!(f, "behind {after} writes nothing succeeds; of the next one {keep} bytes land")
+            }
+        }
+    }
 }
 
 impl fmt::Display for Step {
@@ -59,7 +100,15 @@ impl fmt::Display for Step {
             Step::Label(n) => write!(f, "the label becomes volume-{n}"),
             Step::FailWrites(n) => write!(f, "(the next {n} writes to the device fail)"),
             Step::FailFlushes(n) => write!(f, "(the next {n} flushes of the device fail)"),
+            Step::Fails(how) => write!(f, "(the device fails: {how})"),
+            Step::Works => f.write_str("(the device works again); sync"),
             Step::Clean => f.write_str("the cleaner runs"),
+            Step::CleanAll => f.write_str("the cleaner runs until it gains nothing more"),
+            Step::CleanBeside => {
+                f.write_str("the cleaner runs, and an old checkpoint becomes a snapshot meanwhile")
+            }
+            Step::Restart => f.write_str("the daemon is killed, and mounts again"),
+            Step::PowerCut => f.write_str("the power fails, and the volume is mounted again"),
             Step::Shrink(bytes) => write!(f, "the volume shrinks to {bytes} bytes"),
             Step::Discard => f.write_str("clean segments are discarded"),
             Step::Full(true) => f.write_str("(below the device there is no space any more)"),

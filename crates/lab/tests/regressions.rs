@@ -1,7 +1,7 @@
 //! What the campaign found once, as short as it was made.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use silt_device::{Content, CrashOptions, CrashStates, Device as _, Event, MemoryDevice};
+use silt_device::{Content, CrashOptions, Device as _, Event, MemoryDevice};
 use silt_lab::campaign::examine;
 use silt_lab::history::Progress;
 use silt_lab::random::{Kind, random};
@@ -79,15 +79,14 @@ fn data_is_synced_behind_a_checkpoint_that_was_late() {
 fn data_behind_a_late_checkpoint_is_asked_for() {
     let workload = synced_behind_a_late_checkpoint();
     let history = driver::play(&workload).unwrap();
-    let whole = CrashOptions { seed: 1, max_states: usize::MAX, per_flush: 1 };
-    let last = CrashStates::new(&history.base, history.events.clone(), whole).last().unwrap().unwrap();
+    let last = history.end(1).unwrap().unwrap();
     let progress = Progress::of(&last.acknowledged);
     assert_eq!(progress.answered, workload.steps.len());
     assert!(history.done.last().unwrap().answered && !history.done[3].answered);
     let mut seen = oracle::look(oracle::disk(&last.device), oracle::ALL).unwrap();
     oracle::judge(&history, progress, &seen, true).unwrap();
     // The checkpoint alone.
-    seen.live = history.checkpoints[&seen.cno].state.tree.clone();
+    seen.live = history.checkpoints.last(seen.cno).unwrap().state.tree.clone();
     let lost = oracle::judge(&history, progress, &seen, true).unwrap_err();
     assert!(lost.0.contains("with 1 files' synced data"), "{lost}");
 }
@@ -101,7 +100,7 @@ fn a_size_that_was_synced_is_asked_for() {
     let mut history = driver::play(&workload).unwrap();
     let before = history.done[0].cno;
     assert!(history.done[2].answered && history.done[2].cno > before);
-    let seen = oracle::look(oracle::disk(&history.base), oracle::ALL).unwrap();
+    let seen = oracle::look(oracle::disk(&history.lives[0].base), oracle::ALL).unwrap();
     assert_eq!(seen.cno, before);
     // As if no checkpoint had been made.
     history.done[2].cno = before;
@@ -154,8 +153,7 @@ fn a_volume_without_a_clean_segment_can_be_read() {
         let mut workload = random(Kind::Churn, seed);
         workload.steps.retain(|step| *step != Step::Clean);
         let history = driver::play(&workload).unwrap();
-        let whole = CrashOptions { seed, max_states: usize::MAX, per_flush: 1 };
-        let last = CrashStates::new(&history.base, history.events.clone(), whole).last().unwrap().unwrap();
+        let last = history.end(1).unwrap().unwrap();
         let seen = oracle::look(oracle::disk(&last.device), oracle::ALL).unwrap();
         oracle::judge(&history, Progress::of(&last.acknowledged), &seen, true).unwrap();
         full += u32::from(seen.full);
@@ -182,7 +180,14 @@ fn mkfs_over_a_volume_leaves_none_or_a_good_one() {
 fn a_workload_gives_the_same_record_each_time() {
     for kind in silt_lab::random::KINDS {
         let workload = random(kind, 5);
-        let record = || silt_lab::driver::play(&workload).unwrap().events;
+        let record = || {
+            silt_lab::driver::play(&workload)
+                .unwrap()
+                .lives
+                .into_iter()
+                .map(|life| life.events)
+                .collect::<Vec<_>>()
+        };
         assert!(record() == record(), "{}", workload.name);
     }
 }
@@ -244,8 +249,7 @@ fn the_end_of_a_volume_that_shrank_holds_nothing() {
     let at = workload.steps.iter().position(|s| matches!(s, Step::Shrink(_))).unwrap();
     workload.steps.truncate(at + 1);
     let history = driver::play(&workload).unwrap();
-    let whole = CrashOptions { seed: 1, max_states: usize::MAX, per_flush: 1 };
-    let last = CrashStates::new(&history.base, history.events.clone(), whole).last().unwrap().unwrap();
+    let last = history.end(1).unwrap().unwrap();
     let Step::Shrink(size) = workload.steps[at] else { panic!("no shrinking") };
     let mut bytes = vec![0; usize::try_from(size).unwrap()];
     last.device.read_at(0, &mut bytes).unwrap();
@@ -266,7 +270,8 @@ fn nothing_that_is_needed_is_discarded() {
         let options = CrashOptions { seed, max_states: 400, per_flush: 16 };
         let result = examine(&workload, options, &mut |_, _, _| true);
         assert!(result.is_ok(), "{}", result.unwrap_err());
-        let discards = driver::play(&workload).unwrap().events.iter().filter(|e| is_discard(e)).count();
+        let discards =
+            driver::play(&workload).unwrap().lives[0].events.iter().filter(|e| is_discard(e)).count();
         assert!(discards > 5, "{discards}");
     }
 }

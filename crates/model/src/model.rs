@@ -264,6 +264,16 @@ impl Model {
         entries.into_iter().flatten().map(|(name, &id)| (&name[..], id))
     }
 
+    /// Gives a file the content that it had in an earlier or later state of this model; nothing where either has none.
+    pub fn take_content(&mut self, id: Id, from: &Model) {
+        let theirs = from.nodes.get(id).map(|node| &node.kind);
+        if let (Some(Node { kind: Kind::File(own), .. }), Some(Kind::File(theirs))) =
+            (self.nodes.get_mut(id), theirs)
+        {
+            *own = theirs.clone();
+        }
+    }
+
     /// The whole live tree.
     pub fn tree(&self) -> Manifest {
         let mut manifest = Manifest::new();

@@ -46,6 +46,9 @@ struct Torture {
     /// Only volumes with blocks of so many bytes
     #[arg(long, value_name = "BYTES", value_parser = ["1024", "4096"])]
     block_size: Option<String>,
+    /// Only workloads in which the device fails
+    #[arg(long)]
+    failing: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -92,6 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
         time: args.seconds.or(endless.then_some(SECONDS)).map(Duration::from_secs),
         block_size: args.block_size.as_ref().and_then(|b| b.parse().ok()),
         from: args.from,
+        failing: args.failing,
         threads: if args.workloads == Some(1) { 1 } else { 0 },
     };
     let campaign =
@@ -124,7 +128,9 @@ fn progress() -> ProgressBar {
 fn tell(args: &Torture, story: Story) -> Told {
     // Which workload has a number depends on the seed alone.
     let size = args.block_size.as_ref().map(|b| format!(" --block-size {b}")).unwrap_or_default();
-    let again = format!("silt lab torture --seed {} --from {} --workloads 1{size}", args.seed, story.number);
+    let kind = if args.failing { " --failing" } else { "" };
+    let again =
+        format!("silt lab torture --seed {} --from {} --workloads 1{kind}{size}", args.seed, story.number);
     Told {
         workload: story.number,
         name: story.name,

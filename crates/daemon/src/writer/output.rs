@@ -159,14 +159,14 @@ impl Writer {
         self.order.written(&log);
         // Nothing is composed behind one that ends a construction.
         if !log.commits && log.len() >= self.large {
-            let (device, written) = (self.core.device.clone(), log.clone());
-            let write = move || try_to_write(&*device, &written);
+            let (device, written, pause) = (self.core.device.clone(), log.clone(), self.pause);
+            let write = move || try_to_write(&*device, &written, pause);
             if let Ok(thread) = std::thread::Builder::new().name("log".into()).spawn(write) {
                 self.on_its_way = Some(OnItsWay { log, thread });
                 return Ok(());
             }
         }
-        let result = try_to_write(&*self.core.device, &log);
+        let result = try_to_write(&*self.core.device, &log, self.pause);
         self.arrived(log, result)
     }
 
@@ -202,10 +202,10 @@ impl Writer {
 }
 
 /// Writes a log, more than once if need be: some errors pass.
-fn try_to_write(device: &dyn Device, log: &LogWrite) -> Result<(), EngineError> {
+fn try_to_write(device: &dyn Device, log: &LogWrite, pause: Duration) -> Result<(), EngineError> {
     for _ in 1..TRIES {
         match log.write(device) {
-            Err(e) if errno(&e) != libc::ENOSPC => std::thread::sleep(PAUSE),
+            Err(e) if errno(&e) != libc::ENOSPC => std::thread::sleep(pause),
             other => return other,
         }
     }
