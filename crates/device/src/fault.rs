@@ -62,8 +62,6 @@ struct Cut {
 #[derive(Default)]
 struct Plan {
     bad_reads: Vec<(Range<u64>, Times)>,
-    /// Reads that still succeed, and then how many fail.
-    lost_reads: Option<(u64, Times)>,
     bad_writes: Vec<(Range<u64>, Times)>,
     flips: Vec<(Range<u64>, u8)>,
     bad_flushes: Option<Times>,
@@ -115,11 +113,6 @@ impl<D: Device> Fault<D> {
     /// Reads that touch `range` (bytes) fail with EIO.
     pub fn fail_reads(&self, range: Range<u64>, times: Times) {
         self.plan.lock().bad_reads.push((range, times));
-    }
-
-    /// After `reads` more reads, wherever, they fail with EIO.
-    pub fn fail_reads_after(&self, reads: u64, times: Times) {
-        self.plan.lock().lost_reads = Some((reads, times));
     }
 
     /// Writes and discards that touch `range` (bytes) fail with EIO and change nothing.
@@ -228,7 +221,7 @@ impl<D: Device> Fault<D> {
         check_range(Operation::Read, offset, len, self.inner.len())?;
         {
             let mut plan = self.plan.lock();
-            if plan.off || is_lost(&mut plan.lost_reads) || strikes(&mut plan.bad_reads, offset, len) {
+            if plan.off || strikes(&mut plan.bad_reads, offset, len) {
                 self.struck.lock().reads += 1;
                 return Err(eio(Operation::Read, offset, len));
             }
@@ -245,18 +238,6 @@ impl<D: Device> Fault<D> {
 
 fn eio(operation: Operation, offset: u64, len: u64) -> Error {
     Error::of_request(operation, offset, len, Errno::IO.into())
-}
-
-/// Whether a read is one of those that fail after others.
-fn is_lost(lost: &mut Option<(u64, Times)>) -> bool {
-    match lost {
-        Some((0, times)) => times.take(),
-        Some((left, _)) => {
-            *left -= 1;
-            false
-        }
-        None => false,
-    }
 }
 
 /// Whether one of the faults strikes a request; it then has one time less.
@@ -403,10 +384,10 @@ mod tests {
     #[test]
     fn reads_that_fail_after_others() {
         let d = device();
-        d.fail_reads_after(2, Times::Next(1));
+        d.fail_reads(0..u64::MAX, Times::Later { after: 2, times: 1 });
         let read = || d.read_at(0, &mut [0; 10]).is_ok();
         assert_eq!([read(), read(), read(), read()], [true, true, false, true]);
-        d.fail_reads_after(0, Times::Always);
+        d.fail_reads(0..u64::MAX, Times::Always);
         assert_eq!([read(), read()], [false, false]);
         d.heal();
         assert!(read());

@@ -1,49 +1,18 @@
 //! How segments that are emptied are read
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use silt_cleaner::{Options, Outcome, Whole, run};
-use silt_device::{Capabilities, Device, Fault, MemoryDevice, Times};
+use silt_device::{Counter, Device, Fault, MemoryDevice, Times};
 use silt_engine::mkfs::Parameters;
 use silt_engine::{Piece, Tree, Volume};
 use silt_format::Ino;
 
 use crate::common::{self, file};
 
-/// Counts requests to read.
-struct Counted(Fault<MemoryDevice>, AtomicU64);
-
-impl Device for Counted {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
-        self.0.write_at(offset, bufs)
-    }
-
-    fn flush(&self) -> silt_device::Result<()> {
-        self.0.flush()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> silt_device::Result<()> {
-        self.0.discard(offset, len)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-}
-
 /// A volume with segments of a mebibyte, of whose small logs, a block of a file each, one in four is still needed.
-fn of_small_logs() -> (Arc<Counted>, Volume, Ino) {
-    let device = Arc::new(Counted(Fault::new(MemoryDevice::new(64 << 20)), AtomicU64::new(0)));
+fn of_small_logs() -> (Arc<Counter<Fault<MemoryDevice>>>, Volume, Ino) {
+    let device = Arc::new(Counter::new(Fault::new(MemoryDevice::new(64 << 20))));
     let parameters = Parameters { blocks_per_segment: 256, ..Parameters::default() };
     let mut v = common::volume(&device, parameters);
     let ino = file(&mut v);
@@ -71,9 +40,9 @@ fn check(v: &mut Volume, ino: Ino) {
 #[test]
 fn a_segment_of_many_logs_is_read_in_large_pieces() {
     let (device, mut v, ino) = of_small_logs();
-    device.1.store(0, Ordering::Relaxed);
+    let before = device.counts().reads.requests;
     let outcome = clean(&mut v);
-    let reads = device.1.load(Ordering::Relaxed);
+    let reads = device.counts().reads.requests - before;
     assert!(outcome.cleaned.segments >= 6, "{:?}", outcome.cleaned);
     assert!(reads <= 4 * outcome.cleaned.segments, "{reads} for {:?}", outcome.cleaned);
     check(&mut v, ino);
@@ -93,7 +62,7 @@ fn a_bad_place_in_a_log_that_nobody_needs_hurts_nobody() {
     assert_eq!(segment, v.geometry().segment_of(next));
     // Logs are as long as each other here: half-way lies one of those between.
     let between = v.geometry().byte_of(silt_format::BlockNr(u64::midpoint(needed.0, next.0)));
-    device.0.fail_reads(between..between + 512, Times::Always);
+    device.inner().fail_reads(between..between + 512, Times::Always);
     assert!(device.read_at(between, &mut [0; 512]).is_err());
 
     let outcome = clean(&mut v);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use silt_engine::Error as EngineError;
 
 use super::Writer;
-use super::output::{PAUSE, TRIES};
+use super::output::TRIES;
 
 /// For so long a checkpoint is tried again.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,11 +38,11 @@ impl Writer {
             self.end();
             return false;
         }
-        let unread = &mut self.unread;
+        let (unread, pause) = (&mut self.unread, self.pause);
         unread.tries += 1;
         if unread.tries < TRIES {
             drop(fs);
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
             return true;
         }
         unread.tries = 0;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// Whether the one read that was to fail after so many has come.
-    fn has_struck(device: &Fault<MemoryDevice>, reads: u64) -> bool {
+    fn has_struck(device: &Fault<MemoryDevice>, reads: u32) -> bool {
         (0..=reads).all(|_| device.read_at(0, &mut [0]).is_ok())
     }
 
@@ -141,7 +141,7 @@ mod tests {
             let mut reads = 0;
             loop {
                 let (device, mut writer) = prepared(&base, blocks);
-                device.fail_reads_after(reads, Times::Next(1));
+                device.fail_reads(0..u64::MAX, Times::Later { after: reads, times: 1 });
                 let first = sync(&mut writer);
                 if !has_struck(&device, reads) {
                     break;
@@ -161,7 +161,7 @@ mod tests {
         let (mut reads, mut kept) = (0, 0);
         loop {
             let (device, mut writer) = prepared(&base, FEW);
-            device.fail_reads_after(reads, Times::Always);
+            device.fail_reads(0..u64::MAX, Times::Later { after: reads, times: u32::MAX });
             if sync(&mut writer).is_ok() {
                 break;
             }
@@ -190,7 +190,7 @@ mod tests {
     fn the_clock_does_not_forget_a_checkpoint_that_was_refused() {
         let (device, mut writer) = prepared(&base(FEW), FEW);
         writer.core.touched();
-        device.fail_reads_after(0, Times::Always);
+        device.fail_reads(0..u64::MAX, Times::Always);
         assert_eq!(sync(&mut writer), Err(libc::EIO));
         assert!(!writer.core.fs.lock().volume().is_constructing());
         device.heal();
@@ -213,7 +213,7 @@ mod tests {
         let mut reads = 0;
         while !writer.core.fs.lock().volume().is_constructing() {
             (device, writer) = prepared(&base, FEW);
-            device.fail_reads_after(reads, Times::Always);
+            device.fail_reads(0..u64::MAX, Times::Later { after: reads, times: u32::MAX });
             assert_eq!(sync(&mut writer), Err(libc::EIO));
             reads += 1;
         }
