@@ -5,6 +5,7 @@
 
 mod args;
 mod cleaner;
+mod content;
 mod exit;
 mod failure;
 mod interrupt;

@@ -13,11 +13,12 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::{progress, signatures, size, target};
+use crate::{content, progress, signatures, size, target};
 
 /// Make a volume on a block device or in an image file
 ///
-/// Refuses a device that is in use, and one that holds a known file system unless -f is given.
+/// Refuses a device that is in use, and unless -f is given a device or file that holds a known file system or any other
+/// data: a sample of it has to be all zeros or holes.
 /// The root directory belongs to root, or where an ordinary user makes an image, to that user.
 #[derive(clap::Args)]
 pub struct Args {
@@ -31,7 +32,7 @@ pub struct Args {
     /// Read the whole device first, and refuse one with unreadable blocks
     #[arg(short, long)]
     check: bool,
-    /// Overwrite a known file system
+    /// Overwrite what is there: a known file system, or other data
     #[arg(short, long)]
     force: bool,
     /// Do not discard what is on the device
@@ -156,7 +157,7 @@ pub fn run(args: Args) -> Result<()> {
             (Some(size), false) => size,
             (size, _) => {
                 let device = silt_device::open(&args.volume, Access::ReadOnly, &Default::default())?;
-                refuse_known(&device, &args)?;
+                refuse_content(&device, &args)?;
                 size.unwrap_or_else(|| device.len())
             }
         };
@@ -200,7 +201,7 @@ fn open(args: &Args, exists: bool) -> Result<(FileDevice, bool)> {
         return Ok((silt_device::create_image(&args.volume, size, false)?, true));
     }
     let device = silt_device::open(&args.volume, Access::ReadWrite, &Default::default())?;
-    refuse_known(&device, args)?;
+    refuse_content(&device, args)?;
     let Some(size) = args.size else { return Ok((device, false)) };
     if device.is_block_device() {
         return Err(Failure::usage("--size makes image files; a block device has the size it has"));
@@ -214,11 +215,15 @@ fn open(args: &Args, exists: bool) -> Result<(FileDevice, bool)> {
     Ok((silt_device::create_image(&args.volume, size, true)?, false))
 }
 
-fn refuse_known(device: &FileDevice, args: &Args) -> Result<()> {
+fn refuse_content(device: &FileDevice, args: &Args) -> Result<()> {
     if args.force {
         return Ok(());
     }
-    match signatures::find(device)? {
+    let what = match signatures::find(device)? {
+        None if content::is_any(device)? => Some("data that is not known to be of any file system"),
+        known => known,
+    };
+    match what {
         None => Ok(()),
         Some(what) => Err(ControlError::new(Kind::Other, format!("{} holds {what}", args.volume.display()))
             .hint("-f overwrites it; what it holds is lost then")

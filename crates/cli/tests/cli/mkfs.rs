@@ -2,7 +2,7 @@
 
 use crate::common::{Bench, Mounted, Run, SILT, can_mount, is_root};
 
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
 const MIB: u64 = 1 << 20;
 
@@ -103,6 +103,34 @@ fn what_is_there_is_not_overwritten_unasked() {
     assert_eq!(std::fs::metadata(b.path("v.img")).unwrap().len(), 32 * MIB);
 }
 
+/// What has no known signature is somebody's file all the same, wherever in it the data lies.
+#[test]
+fn ordinary_data_is_not_overwritten_unasked() {
+    let b = Bench::new();
+    let holding = |places: &[(u64, usize)]| {
+        let file = std::fs::File::create(b.path("data.tar")).unwrap();
+        file.set_len(300 << 20).unwrap();
+        for (at, length) in places {
+            file.write_all_at(&vec![b'x'; *length], *at).unwrap();
+        }
+    };
+    let everywhere: Vec<_> = (0..300).map(|n| ((n << 20) + 512_000, 4096)).collect();
+    for places in [&[(0, 200_000)][..], &[(7 << 20, 1)], &[(250_000_000, 5)], &everywhere] {
+        holding(places);
+        let said = b.fails(1, &["mkfs", "-B", "64", "data.tar"]);
+        assert!(said.contains("data.tar holds data") && said.contains("-f"), "{said}");
+        let (at, _) = places[0];
+        let mut byte = [0];
+        std::fs::File::open(b.path("data.tar")).unwrap().read_exact_at(&mut byte, at).unwrap();
+        assert_eq!(byte, *b"x", "it is untouched");
+    }
+    b.ok(&["mkfs", "-f", "-B", "64", "data.tar"]);
+    holding(&[]);
+    b.ok(&["mkfs", "-B", "64", "data.tar"]);
+    std::fs::write(b.path("zeros"), vec![0; 64 << 20]).unwrap();
+    b.ok(&["mkfs", "-B", "64", "zeros"]);
+}
+
 #[test]
 fn a_dry_run_writes_nothing() {
     let b = Bench::new();
@@ -111,7 +139,8 @@ fn a_dry_run_writes_nothing() {
     assert!(!b.path("v.img").exists());
     let before = vec![0x5A; 64 << 20];
     std::fs::write(b.path("v.img"), &before).unwrap();
-    b.ok(&["mkfs", "-n", "-B", "64", "v.img"]);
+    b.fails(1, &["mkfs", "-n", "-B", "64", "v.img"]);
+    b.ok(&["mkfs", "-n", "-f", "-B", "64", "v.img"]);
     assert!(std::fs::read(b.path("v.img")).unwrap() == before);
 }
 
