@@ -39,7 +39,23 @@ pub fn connect_stored(path: &Path) -> Result<Box<dyn Control>> {
     find(path, |path| std::fs::metadata(path).is_ok_and(|m| !m.is_dir()))
 }
 
+/// Before a path is looked at that lies, as it is written, in a mount of ours: that the daemon gives a sign of life, since
+/// the kernel would have us wait for it for ever. Errors: it gives none.
+pub fn answers(path: &Path) -> Result<()> {
+    let Ok(written) = std::path::absolute(path) else { return Ok(()) };
+    let holding = mounts::table()?.into_iter().filter(|m| written.starts_with(&m.dir));
+    let closest = holding.max_by_key(|m| m.dir.components().count());
+    match closest.filter(Mount::is_ours) {
+        // One that is gone is told of by whatever looks at the path.
+        Some(mount) => of_mount(&mount).map_or(Ok(()), |mut daemon| daemon.is_there()),
+        None => Ok(()),
+    }
+}
+
 fn find(path: &Path, is_image: impl Fn(&Path) -> bool) -> Result<Box<dyn Control>> {
+    if !mounts::is_mount_point(path)? {
+        answers(path)?;
+    }
     let mount = mounts::holding(path).map_err(|e| of_missing(path, e))?;
     if let Some(mount) = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2") {
         // A file in a mount may be an image itself.

@@ -85,6 +85,12 @@ pub trait Host {
     /// How it is mounted; none for a volume opened for this request alone.
     fn mounted(&self) -> Option<MountInfo>;
 
+    /// Whether it was mounted for writing, and whoever asks for changes is to be refused since: the kernel tells nobody
+    /// of a remount, so its table of mounts is looked at.
+    fn is_remounted_read_only(&self) -> bool {
+        false
+    }
+
     /// Sentences worth telling: what opening found.
     fn notes(&self) -> Vec<String> {
         Vec::new()

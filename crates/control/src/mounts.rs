@@ -58,6 +58,12 @@ pub fn holding(path: &Path) -> Result<Option<Mount>> {
     Ok(best.and_then(|best| table.iter().rfind(|m| path.starts_with(&m.dir) && depth(m) == best).cloned()))
 }
 
+/// Whether something is mounted on `path` as it is written.
+pub(crate) fn is_mount_point(path: &Path) -> Result<bool> {
+    let Ok(written) = std::path::absolute(path) else { return Ok(false) };
+    Ok(table()?.iter().any(|m| m.dir == written))
+}
+
 /// The absolute form of a path whose last name is not looked at.
 pub fn locate(path: &Path) -> Result<PathBuf> {
     silt_fuse::locate_mount(path).map_err(|e| ControlError::io(path.display(), &e))

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::connect::Control;
 use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
 use crate::{ControlError, Kind, Request, Response, Result, socket};
@@ -52,12 +54,21 @@ struct Bounded<'a> {
 
 impl Read for Bounded<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let left = match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
-            Some(Duration::ZERO) => return Err(io::ErrorKind::TimedOut.into()),
-            left => left.map(|left| left.max(SHORTEST)),
-        };
-        self.stream.set_read_timeout(left)?;
-        self.stream.read(bytes)
+        while let Some(until) = self.until {
+            // The socket's own timeout is coarser, and late where the kernel's timers are.
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(self.stream, PollFlags::IN)], Some(&left)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let mut stream = self.stream;
+        stream.read(bytes)
     }
 }
 
@@ -66,8 +77,24 @@ fn gone() -> ControlError {
         .hint("mount the volume again")
 }
 
-impl Control for RemoteVolume {
-    fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
+impl RemoteVolume {
+    /// Errors: the daemon gives no sign of life within [`PATIENCE`].
+    pub fn is_there(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        match self.exchange(Request::Ping, Some(until), &mut |_| Ok(())) {
+            // Of an older version: it does not know the question, and answers.
+            Err(Failed::Told(e)) if e.kind == Kind::Unavailable => Ok(()),
+            other => other.map_err(Failed::error),
+        }
+    }
+
+    /// Sends a request and takes the answer in.
+    fn exchange(
+        &self,
+        request: Request,
+        until: Option<Instant>,
+        out: &mut dyn FnMut(Response) -> Result<()>,
+    ) -> std::result::Result<(), Failed> {
         let pid = self.pid;
         let lost = |e: io::Error| match e.kind() {
             io::ErrorKind::InvalidData => {
@@ -80,21 +107,49 @@ impl Control for RemoteVolume {
             }
             _ => gone(),
         };
+        let lost = |e| Failed::Lost(lost(e));
         // A request is shorter than the socket's buffer unless earlier ones lie in it unread.
-        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()).max(SHORTEST));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()).max(SHORTEST));
         self.stream.set_write_timeout(left).map_err(lost)?;
-        wire::send(&mut self.stream, &Ask { version: VERSION, request }, MAX_REQUEST).map_err(lost)?;
-        let mut from = Bounded { stream: &self.stream, until: self.until };
+        let mut to = &self.stream;
+        wire::send(&mut to, &Ask { version: VERSION, request }, MAX_REQUEST).map_err(lost)?;
+        let mut from = Bounded { stream: &self.stream, until };
         loop {
-            let bytes = wire::receive(&mut from, MAX_PART).map_err(lost)?.ok_or_else(gone)?;
-            match wire::decode(&bytes).map_err(lost)? {
+            let bytes = wire::receive(&mut from, MAX_PART).map_err(lost)?;
+            match wire::decode(&bytes.ok_or_else(|| Failed::Lost(gone()))?).map_err(lost)? {
                 // After an error of `out` the rest of the answer is still in the socket: such a
                 // connection is of no more use, and its owner ends.
-                Part::Item(item) => out(item)?,
+                Part::Item(item) => out(item).map_err(Failed::Lost)?,
                 Part::End => return Ok(()),
-                Part::Failed(error) => return Err(error),
+                Part::Failed(error) => return Err(Failed::Told(error)),
             }
         }
+    }
+}
+
+/// How an exchange fails.
+enum Failed {
+    /// The daemon says so.
+    Told(ControlError),
+    /// There is no whole answer.
+    Lost(ControlError),
+}
+
+impl Failed {
+    fn error(self) -> ControlError {
+        match self {
+            Failed::Told(e) | Failed::Lost(e) => e,
+        }
+    }
+}
+
+impl Control for RemoteVolume {
+    fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
+        // What may take long is given only to a daemon that gives a sign of life.
+        if self.until.is_none() {
+            self.is_there()?;
+        }
+        self.exchange(request, self.until, out).map_err(Failed::error)
     }
 
     /// None (as at first): it takes what it takes. A request that was not answered in time leaves the

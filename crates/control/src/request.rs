@@ -14,6 +14,9 @@ pub const MAX_LIST: usize = 4096;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
+    /// Whether there is anybody. Answered without a look at the volume, to everybody; a daemon that does not know it says so,
+    /// which is as good an answer.
+    Ping,
     /// What the volume is and how it is. Answer: [`crate::Status`].
     Status,
     /// Files found damaged since the volume was mounted. Answers: batches of [`crate::Damage`].
@@ -219,7 +222,8 @@ impl Request {
     /// Whether it only looks, or asks for what anybody may have (a sync).
     pub fn only_looks(&self) -> bool {
         match self {
-            Request::Status
+            Request::Ping
+            | Request::Status
             | Request::ListDamage
             | Request::ListCheckpoints(_)
             | Request::ListSegments(_)

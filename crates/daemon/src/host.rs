@@ -186,6 +186,12 @@ impl Host for DaemonHost {
         })
     }
 
+    fn is_remounted_read_only(&self) -> bool {
+        // A table that cannot be read tells nothing.
+        let shown = silt_fuse::mounts().unwrap_or_default().into_iter().rfind(|e| e.mount_point == self.dir);
+        !self.core.options.read_only && shown.is_some_and(|e| e.is_fuse() && e.read_only)
+    }
+
     fn notes(&self) -> Vec<String> {
         let mut notes = self.found.notes.clone();
         if let Some(e) = self.core.stall() {

@@ -7,7 +7,7 @@ use silt_control::{
 };
 
 use crate::failure::{Failure, Result};
-use crate::output::{JsonList, Output, count};
+use crate::output::{JsonList, Output, count, quoted};
 use crate::{cleaner, size, space, target, times};
 
 /// Say what a volume is, where it is mounted, and how it is
@@ -243,7 +243,7 @@ fn mounts(s: &Status) -> Vec<String> {
     if !live.read_only {
         lines.push(match s.sync_arrives {
             Some(true) => "sync reaches it".to_owned(),
-            Some(false) => format!("sync does not reach it: use silt sync {}", live.dir.display()),
+            Some(false) => format!("sync does not reach it: use silt sync {}", quoted(&live.dir)),
             None => "whether sync reaches it is not known yet".to_owned(),
         });
     }

@@ -344,7 +344,47 @@ fn a_server_that_hangs_holds_no_command_up() {
     let pid = process(&b, &v);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let (named, all) = (b.run(&["status", &v]), b.run(&["status"]));
+    let image: &str = &v;
+    let below = m.path("d");
+    let below = below.to_str().unwrap();
+    std::fs::create_dir(b.path("past")).unwrap();
+    let (past, begun) = (b.name("past"), Instant::now());
+    let commands = [
+        &["lscp", m.dir()][..],
+        &["du", image],
+        &["sync", m.dir()],
+        &["sync", below],
+        &["du", "--history", below],
+        &["mkcp", image],
+        &["check", m.dir()],
+        &["check", image],
+        &["mount", "-o", "at=1", image, &past],
+        &["mount", image, m.dir()],
+    ];
+    let started: Vec<_> = commands
+        .iter()
+        .map(|args| {
+            let mut command = b.command("timeout");
+            command.args(["-s", "KILL", "40", SILT]).args(*args);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    // One that only waits ends with the first signal.
+    let mut check = b.command(SILT).args(["check", m.dir()]).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let waits = rustix::process::Pid::from_child(&check);
+    rustix::process::kill_process(waits, rustix::process::Signal::TERM).unwrap();
+    let sent = Instant::now();
+    let ended = check.wait().unwrap();
+    let ended = (ended.success(), sent.elapsed());
+    let ends: Vec<_> = started.into_iter().map(|c| Run::of(&c.wait_with_output().unwrap())).collect();
+    let took = begun.elapsed();
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    for (args, run) in commands.iter().zip(&ends) {
+        assert!(run.code == 12 && run.err.contains("does not answer"), "{args:?}: {} {}", run.code, run.err);
+    }
+    assert!(took < Duration::from_secs(35), "{took:?}");
+    assert!(!ended.0 && ended.1 < Duration::from_secs(5), "{ended:?}");
     assert!(named.code == 12 && named.err.contains("does not answer"), "{}", named.err);
     assert!(all.code == 1 && all.err.contains(m.dir()), "{}", all.err);
     m.unmount();
@@ -369,9 +409,30 @@ fn options_the_kernel_checks_are_changed_while_mounted() {
     assert_eq!(helper("remount,ro"), (0, String::new()));
     assert_eq!(std::fs::write(m.path("f"), "y").unwrap_err().raw_os_error(), Some(30));
     assert!(read_only());
+    // The kernel lets no program write; neither do the commands.
+    let before = b.checkpoints(m.dir());
+    let label = || b.json(&["tune", "--json", &v])["label"].clone();
+    let labelled = label();
+    for args in [
+        &["retain", m.dir(), "nothing"][..],
+        &["mkcp", "-s", m.dir()],
+        &["mkcp", m.dir()],
+        &["tune", "-L", "new", m.dir()],
+        &["chcp", "ss", m.dir(), "1"],
+        &["rmcp", m.dir(), "1"],
+        &["resize", m.dir(), "32M"],
+        &["trim", m.dir()],
+        &["clean", m.dir()],
+    ] {
+        let said = b.fails(11, args);
+        assert!(said.contains("remounted read-only"), "{args:?}: {said}");
+    }
+    assert_eq!((b.checkpoints(m.dir()), label()), (before, labelled));
+    b.ok(&["sync", m.dir()]);
     assert_eq!(helper("remount,rw,noexec"), (0, String::new()));
     std::fs::write(m.path("f"), "z").unwrap();
     assert!(!read_only());
+    b.ok(&["mkcp", "-s", m.dir()]);
     std::fs::set_permissions(m.path("f"), std::fs::Permissions::from_mode(0o755)).unwrap();
     let refused = Command::new(m.path("f")).status().unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
@@ -620,4 +681,35 @@ fn others_look_and_do_not_change() {
     let (m, _) = Mounted::new(&b, &["-o", "noallow_other", &v], "m");
     assert_eq!(other.run(&["lscp", m.dir()]).code, 7);
     m.unmount();
+}
+
+/// A moment that was mounted first has the volume for reading: what is said is what leads on.
+#[test]
+fn a_moment_that_came_first_is_told_of() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &["-o", "at=1", &v], "the past");
+    std::fs::create_dir(b.path("live")).unwrap();
+    let said = b.fails(6, &["mount", &v, &b.name("live")]);
+    let typed = format!("silt umount '{}'", m.dir());
+    assert!(said.contains("as a past moment") && said.contains(&typed), "{said}");
+    assert!(!said.contains("at=NUMBER"), "{said}");
+    m.unmount();
+}
+
+#[test]
+fn what_is_printed_for_typing_can_be_typed() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, said) = Mounted::new(&b, &[&v], "it's a dir");
+    let command = said.lines().find_map(|l| l.strip_prefix("unmount with: silt ")).unwrap();
+    let run = b.command("sh").arg("-c").arg(format!("{SILT} {command}")).output().unwrap();
+    assert_eq!(Run::of(&run).code, 0, "{said}");
+    assert!(!m.is_mounted());
 }

@@ -28,8 +28,16 @@ pub(crate) type Out<'a> = &'a mut dyn FnMut(Response) -> Result<()>;
 
 /// Executes a request of `caller`, handing the answer's parts to `out`.
 pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>) -> Result<()> {
+    if request == Request::Ping {
+        return Ok(());
+    }
     permit(host, caller, &request)?;
+    if request.writes() && host.is_remounted_read_only() {
+        return Err(ControlError::new(Kind::ReadOnly, "the volume was remounted read-only")
+            .hint("make it writable again first: mount -o remount,rw DIR"));
+    }
     match request {
+        Request::Ping => Ok(()),
         Request::Status => status::status(host, may_see_names(host, caller), out),
         Request::ListDamage => status::damage(host, out),
         Request::ListCheckpoints(query) => checkpoints::list(host, &query, out),

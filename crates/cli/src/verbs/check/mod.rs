@@ -158,8 +158,9 @@ impl TornLog {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let watch = Interruptible::new(Stages::new(false));
+    // A signal ends at once what waits for a daemon.
     let mut source = source::open(&args.volume)?;
+    let watch = Interruptible::new(Stages::new(false));
     if silt_verify::is_no_volume(&source.device) {
         return Err(no_volume(&args.volume).into());
     }

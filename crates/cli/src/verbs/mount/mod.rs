@@ -15,11 +15,12 @@ pub mod serve;
 use std::path::{Path, PathBuf};
 
 use silt_control::{
-    Control, ControlError, Kind, Moment, MomentMount, PATIENCE, Request, Response, Status, connect, mounts,
+    Control, ControlError, Kind, Moment, MomentMount, PATIENCE, Request, Response, Status, answers, connect,
+    mounts,
 };
 
 use crate::failure::{Failure, Result};
-use crate::output::{Output, printable};
+use crate::output::{Output, printable, quoted};
 use crate::{size, target};
 use options::Options;
 
@@ -79,6 +80,7 @@ pub fn run(args: Args) -> Result<()> {
         _ => return Err(Failure::usage("name a volume and a directory")),
     };
     // A directory that something is mounted on is not looked at: its daemon may hang.
+    answers(&dir)?;
     let missing = mounts::locate(&dir).is_ok_and(|d| {
         std::fs::symlink_metadata(&d).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     });
@@ -100,6 +102,7 @@ pub(super) fn mount(job: Job) -> Result<()> {
     if job.verbose {
         details.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
     }
+    answers(&job.dir)?;
     let dir = directory(&job.dir)?;
     let mut control = connect(&job.volume)?;
     if control.is_mounted() {
@@ -130,7 +133,7 @@ fn directory(path: &Path) -> Result<PathBuf> {
     let fail = |e: std::io::Error| match e.raw_os_error() {
         Some(code) if code == rustix::io::Errno::NOTCONN.raw_os_error() => {
             let message = format!("{} holds a mount whose daemon is gone", path.display());
-            ControlError::new(Kind::Unavailable, message).hint(format!("silt umount {}", path.display()))
+            ControlError::new(Kind::Unavailable, message).hint(format!("silt umount {}", quoted(path)))
         }
         _ => ControlError::io(path.display(), &e),
     };
@@ -172,11 +175,19 @@ fn resolve(control: &mut dyn Control, at: Moment, snapshot_only: bool) -> Result
 /// Mounts a moment of a volume that a daemon holds.
 fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
     let Some((at, snapshot_only)) = job.options.at else {
-        let at = status(control)?
-            .and_then(|s| s.mounts.first().map(|m| format!(" on {}", m.dir.display())))
-            .unwrap_or_default();
-        let error = ControlError::new(Kind::Busy, format!("{} is mounted{at} already", job.volume.display()))
-            .hint("-o at=NUMBER or at=TIME mounts a past moment beside it");
+        let first = status(control)?.and_then(|s| s.mounts.into_iter().next());
+        let at = first.as_ref().map(|m| format!(" on {}", m.dir.display())).unwrap_or_default();
+        let error = |more: &str| {
+            ControlError::new(Kind::Busy, format!("{} is mounted{at} already{more}", job.volume.display()))
+        };
+        let error = match first.filter(|m| m.checkpoint.is_some()) {
+            // Its daemon has the volume for reading only.
+            Some(m) => error(", as a past moment").hint(format!(
+                "unmount that first: silt umount {}; then mount the live tree, and moments beside it",
+                quoted(&m.dir)
+            )),
+            None => error("").hint("-o at=NUMBER or at=TIME mounts a past moment beside it"),
+        };
         return Err(error.into());
     };
     if job.foreground {
@@ -199,7 +210,11 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
         if !job.tell {
             return Ok(());
         }
-        out.line(format!("{} shows the volume as it was; unmount with: silt umount {0}", dir.display()))
+        out.line(format!(
+            "{} shows the volume as it was; unmount with: silt umount {}",
+            dir.display(),
+            quoted(&dir)
+        ))
     })?;
     out.finish()
 }
@@ -229,18 +244,20 @@ pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
         return Ok(());
     }
     let mut out = Output::new();
-    let dir = job.dir.display();
+    let (dir, typed) = (job.dir.display(), quoted(&job.dir));
     let sync = match status.as_ref().map(|s| (s.sync_arrives, s.read_only)) {
         Some((Some(true), false)) => "; sync reaches it".to_owned(),
-        Some((Some(false), false)) => format!("; sync does not reach it: silt sync {dir} does what it would"),
+        Some((Some(false), false)) => {
+            format!("; sync does not reach it: silt sync {typed} does what it would")
+        }
         _ => String::new(),
     };
     let bytes = status.as_ref().map_or_else(String::new, |s| format!(", {}", size::show(s.size)));
     out.line(format!("{dir} is mounted ({}{bytes}){sync}", job.volume.display()))?;
     out.line(format!(
-        "moments: silt lscp {dir} lists them, silt mount -o at=NUMBER {dir} OTHERDIR shows one"
+        "moments: silt lscp {typed} lists them, silt mount -o at=NUMBER {typed} OTHERDIR shows one"
     ))?;
-    out.line(format!("unmount with: silt umount {dir}"))?;
+    out.line(format!("unmount with: silt umount {typed}"))?;
     out.finish()?;
     let notes = status.iter().filter(|_| notes).flat_map(|s| &s.notes);
     notes.for_each(|n| target::eprintln_quiet(&format!("note: {}", printable(n))));

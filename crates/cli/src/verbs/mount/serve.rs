@@ -127,9 +127,8 @@ fn of_fuse(e: silt_fuse::Error) -> ControlError {
         E::Helper(_) => ControlError::new(Kind::NotPermitted, text),
         E::BadOption { .. } => ControlError::new(Kind::Invalid, text),
         E::Busy(_) => ControlError::new(Kind::Busy, text),
-        E::StaleMount(path) => {
-            ControlError::new(Kind::Busy, text.clone()).hint(format!("silt umount {}", path.display()))
-        }
+        E::StaleMount(path) => ControlError::new(Kind::Busy, text.clone())
+            .hint(format!("silt umount {}", crate::output::quoted(path))),
         E::NotMounted(_) => ControlError::new(Kind::NotFound, text),
         _ => ControlError::new(Kind::Io, text),
     }

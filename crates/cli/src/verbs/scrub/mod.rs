@@ -126,7 +126,7 @@ fn uuid_of(control: &mut dyn Control) -> Result<String> {
 
 /// The command that goes on.
 fn again(volume: &Path) -> String {
-    format!("silt scrub {}", volume.display())
+    format!("silt scrub {}", crate::output::quoted(volume))
 }
 
 #[cfg(test)]
