@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use silt_control::{ControlError, Kind};
 
 use crate::exit;
+use crate::names::Name;
 use crate::output::printable;
 
 /// Result of a verb.
@@ -17,6 +18,8 @@ pub enum Failure {
     Error(ControlError),
     /// Everything has been said already; some items failed.
     Told,
+    /// Everything has been said already: nothing of what was asked for is there.
+    Missing,
     /// The volume is damaged, and what is wrong has been said.
     Damaged,
     /// Ended by whoever started it, before it was done, and that has been said.
@@ -40,6 +43,7 @@ impl Failure {
         match self {
             Failure::Error(e) => exit::of(e.kind),
             Failure::Told => exit::FAILURE,
+            Failure::Missing => exit::of(Kind::NotFound),
             Failure::Damaged => exit::of(Kind::Corrupt),
             Failure::Interrupted | Failure::Ended(_) => exit::INTERRUPTED,
             Failure::Fsck(code) => *code,
@@ -63,6 +67,11 @@ static PREFIX: OnceLock<&'static str> = OnceLock::new();
 /// Sets what messages begin with, once.
 pub fn set_prefix(prefix: &'static str) {
     let _ = PREFIX.set(prefix);
+}
+
+/// Whether this program was called by its own name: what nilfs-utils say is said under their names, and no more.
+pub fn by_own_name() -> bool {
+    PREFIX.get().is_none_or(|prefix| *prefix == Name::Silt.prefix())
 }
 
 /// One sentence on standard error, and what to do next on a second line.

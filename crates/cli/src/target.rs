@@ -32,6 +32,7 @@ pub fn call(
             let error = match &failure {
                 Failure::Error(e) => e.clone(),
                 Failure::Told
+                | Failure::Missing
                 | Failure::Damaged
                 | Failure::Interrupted
                 | Failure::Ended(_)
@@ -54,6 +55,31 @@ pub fn call(
 pub fn eprintln_quiet(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Items of a list that failed, each told when it did.
+#[derive(Default)]
+pub struct Refusals {
+    pub all: u64,
+    missing: u64,
+}
+
+impl Refusals {
+    /// Says that one failed.
+    pub fn tell(&mut self, what: impl std::fmt::Display, error: &silt_control::ControlError) {
+        self.all += 1;
+        self.missing += u64::from(error.kind == silt_control::Kind::NotFound);
+        refused(what, error);
+    }
+
+    /// How a verb ends that was asked for so many.
+    pub fn end(&self, asked: u64) -> Result<()> {
+        match self.all {
+            0 => Ok(()),
+            n if n == self.missing && n >= asked => Err(Failure::Missing),
+            _ => Err(Failure::Told),
+        }
+    }
 }
 
 /// Says that one item of a list failed.

@@ -132,6 +132,13 @@ pub struct Removed {
     pub busy: Vec<u64>,
 }
 
+impl Removed {
+    /// There was nothing to remove.
+    pub fn is_nothing(&self) -> bool {
+        self.removed == 0 && self.snapshots_total == 0 && self.busy.is_empty()
+    }
+}
+
 /// A segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {

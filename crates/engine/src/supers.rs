@@ -49,12 +49,6 @@ struct Made {
 /// Reads both copies and chooses (spec 2.5).
 pub fn read(device: &dyn Device) -> Result<Supers> {
     let size = device.len();
-    if size < sb::MIN_DEVICE_SIZE {
-        return Err(Error::Unusable(FormatError::corrupt(
-            "super block",
-            format!("{size} bytes are too few for a volume"),
-        )));
-    }
     let parse = |offset: u64| -> silt_format::Result<SuperBlock> {
         let mut bytes = [0u8; sb::SIZE];
         match device.read_at(offset, &mut bytes) {
@@ -62,6 +56,12 @@ pub fn read(device: &dyn Device) -> Result<Supers> {
             Err(e) => Err(FormatError::corrupt("super block", e.to_string())),
         }
     };
+    if size < sb::MIN_DEVICE_SIZE {
+        // What was a volume once still has the first copy.
+        let corrupt =
+            |_| FormatError::corrupt("super block", format!("{size} bytes are too few for a volume"));
+        return Err(Error::Unusable(parse(sb::PRIMARY_OFFSET).map_or(FormatError::NotNilfs, corrupt)));
+    }
     let secondary_offset = sb::secondary_offset(size);
     let (primary, secondary) = (parse(sb::PRIMARY_OFFSET), parse(secondary_offset));
     let torn = match (&primary, &secondary) {

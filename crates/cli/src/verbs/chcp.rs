@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use clap::ValueEnum;
 use silt_control::{Request, Response};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, by_own_name};
+use crate::output::{Output, count};
 use crate::target;
 
 /// Numbers in one request.
@@ -44,17 +45,33 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Failure::usage("name the numbers of the checkpoints to change"));
     }
     let mut control = target::open(volume.as_deref())?;
-    let mut some_failed = false;
+    let mut refused = target::Refusals::default();
     for checkpoints in numbers.chunks(BATCH) {
         let request =
             Request::ChangeMode { checkpoints: checkpoints.to_vec(), snapshot: args.mode == Mode::Ss };
         target::call(&mut *control, request, |part| {
             if let Response::Refused { number, error } = part {
-                target::refused(number, &error);
-                some_failed = true;
+                refused.tell(number, &error);
             }
             Ok(())
         })?;
     }
-    if some_failed { Err(Failure::Told) } else { Ok(()) }
+    if by_own_name() {
+        let mut out = Output::new();
+        let asked = numbers.len() as u64;
+        out.line(said(args.mode, asked - refused.all.min(asked), asked))?;
+        out.finish()?;
+    }
+    refused.end(numbers.len() as u64)
+}
+
+/// What became of so many of those that were asked for.
+fn said(mode: Mode, done: u64, asked: u64) -> String {
+    let of = if done == asked { count(done, "checkpoint") } else { format!("{done} of {asked} checkpoints") };
+    match (mode, done) {
+        (Mode::Ss, 1) => format!("{of} is a snapshot now"),
+        (Mode::Ss, _) => format!("{of} are snapshots now"),
+        (Mode::Cp, 1) => format!("{of} is a plain one now"),
+        (Mode::Cp, _) => format!("{of} are plain ones now"),
+    }
 }

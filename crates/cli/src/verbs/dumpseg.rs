@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut control = target::open(volume.as_deref())?;
     let mut to = if args.json { To::Json(JsonList::new(Output::new())) } else { To::Text(Output::new()) };
-    let mut some_failed = false;
+    let mut refused = target::Refusals::default();
     for segments in numbers.chunks(BATCH) {
         let request = Request::DumpSegments { segments: segments.to_vec() };
         target::call(&mut *control, request, |part| match part {
@@ -47,8 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
                 To::Json(list) => list.item(item),
             }),
             Response::Refused { number, error } => {
-                target::refused(number, &error);
-                some_failed = true;
+                refused.tell(number, &error);
                 Ok(())
             }
             _ => Ok(()),
@@ -58,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
         To::Text(out) => out.finish()?,
         To::Json(list) => list.finish()?,
     }
-    if some_failed { Err(Failure::Told) } else { Ok(()) }
+    refused.end(numbers.len() as u64)
 }
 
 fn text(out: &mut Output, item: &DumpItem) -> Result<()> {

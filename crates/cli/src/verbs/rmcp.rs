@@ -5,8 +5,8 @@ use std::io::{BufRead, Write};
 
 use silt_control::{Control, ControlError, Kind, Removed, Request, Response};
 
-use crate::failure::{Failure, Result, complain};
-use crate::output::Output;
+use crate::failure::{Failure, Result, by_own_name, complain};
+use crate::output::{Output, count};
 use crate::target;
 
 /// Remove plain checkpoints
@@ -81,13 +81,17 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut control = target::open(volume.as_deref())?;
     let mut total = Removed::default();
-    let mut failed = false;
+    let (mut asked, mut failed, mut missing) = (0u64, 0u64, 0u64);
     for range in &ranges {
         if args.interactive && !confirmed(&range.text)? {
             continue;
         }
         let removed = remove(&mut *control, range)?;
-        failed |= !args.force && !judge(range, &removed);
+        asked += 1;
+        // What is not there, and snapshots, are minded less than a mount that is in the way.
+        let is_well = if args.force { mounted(range, &removed) } else { judge(range, &removed) };
+        failed += u64::from(!is_well);
+        missing += u64::from(!is_well && removed.is_nothing());
         total.removed += removed.removed;
         total.snapshots_total += removed.snapshots_total;
         total.snapshots.extend(removed.snapshots);
@@ -103,7 +107,16 @@ pub fn run(args: &Args) -> Result<()> {
         out.json(&total)?;
         out.finish()?;
     }
-    if failed { Err(Failure::Told) } else { Ok(()) }
+    if by_own_name() && !args.json {
+        let mut out = Output::new();
+        out.line(said(&total))?;
+        out.finish()?;
+    }
+    match failed {
+        0 => Ok(()),
+        n if n == missing && n == asked => Err(Failure::Missing),
+        _ => Err(Failure::Told),
+    }
 }
 
 fn remove(control: &mut dyn Control, range: &Range) -> Result<Removed> {
@@ -118,6 +131,42 @@ fn remove(control: &mut dyn Control, range: &Range) -> Result<Removed> {
     Ok(removed)
 }
 
+/// How many went, how many stayed, and why.
+fn said(total: &Removed) -> String {
+    let is = |n: u64| if n == 1 { "is" } else { "are" };
+    let busy = total.busy.len() as u64;
+    let mut line = format!("{} {} removed", count(total.removed, "checkpoint"), is(total.removed));
+    let mut why = Vec::new();
+    if total.snapshots_total > 0 {
+        let n = total.snapshots_total;
+        why.push(format!("{n} {} {}", is(n), if n == 1 { "a snapshot" } else { "snapshots" }));
+    }
+    if busy > 0 {
+        why.push(format!("{busy} {} mounted", is(busy)));
+    }
+    if !why.is_empty() {
+        let stay = total.snapshots_total + busy;
+        line += &format!("; {stay} {}: {}", if stay == 1 { "stays" } else { "stay" }, why.join(", "));
+    }
+    line
+}
+
+/// Says which of them are mounted, and whether anything went or nothing was in the way.
+fn mounted(range: &Range, removed: &Removed) -> bool {
+    if removed.busy.is_empty() {
+        return true;
+    }
+    if range.single || removed.removed == 0 {
+        for n in &removed.busy {
+            complain(
+                &ControlError::new(Kind::Busy, format!("{n}: it is mounted"))
+                    .hint("unmount it first; silt status says where it is"),
+            );
+        }
+    }
+    removed.removed > 0
+}
+
 /// Says what stayed, and whether all went as it was asked.
 fn judge(range: &Range, removed: &Removed) -> bool {
     for n in &removed.snapshots {
@@ -128,14 +177,8 @@ fn judge(range: &Range, removed: &Removed) -> bool {
     if unnamed > 0 {
         complain(&ControlError::new(Kind::Busy, format!("{unnamed} more snapshots stay")));
     }
-    if range.single {
-        for n in &removed.busy {
-            let e = ControlError::new(Kind::Busy, format!("{n}: it is mounted"));
-            complain(&e);
-        }
-    }
-    let found =
-        removed.removed > 0 || removed.snapshots_total > 0 || (range.single && !removed.busy.is_empty());
+    mounted(range, removed);
+    let found = !removed.is_nothing();
     if !found {
         let message = if range.single {
             format!("invalid checkpoint: {}", range.text)

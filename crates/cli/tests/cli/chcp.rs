@@ -1,6 +1,6 @@
 //! `silt chcp`
 
-use crate::common::Bench;
+use crate::common::{Bench, Run, SILT};
 
 #[test]
 fn checkpoints_become_snapshots_and_back() {
@@ -28,6 +28,13 @@ fn missing_ones_are_told_and_the_others_done() {
     assert_eq!(said.code, 1);
     assert!(said.err.contains("100") && said.err.contains("101"), "{}", said.err);
     assert!(b.checkpoints(&v).contains(&(3, true)));
+    assert_eq!(said.out, "1 of 3 checkpoints is a snapshot now\n");
+    assert_eq!(b.ok(&["chcp", "cp", &v, "2", "3"]), "2 checkpoints are plain ones now\n");
+    b.run(&["chcp", "ss", &v, "100", "3"]);
+    assert_eq!(b.run(&["chcp", "cp", &v, "100", "101"]).code, 9, "none of them is there");
+    std::os::unix::fs::symlink(SILT, b.path("chcp")).unwrap();
+    let run = Run::of(&b.command(b.path("chcp")).args(["cp", &v, "100"]).output().unwrap());
+    assert_eq!((run.code, run.out.as_str()), (1, ""), "{}", run.err);
 }
 
 #[test]

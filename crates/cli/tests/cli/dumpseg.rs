@@ -31,6 +31,7 @@ fn a_missing_segment_is_told_and_the_others_shown() {
         run.out
     );
     assert!(run.out.ends_with("\nsegment: segnum = 2\n"), "{}", run.out);
+    b.fails(9, &["dumpseg", &v, "9999"]);
     b.fails(2, &["dumpseg", &v]);
     b.fails(2, &["dumpseg", &v, "x"]);
 }

@@ -1,6 +1,6 @@
 //! `silt rmcp`
 
-use crate::common::{Bench, SILT};
+use crate::common::{Bench, Mounted, Run, SILT, can_mount};
 
 use std::io::Write;
 use std::process::Stdio;
@@ -45,8 +45,12 @@ fn snapshots_stay_and_are_named() {
 fn missing_ones_are_an_error_unless_forced() {
     let b = Bench::new();
     let v = b.golden("basic-4k");
-    assert!(b.fails(1, &["rmcp", &v, "99"]).contains("99"));
-    assert!(b.fails(1, &["rmcp", &v, "200..300"]).contains("200..300"));
+    assert!(b.run(&["rmcp", &v, "99"]).err.contains("99"));
+    assert!(b.fails(9, &["rmcp", &v, "200..300"]).contains("200..300"));
+    assert_eq!(b.run(&["rmcp", &v, "99", "200..300"]).code, 9);
+    std::os::unix::fs::symlink(SILT, b.path("rmcp")).unwrap();
+    let run = Run::of(&b.command(b.path("rmcp")).args([&v, "99"]).output().unwrap());
+    assert_eq!((run.code, run.out.as_str()), (1, ""), "{}", run.err);
     b.ok(&["rmcp", "-f", &v, "99", "200..300"]);
     assert_eq!(numbers(&b, &v), [1, 2, 3, 4, 5, 6, 7]);
 }
@@ -55,7 +59,7 @@ fn missing_ones_are_an_error_unless_forced() {
 fn the_newest_goes_where_it_is_named() {
     let b = Bench::new();
     let v = b.volume("v.img", "32M");
-    assert!(b.fails(1, &["rmcp", &v, "1.."]).contains("no valid checkpoints found in 1.."));
+    assert!(b.fails(9, &["rmcp", &v, "1.."]).contains("no valid checkpoints found in 1.."));
     assert_eq!(numbers(&b, &v), [1]);
     b.ok(&["rmcp", &v, "1"]);
     assert_eq!(numbers(&b, &v), [2], "the files are in the next one");
@@ -65,6 +69,40 @@ fn the_newest_goes_where_it_is_named() {
     assert_eq!(numbers(&b, &v), [4]);
     b.ok(&["mkcp", "-s", &v]);
     assert_eq!(b.run(&["rmcp", &v, "4"]).code, 1, "a snapshot stays");
+}
+
+#[test]
+fn what_went_and_what_stayed_is_said() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let said = b.run(&["rmcp", &v, "1..4", "99"]);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.out, "2 checkpoints are removed; 2 stay: 2 are snapshots\n");
+    assert_eq!(b.ok(&["rmcp", "-f", &v, "2"]), "0 checkpoints are removed; 1 stays: 1 is a snapshot\n");
+    assert_eq!(b.ok(&["rmcp", &v, "7"]), "1 checkpoint is removed\n");
+    std::os::unix::fs::symlink(SILT, b.path("rmcp")).unwrap();
+    let run = Run::of(&b.command(b.path("rmcp")).args([&v, "6"]).output().unwrap());
+    assert_eq!((run.code, run.out.as_str()), (0, ""), "as nilfs-utils: {}", run.err);
+    if !can_mount() {
+        return;
+    }
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    for n in 0..3 {
+        std::fs::write(m.path("f"), [n; 9]).unwrap();
+        b.ok(&["mkcp", m.dir()]);
+    }
+    std::fs::create_dir(b.path("past")).unwrap();
+    b.ok(&["mount", "-o", "at=2", m.dir(), &b.name("past")]);
+    for force in [&["rmcp", "-f", m.dir(), "2"][..], &["rmcp", m.dir(), "2"]] {
+        let run = b.run(force);
+        assert_eq!((run.code, run.out.as_str()), (1, "0 checkpoints are removed; 1 stays: 1 is mounted\n"));
+        assert!(run.err.contains("2: it is mounted") && run.err.contains("unmount"), "{}", run.err);
+    }
+    let run = b.run(&["rmcp", "-f", m.dir(), "1..3"]);
+    assert_eq!((run.code, run.out.as_str()), (0, "2 checkpoints are removed; 1 stays: 1 is mounted\n"));
+    b.ok(&["umount", &b.name("past")]);
+    m.unmount();
 }
 
 #[test]
