@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use silt_control::past::{PastFile, PastQuery, PastTotal};
-use silt_control::{Account, Control, Request, Response, connect, mounts};
+use silt_control::{Account, Control, Request, Response, answers, connect, mounts};
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output, count};
@@ -76,6 +76,7 @@ fn advance(bar: &ProgressBar, done: u64, total: u64) {
 
 /// The volume that holds a path, and the path in it. What is gone is looked for below what is there.
 fn place(named: &Path) -> Result<(Box<dyn Control>, PathBuf)> {
+    answers(named)?;
     let mut there = named;
     while there.symlink_metadata().is_err() {
         let Some(above) = there.parent() else { break };
@@ -155,7 +156,7 @@ fn line(f: &PastFile) -> String {
         of_it.push(format!("{} in snapshots alone", size::show(f.snapshots)));
     }
     if f.gone {
-        of_it.push(format!("gone since checkpoint {}", f.last));
+        of_it.push(format!("gone; last in checkpoint {}", f.last));
     }
     let of_it = if of_it.is_empty() { String::new() } else { format!("  ({})", of_it.join("; ")) };
     format!("{:>11}  {name}{of_it}", size::show(f.bytes))

@@ -225,14 +225,27 @@ fn history_names_files_and_tells_users_of_a_number_apart() {
     assert_eq!(below("e/deep/often"), ["/e/deep/often"]);
     assert_eq!(below("gone"), ["/gone"]);
     assert!(below("e")[0] == "/e/deep/often" && !below("e").contains(&"/new".to_owned()));
-    assert_eq!(below("none"), Vec::<String>::new());
+    // Neither there nor in the past; and what is there without a past, or was without content, is no error.
+    std::fs::write(m.path("fresh"), "").unwrap();
+    std::fs::write(m.path("hollow"), "").unwrap();
+    b.ok(&["sync", m.dir()]);
+    std::fs::remove_file(m.path("hollow")).unwrap();
+    b.ok(&["sync", m.dir()]);
+    for name in ["none", "none/deeper"] {
+        let said = b.fails(9, &["du", "--history", m.path(name).to_str().unwrap()]);
+        assert!(said.contains(&format!("there is no {name} ")), "{said}");
+    }
+    assert_eq!(below("fresh"), Vec::<String>::new());
+    assert_eq!(below("hollow"), Vec::<String>::new());
     let (files, total) = past(&b, &["--top", "1", m.dir()]);
     assert_eq!((files.len() as u64, number(&total, "unlisted")), (1, number(&total, "files") - 1));
     let said = b.ok(&["du", "--history", m.dir()]);
-    assert!(said.contains("/gone  (gone since checkpoint "), "{said}");
+    assert!(said.contains("/gone  (gone; last in checkpoint "), "{said}");
     assert!(mounts::ours().unwrap().iter().any(|o| o.dir == m.path("")), "it stays mounted");
     m.unmount();
     check(&past(&b, &[&v]).0);
     assert_eq!(names(&[&v, "/e/deep"])[0], "/e/deep/often");
+    b.fails(9, &["du", "--history", &v, "/none"]);
+    b.fails(9, &["du", "--history", "--json", &v, "/none"]);
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }

@@ -21,6 +21,8 @@ use crate::{ControlError, Kind, Response, Result};
 
 /// Past trees that are walked for names, at most.
 const WALKS: usize = 64;
+/// Moments that are asked for a path that is in none of those trees, at most.
+const LOOKED: usize = 1000;
 /// Entries of a directory that are looked at before the volume is given up for a moment.
 const ENTRIES: usize = 500;
 /// Bytes of paths that begin a new part of the answer.
@@ -46,11 +48,15 @@ struct Naming<'a> {
     named: Vec<Named>,
     /// Where they are in the list, by number.
     places: HashMap<u64, Vec<usize>>,
+    /// The path asked for was found in a tree.
+    is_there: bool,
 }
 
 /// Says who holds the past.
 pub fn past(host: &dyn Host, query: &PastQuery, mut out: Out<'_>) -> Result<()> {
     let (moments, ..) = moments(host)?;
+    let mut kept = [&moments.plain[..], &moments.snapshots].concat();
+    kept.sort_unstable();
     let mut told = Told::new(&mut out);
     let found = Past::read(&Via(host), &host.device(), &moments, |part| told.tell(part * 0.8))?;
     let ended = |told: &Told<'_, '_>| told.gone.clone().map_or(Ok(()), Err);
@@ -77,10 +83,24 @@ pub fn past(host: &dyn Host, query: &PastQuery, mut out: Out<'_>) -> Result<()> 
         places.entry(h.ino).or_default().push(i);
     }
     let named = vec![Named::default(); holdings.len()];
-    let mut naming =
-        Naming { host, below: if all_below { b"" } else { below }, holdings: &holdings, named, places };
+    let mut naming = Naming {
+        host,
+        below: if all_below { b"" } else { below },
+        holdings: &holdings,
+        named,
+        places,
+        is_there: false,
+    };
     naming.all(|part| told.tell(0.8 + part * 0.2))?;
     ended(&told)?;
+    if !naming.is_there && !naming.was_there(&kept)? {
+        let path = query.below.display();
+        return Err(ControlError::new(
+            Kind::NotFound,
+            format!("there is no {path} in the volume now, and none in what is kept of its past"),
+        )
+        .hint("name a path as it is now or was last; without one all files are listed"));
+    }
     let named = naming.named;
     let mut listed = Vec::new();
     for (h, n) in holdings.iter().zip(named) {
@@ -160,6 +180,21 @@ impl Naming<'_> {
         Ok(())
     }
 
+    /// Whether a moment has the path, perhaps as a file that holds nothing: of these, newest first, the first [`LOOKED`] are
+    /// asked, and where there are more it is not known and taken for granted.
+    fn was_there(&self, moments: &[u64]) -> Result<bool> {
+        for moment in moments.iter().rev().take(LOOKED) {
+            if with(self.host, |v| v.open_view(Cno(*moment)))?.is_ok() {
+                let found = self.fs(|fs| fs.resolve(Tree::Past(*moment), self.below).is_ok());
+                with(self.host, |v| v.close_view(Cno(*moment)))?;
+                if found? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(moments.len() > LOOKED)
+    }
+
     fn fs<R>(&self, f: impl FnMut(&mut silt_fs::Fs) -> R) -> Result<R> {
         with_fs(self.host, f)
             .ok_or_else(|| ControlError::new(Kind::Unavailable, "the volume is being closed"))
@@ -169,6 +204,7 @@ impl Naming<'_> {
     fn walk(&mut self, tree: Tree, watch: &mut impl FnMut(f64) -> bool) -> Result<()> {
         let below = self.below;
         let Ok(start) = self.fs(|fs| fs.resolve(tree, below))? else { return Ok(()) };
+        self.is_there = true;
         let mut path: Vec<u8> = Vec::new();
         for name in below.split(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".") {
             path.push(b'/');
