@@ -20,8 +20,8 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// Parses `1234`, `2026-11-21T14:03:05Z`, `2026-11-21 14:03`, or `2026-11-21` (its end), in
-    /// the local time zone where none is given.
+    /// Parses `1234`, `2026-11-21T14:03:05Z`, `2026-11-21 14:03`, `2026-11-21` (a minute, an hour and a day mean their end),
+    /// `@1764090000`, `now`, `yesterday` or `10 minutes ago`, in the local time zone where none is given.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
@@ -30,22 +30,53 @@ impl Moment {
                 Ok(n) => Ok(Moment::Checkpoint(n)),
             };
         }
-        let seconds = if let Ok(t) = text.parse::<jiff::Timestamp>() {
-            t.as_second()
-        } else if let Ok(t) = text.parse::<jiff::Zoned>() {
-            t.timestamp().as_second()
-        } else {
-            let zone = jiff::tz::TimeZone::system();
-            let day_only = text.len() == "2026-11-21".len();
-            let local = if day_only {
-                text.parse::<jiff::civil::Date>().map(|d| d.at(23, 59, 59, 0))
-            } else {
-                text.parse::<jiff::civil::DateTime>()
-            };
-            let zoned = local.and_then(|t| t.to_zoned(zone)).map_err(|_| bad(text))?;
-            zoned.timestamp().as_second()
+        Self::time(text).map(|(_, last)| Moment::Time(last)).ok_or_else(|| bad(text))
+    }
+
+    /// Whether a text names a time all of which is still to come.
+    pub fn is_to_come(text: &str) -> bool {
+        let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
+        Self::time(text.trim()).is_some_and(|(first, _)| first > now)
+    }
+
+    /// The first and the last second of what a text names.
+    fn time(text: &str) -> Option<(u64, u64)> {
+        let now = jiff::Zoned::now();
+        let one = |t: jiff::Timestamp| u64::try_from(t.as_second()).ok().map(|t| (t, t));
+        if let Some(seconds) = text.strip_prefix('@') {
+            return one(jiff::Timestamp::from_second(seconds.parse().ok()?).ok()?);
+        }
+        if text.eq_ignore_ascii_case("now") {
+            return one(now.timestamp());
+        }
+        if text.ends_with("ago") {
+            return one(now.checked_add(text.parse::<jiff::Span>().ok()?).ok()?.timestamp());
+        }
+        if let Ok(t) = text.parse::<jiff::Timestamp>() {
+            return one(t);
+        }
+        if let Ok(t) = text.parse::<jiff::Zoned>() {
+            return one(t.timestamp());
+        }
+        let text = match text.to_ascii_lowercase().as_str() {
+            "today" => now.date().to_string(),
+            "yesterday" => now.date().yesterday().ok()?.to_string(),
+            _ => text.to_owned(),
         };
-        Ok(Moment::Time(u64::try_from(seconds).map_err(|_| bad(text))?))
+        // How far it was written, so far it is meant.
+        const WHOLE: [(&str, &str); 3] = [("T00:00:00", "T23:59:59"), (":00:00", ":59:59"), (":00", ":59")];
+        let (first, last) = match text.len() {
+            10 => WHOLE[0],
+            13 => WHOLE[1],
+            16 => WHOLE[2],
+            _ => ("", ""),
+        };
+        let second = |rest: &str| {
+            let local = format!("{text}{rest}").parse::<jiff::civil::DateTime>().ok()?;
+            let zoned = local.to_zoned(jiff::tz::TimeZone::system()).ok()?;
+            u64::try_from(zoned.timestamp().as_second()).ok()
+        };
+        Some((second(first)?, second(last)?))
     }
 
     /// The number of the checkpoint that shows the moment.
@@ -68,7 +99,7 @@ impl Moment {
 
 fn bad(text: &str) -> ControlError {
     ControlError::new(Kind::Invalid, format!("{text:?} names no moment"))
-        .hint("write a checkpoint number, or a time as 2026-11-21 14:03:05")
+        .hint("write a checkpoint number, or a time as 2026-11-21 14:03:05, yesterday or 10 minutes ago")
 }
 
 /// The checkpoint that was the newest at a time. Looked for as if time never went back, in ever larger steps from the
@@ -126,7 +157,36 @@ mod tests {
             (Moment::Time(d), Moment::Time(n)) => assert_eq!(d - n, 11 * 3600 + 59 * 60 + 59),
             other => panic!("{other:?}"),
         }
-        for text in ["", "0", "-1", "x", "2026-13-01", "99999999999999999999", "1969-01-01T00:00:00Z"] {
+        // What is written to the minute or the hour means its end, as a day does.
+        let end = Moment::parse("2026-11-25 16:40:59").unwrap();
+        assert_eq!(Moment::parse("2026-11-25 16:40").unwrap(), end);
+        assert_eq!(Moment::parse("2026-11-25T16:40").unwrap(), end);
+        assert_eq!(Moment::parse("2026-11-25 16").unwrap(), Moment::parse("2026-11-25 16:59:59").unwrap());
+        assert_eq!(Moment::parse("@1764090000").unwrap(), Moment::Time(1_764_090_000));
+        let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap();
+        let age = |text: &str| match Moment::parse(text).unwrap() {
+            Moment::Time(t) => now.saturating_sub(t),
+            other => panic!("{other:?}"),
+        };
+        assert!(age("now") < 5 && (600..605).contains(&age("10 minutes ago")));
+        assert!((7200..7205).contains(&age("2h ago")) && age("yesterday") < 25 * 3600);
+        for (text, is) in
+            [("2999-01-01", true), ("today", false), ("now", false), ("12", false), ("x", false)]
+        {
+            assert_eq!(Moment::is_to_come(text), is, "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "-1",
+            "x",
+            "2026-13-01",
+            "99999999999999999999",
+            "@x",
+            "ago",
+            "x ago",
+            "1969-01-01T00:00:00Z",
+        ] {
             assert!(Moment::parse(text).is_err(), "{text:?}");
         }
     }

@@ -713,3 +713,31 @@ fn what_is_printed_for_typing_can_be_typed() {
     assert_eq!(Run::of(&run).code, 0, "{said}");
     assert!(!m.is_mounted());
 }
+
+/// Each second of what a time is written to belongs to it, and what was chosen is said.
+#[test]
+fn times_mean_their_end_and_what_was_chosen_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let made = b.json(&["lscp", "--json", &v])[0]["time"].as_str().unwrap().to_owned();
+    let (day, clock) = (&made[..10], &made[11..19]);
+    let chosen = format!("shows checkpoint 1 of {day} {clock}, read-only");
+    for at in [&made[..16], &made[..13], &format!("{day} {}", &clock[..5]), "now", "today"] {
+        let run = b.run(&["mount", "-o", &format!("at={at}"), &v, "m"]);
+        assert_eq!(run.code, 0, "{at}: {}", run.err);
+        let m = Mounted::at(&b, "m");
+        assert!(run.out.contains(&chosen), "{at}: {}", run.out);
+        m.unmount();
+    }
+    b.fails(9, &["mount", "-o", "at=2 hours ago", &v, "m"]);
+    b.fails(9, &["mount", "-o", "at=@1000000000", &v, "m"]);
+    let (m, _) = Mounted::new(&b, &[&v], "live");
+    let run = b.run(&["mount", "-o", "at=2999-01-01", m.dir(), "past"]);
+    assert!(run.code == 0 && run.err.contains("note: 2999-01-01 is still to come"), "{}", run.err);
+    assert!(run.out.contains(" shows checkpoint ") && run.out.contains("read-only"), "{}", run.out);
+    b.ok(&["umount", &b.name("past")]);
+    m.unmount();
+}

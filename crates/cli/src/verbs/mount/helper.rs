@@ -59,5 +59,6 @@ pub fn run(args: Args) -> Result<()> {
         foreground: false,
         verbose: args.verbose,
         tell: args.verbose,
+        shown: None,
     })
 }

@@ -15,13 +15,13 @@ pub mod serve;
 use std::path::{Path, PathBuf};
 
 use silt_control::{
-    Control, ControlError, Kind, Moment, MomentMount, PATIENCE, Request, Response, Status, answers, connect,
-    mounts,
+    CheckpointQuery, Control, ControlError, Kind, Moment, MomentMount, PATIENCE, Request, Response, Status,
+    answers, connect, mounts,
 };
 
 use crate::failure::{Failure, Result};
 use crate::output::{Output, printable, quoted};
-use crate::{size, target};
+use crate::{size, target, times};
 use options::Options;
 
 /// Mount a volume, or a past moment of one
@@ -65,6 +65,8 @@ pub struct Job {
     pub verbose: bool,
     /// Say where it is.
     pub tell: bool,
+    /// The moment that was chosen, in words.
+    pub shown: Option<String>,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -88,7 +90,8 @@ pub fn run(args: Args) -> Result<()> {
         std::fs::create_dir(&dir).map_err(|e| ControlError::io(dir.display(), &e))?;
     }
     let Args { foreground, log, verbose, .. } = args;
-    let result = mount(Job { volume, dir: dir.clone(), options, log, foreground, verbose, tell: true });
+    let result =
+        mount(Job { volume, dir: dir.clone(), options, log, foreground, verbose, tell: true, shown: None });
     if result.is_err() && missing {
         // Only while it is empty and nothing is mounted on it.
         let _ = std::fs::remove_dir(&dir);
@@ -119,8 +122,12 @@ pub(super) fn mount(job: Job) -> Result<()> {
         Some((Moment::Checkpoint(number), _)) if rescue => Some(*number),
         Some((at, snapshot_only)) => Some(resolve(&mut *control, *at, *snapshot_only)?),
     };
+    let shown = match moment {
+        Some(number) if job.tell && !rescue => Some(describe(&mut *control, number)?),
+        _ => None,
+    };
     drop(control);
-    let job = Job { volume, dir, ..job };
+    let job = Job { volume, dir, shown, ..job };
     if job.foreground {
         return serve::here(&job, moment);
     }
@@ -172,6 +179,20 @@ fn resolve(control: &mut dyn Control, at: Moment, snapshot_only: bool) -> Result
     found.ok_or_else(|| ControlError::new(Kind::NotFound, "there is no such moment").into())
 }
 
+/// A checkpoint and its time, in words.
+fn describe(control: &mut dyn Control, number: u64) -> Result<String> {
+    let query = CheckpointQuery { from: Some(number), count: Some(1), minor: true, ..Default::default() };
+    let mut words = format!("checkpoint {number}");
+    target::call(control, Request::ListCheckpoints(query), |part| {
+        if let Response::Checkpoints(list) = part {
+            let it = list.iter().find(|c| c.number == number);
+            it.iter().for_each(|c| words += &format!(" of {}", times::stamp(c.created, false)));
+        }
+        Ok(())
+    })?;
+    Ok(words)
+}
+
 /// Mounts a moment of a volume that a daemon holds.
 fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
     let Some((at, snapshot_only)) = job.options.at else {
@@ -195,8 +216,10 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
             "a moment beside a mounted volume is served by that mount's daemon: leave out -f",
         ));
     }
+    let number = resolve(control, at, snapshot_only)?;
+    let shown = if job.tell { describe(control, number)? } else { String::new() };
     let mount = MomentMount {
-        at,
+        at: Moment::Checkpoint(number),
         snapshot_only,
         dir: dir.to_owned(),
         allow_other: job.options.daemon.allow_other,
@@ -211,7 +234,7 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
             return Ok(());
         }
         out.line(format!(
-            "{} shows the volume as it was; unmount with: silt umount {}",
+            "{} shows {shown}, read-only; unmount with: silt umount {}",
             dir.display(),
             quoted(&dir)
         ))
@@ -253,7 +276,11 @@ pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
         _ => String::new(),
     };
     let bytes = status.as_ref().map_or_else(String::new, |s| format!(", {}", size::show(s.size)));
-    out.line(format!("{dir} is mounted ({}{bytes}){sync}", job.volume.display()))?;
+    let volume = job.volume.display();
+    out.line(match &job.shown {
+        Some(shown) => format!("{dir} shows {shown}, read-only ({volume}{bytes})"),
+        None => format!("{dir} is mounted ({volume}{bytes}){sync}"),
+    })?;
     out.line(format!(
         "moments: silt lscp {typed} lists them, silt mount -o at=NUMBER {typed} OTHERDIR shows one"
     ))?;

@@ -15,7 +15,9 @@ pub const HELP: &str = "\
 Mount options:
   ro, rw                 read-only (writes not one byte), or read-write (default)
   at=NUMBER, at=TIME     show a past moment: a checkpoint's or snapshot's number, or the newest
-                         moment at a time as 2026-11-21T14:03:05; implies ro
+                         moment at a time: 2026-11-21T14:03:05, 2026-11-21 14:03 (to the end of that
+                         minute, as with an hour or a day), yesterday, 10 minutes ago, now or
+                         @SECONDS since 1970; implies ro
   cp=NUMBER              show a snapshot; needs ro
   rescue=BLOCK           of a damaged volume, show what silt rescue found: the checkpoint whose log
                          begins at BLOCK, whatever the super blocks say; implies ro; at=NUMBER
@@ -161,7 +163,12 @@ impl Options {
         match (name, value) {
             ("ro", None) => self.read_only = true,
             ("rw", None) => self.read_only = false,
-            ("at", Some(v)) => self.at = Some((Moment::parse(v)?, false)),
+            ("at", Some(v)) => {
+                self.at = Some((Moment::parse(v)?, false));
+                if Moment::is_to_come(v) {
+                    self.notes.push(format!("{v} is still to come: the newest checkpoint is taken"));
+                }
+            }
             ("cp", Some(v)) => match Moment::parse(v)? {
                 at @ Moment::Checkpoint(_) => self.at = Some((at, true)),
                 Moment::Time(_) => return Err(bad(name, v, "a checkpoint number")),
