@@ -146,7 +146,9 @@ impl From<silt_engine::Error> for ControlError {
             E::Format { ref source, .. } => {
                 let error = ControlError::new(of_format(source), e.to_string());
                 match error.kind {
-                    Kind::Corrupt => error.hint("silt check says what is wrong, silt rescue what can be read"),
+                    Kind::Corrupt => error.hint(
+                        "silt check says what is wrong, silt repair shows what it would mend, silt rescue what can be read",
+                    ),
                     _ => error,
                 }
             }
@@ -156,7 +158,10 @@ impl From<silt_engine::Error> for ControlError {
                         .hint("name an image file or device that holds one; where there was one, silt rescue finds what is left of it")
                 }
                 silt_format::Error::Corrupt { .. } => ControlError::new(Kind::Corrupt, e.to_string())
-                    .hint("silt check says what is wrong, silt rescue what can be read; if it was cut short, copy it again"),
+                    .hint(
+                        "silt check says what is wrong, silt repair shows what it would mend, silt rescue what can be read; if it was \
+                         cut short, copy it again",
+                    ),
                 silt_format::Error::Incompatible(_) => ControlError::new(Kind::Incompatible, e.to_string()),
             },
             E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first"),

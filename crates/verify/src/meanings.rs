@@ -44,7 +44,7 @@ pub static ALL: &[Meaning] = &[
             "super-block-other-chain",
         ],
         reads: Well,
-        means: "One of the two copies of the super block is of no use; the volume hangs on the other.",
+        means: "One of the two copies of the super block, or the log that it leads to, is of no use; the volume hangs on the other.",
         mends: "silt repair writes it anew from the other copy or from the log.",
     },
     Meaning {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use silt_control::{Clean, CleanReport, Least, Request, Response};
+use silt_control::{Clean, CleanReport, ControlError, Kind, Least, Request, Response};
 
 use crate::failure::Result;
 use crate::output::{Output, count};
@@ -35,7 +35,7 @@ pub struct Args {
     /// The order: oldest, greedy, cost-benefit or wear-levelling
     #[arg(long, value_name = "NAME", default_value = "cost-benefit", value_parser = ["oldest", "timestamp", "greedy", "cost-benefit", "wear-levelling"])]
     policy: String,
-    /// End when this much can be written, as 10G
+    /// End when this much can be written, as 10G; exit code 8 where less can be in the end
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     until: Option<u64>,
     /// Also empty segments that are set aside: what can be read of them is taken as it is, wrong or not
@@ -116,7 +116,17 @@ pub fn run(args: &Args) -> Result<()> {
     } else if !args.quiet {
         lines(&report, args.salvage).iter().try_for_each(|line| out.line(line))?;
     }
-    out.finish()
+    out.finish()?;
+    let free = report.clean_segments.saturating_mul(report.segment_size);
+    match args.until.filter(|wanted| free < *wanted) {
+        Some(wanted) => Err(ControlError::new(
+            Kind::NoSpace,
+            format!("{} can be written, and not the {} that were wanted", size::show(free), size::show(wanted)),
+        )
+        .hint("silt du says what holds the rest; less of the past, a larger volume, or deleting something makes room")
+        .into()),
+        None => Ok(()),
+    }
 }
 
 /// What was done, in sentences.

@@ -18,7 +18,7 @@ use silt_verify::{Unwatched, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::{Output, count, printable};
+use crate::output::{Output, count, printable, quoted};
 use crate::progress::Stages;
 use crate::signatures;
 use crate::{size, target};
@@ -118,14 +118,11 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(file) = &args.take_back {
         return take_back(args, file);
     }
-    if !args.dry_run && args.undo.is_none() && !args.no_undo {
-        return Err(ControlError::new(Kind::Invalid, "where is what will be overwritten to be saved?")
-            .hint("--undo FILE saves it in a new file, --no-undo does not save it, --dry-run shows the plan")
-            .into());
-    }
     // From here on the first Ctrl-C ends the planning; what is being written is written to its end.
     let watch = Interruptible::new(Stages::new(args.json));
-    let access = if args.dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    // Who does not say what is to be saved sees the plan, and what to type.
+    let only_shown = args.dry_run || (args.undo.is_none() && !args.no_undo);
+    let access = if only_shown { Access::ReadOnly } else { Access::ReadWrite };
     let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
     let device: Arc<dyn Device> = Arc::new(device);
     if silt_verify::is_no_volume(&*device)
@@ -163,7 +160,19 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(no_space(errors(&plan.before)).into());
     }
     let mut applied = false;
-    if !args.dry_run && !plan.is_empty() && go_on(args, &watch)? {
+    if only_shown && !args.dry_run && !plan.is_empty() {
+        if args.json {
+            json(&plan, false)?;
+        }
+        let volume = quoted(&args.volume);
+        let message = "nothing was written: where is what will be overwritten to be saved?";
+        return Err(ControlError::new(Kind::Invalid, message)
+            .hint(format!(
+                "silt repair --undo FILE {volume} saves it in a new file and goes on; --no-undo in place of that does not save it"
+            ))
+            .into());
+    }
+    if !only_shown && !plan.is_empty() && go_on(args, &watch)? {
         if let Some(file) = &args.undo {
             let saved = undo::save(file, &*device, identity(&*device), plan.overlay())?;
             if !args.json {

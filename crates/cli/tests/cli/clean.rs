@@ -204,3 +204,12 @@ fn write(m: &Mounted<'_>, name: &str, seed: u8, len: usize) -> Vec<u8> {
     f.sync_all().unwrap();
     bytes
 }
+
+#[test]
+fn a_goal_that_was_missed_is_told_of() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let said = b.fails(8, &["clean", "--until", "10G", &v]);
+    assert!(said.contains("not the 10 GiB"), "{said}");
+    b.ok(&["clean", "--until", "8M", &v]);
+}

@@ -34,7 +34,15 @@ fn damage_is_planned_mended_and_taken_back() {
     for part in ["[super-block]", "the first super block is written anew", "[log]", " 0 after"] {
         assert!(run.out.contains(part), "{part}: {}", run.out);
     }
-    b.fails(2, &["repair", &g]);
+    // The plan, and what to type.
+    let run = b.run(&["repair", &g]);
+    assert!(run.code == 2 && run.out.contains("the first super block is written anew"), "{}", run.out);
+    assert!(
+        run.err.contains("nothing was written") && run.err.contains("silt repair --undo FILE "),
+        "{}",
+        run.err
+    );
+    b.fails(9, &["repair", "no-such.img"]);
     let undo = b.name("undo");
     b.fails(2, &["repair", "--undo", &undo, &g]);
     assert!(std::fs::read(&g).unwrap() == broken, "nothing was written so far");

@@ -63,3 +63,12 @@ fn a_label_does_not_command_the_terminal() {
         assert!(out.contains("a?[2Jb") && !out.contains('\u{1b}'), "{out:?}");
     }
 }
+
+#[test]
+fn a_label_that_is_cut_off_is_told_of() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let run = b.run(&["tune", "-L", &"x".repeat(81), &v]);
+    assert!(run.code == 0 && run.err.contains("cut off after 80 bytes"), "{}", run.err);
+    assert_eq!(b.run(&["tune", "-L", &"x".repeat(80), &v]).err, "");
+}

@@ -72,13 +72,20 @@ fn summary(args: &Args, pass: &State) -> String {
         0 => "sound".to_owned(),
         n => count(n, "damage"),
     };
+    let left_out = match c.logs_left_out {
+        0 => String::new(),
+        n => format!(
+            ", {} of {} left out, since nobody needs {}",
+            count(n, "log"),
+            size::show(c.bytes_left_out),
+            if n == 1 { "it" } else { "them" }
+        ),
+    };
     format!(
-        "{}: {when}{verdict}; {} of {} verified, {} of {} left out, since nobody needs them",
+        "{}: {when}{verdict}; {} of {} verified{left_out}",
         args.volume.display(),
         count(c.logs, "log"),
         size::show(c.bytes),
-        count(c.logs_left_out, "log"),
-        size::show(c.bytes_left_out),
     )
 }
 
