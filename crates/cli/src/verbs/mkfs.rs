@@ -11,7 +11,7 @@ use silt_engine::mkfs::{Parameters, Plan};
 use silt_retention::Wish;
 use uuid::Uuid;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, by_own_name};
 use crate::output::Output;
 use crate::{content, progress, signatures, size, target};
 
@@ -26,9 +26,9 @@ pub struct Args {
     /// up to 4096
     #[arg(short, long, value_name = "BYTES", default_value_t = 4096)]
     block_size: u32,
-    /// Blocks a segment: a power of two of at least 16
-    #[arg(short = 'B', long, value_name = "COUNT", default_value_t = 2048)]
-    blocks_per_segment: u32,
+    /// Blocks a segment: a power of two of at least 16 [default: 2048, or what a small volume has room for]
+    #[arg(short = 'B', long, value_name = "COUNT")]
+    blocks_per_segment: Option<u32>,
     /// Read the whole device first, and refuse one with unreadable blocks
     #[arg(short, long)]
     check: bool,
@@ -125,7 +125,7 @@ pub fn parameters() -> Result<Parameters> {
 pub fn run(args: Args) -> Result<()> {
     let parameters = Parameters {
         block_size: args.block_size,
-        blocks_per_segment: args.blocks_per_segment,
+        blocks_per_segment: args.blocks_per_segment.unwrap_or(USUAL),
         reserved_percent: args.m,
         label: args.label.as_bytes().to_vec(),
         block_count: block_count(&args.options)?,
@@ -161,11 +161,11 @@ pub fn run(args: Args) -> Result<()> {
                 size.unwrap_or_else(|| device.len())
             }
         };
-        let plan = Plan::new(parameters, bytes)?;
+        let plan = planned(&args, parameters, bytes)?;
         return say(&args, &plan, "would be");
     }
     // Nothing is made, and nothing lost, for a plan that does not hold.
-    let plan = args.size.map(|size| Plan::new(parameters.clone(), size)).transpose()?;
+    let plan = args.size.map(|size| planned(&args, parameters.clone(), size)).transpose()?;
     let (device, made) = open(&args, exists)?;
     let result = make(&args, &device, plan, parameters);
     drop(device);
@@ -176,13 +176,41 @@ pub fn run(args: Args) -> Result<()> {
     result
 }
 
+/// Blocks of a segment where nothing else is asked for, and those that a small volume may get in place of them.
+const USUAL: u32 = 2048;
+const SMALLEST: u32 = 64;
+
+/// The plan. Where nobody asked for a size of segments, and few of the usual fit, they are smaller, and that is said; mkfs of
+/// nilfs-utils refuses there.
+fn planned(args: &Args, parameters: Parameters, bytes: u64) -> Result<Plan> {
+    let usual = Plan::new(parameters.clone(), bytes);
+    if usual.is_ok() || args.blocks_per_segment.is_some() || !by_own_name() {
+        return Ok(usual?);
+    }
+    let mut blocks = USUAL / 2;
+    while blocks >= SMALLEST {
+        let smaller = Parameters { blocks_per_segment: blocks, ..parameters.clone() };
+        if let Ok(plan) = Plan::new(smaller, bytes) {
+            if !args.quiet {
+                target::eprintln_quiet(&format!(
+                    "note: segments of {blocks} blocks, since too few of the usual {USUAL} fit into {}",
+                    size::show(bytes)
+                ));
+            }
+            return Ok(plan);
+        }
+        blocks /= 2;
+    }
+    Ok(usual?)
+}
+
 fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parameters) -> Result<()> {
     if args.check {
         check(device, args)?;
     }
     let plan = match plan {
         Some(plan) => plan,
-        None => Plan::new(parameters, device.len())?,
+        None => planned(args, parameters, device.len())?,
     };
     plan.write(device, !args.keep)?;
     say(args, &plan, "is")

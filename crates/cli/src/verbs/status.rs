@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use silt_control::{
-    Control, Damage, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes, of_mount,
+    Account, Control, Damage, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes,
+    of_mount,
 };
 
 use crate::failure::{Failure, Result};
@@ -206,6 +207,13 @@ fn account(s: &Status) -> Vec<String> {
         }
         (Some(a), None) if !s.mounts.is_empty() => lines.push(format!("  {}", space::counted(a))),
         _ => {}
+    }
+    // A hundredth of the volume is more than the next count waits for.
+    let changed = |a: &Account| s.newest_checkpoint > a.checkpoint && a.live.abs_diff(s.live) > s.size / 100;
+    if kept.account.as_ref().is_some_and(changed) {
+        lines.push(
+            "  much changed since: these figures are older than those above; silt du counts anew".to_owned(),
+        );
     }
     lines
 }

@@ -249,3 +249,29 @@ fn history_names_files_and_tells_users_of_a_number_apart() {
     b.fails(9, &["du", "--history", "--json", &v, "/none"]);
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }
+
+/// Deleting writes little, so the next count may be minutes off: the table says that it is older than the lines above it.
+#[test]
+fn a_table_older_than_what_changed_says_so() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "256M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::write(m.path("f"), vec![1; 32 << 20]).unwrap();
+    b.ok(&["sync", m.dir()]);
+    let counted =
+        || number(&b.json(&["status", "--json", m.dir()])["account"]["account"], "live") >= 32 << 20;
+    let begin = Instant::now();
+    while !counted() {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!b.ok(&["status", m.dir()]).contains("much changed since"));
+    std::fs::remove_file(m.path("f")).unwrap();
+    b.ok(&["sync", m.dir()]);
+    let said = b.ok(&["status", m.dir()]);
+    assert!(said.contains("much changed since: these figures are older"), "{said}");
+    m.unmount();
+}

@@ -214,3 +214,15 @@ fn block_devices_are_made_volumes_of_and_used() {
     }
     assert_eq!(b.json(&["status", "--json", device])["clean"], true);
 }
+
+#[test]
+fn a_small_volume_gets_smaller_segments_and_it_is_said() {
+    let b = Bench::new();
+    let run = b.run(&["mkfs", "--size", "64M", "v.img"]);
+    assert!(run.code == 0 && run.err.contains("note: segments of 512 blocks"), "{}", run.err);
+    assert!(run.out.contains("segments of 2 MiB"), "{}", run.out);
+    assert!(b.fails(2, &["mkfs", "-B", "2048", "--size", "64M", "w.img"]).contains("too small"));
+    symlink(SILT, b.path("mkfs.nilfs2")).unwrap();
+    let run = Run::of(&b.command(b.path("mkfs.nilfs2")).args(["--size", "64M", "w.img"]).output().unwrap());
+    assert!(run.code == 1 && run.err.contains("too small"), "as nilfs-utils: {}", run.err);
+}

@@ -741,3 +741,26 @@ fn times_mean_their_end_and_what_was_chosen_is_said() {
     b.ok(&["umount", &b.name("past")]);
     m.unmount();
 }
+
+#[test]
+fn on_a_medium_that_can_only_be_read_ro_is_named() {
+    if !(can_mount() && is_root() && find("mount")) {
+        return;
+    }
+    let b = Bench::new();
+    b.volume("v.img", "32M");
+    std::fs::create_dir(b.path("disk")).unwrap();
+    let disk = b.name("disk");
+    let sh = |args: &[&str]| Command::new(args[0]).args(&args[1..]).status().unwrap().success();
+    if !sh(&["mount", "-t", "tmpfs", "tmpfs", &disk]) {
+        return;
+    }
+    let copied = std::fs::copy(b.path("v.img"), b.path("disk/v.img")).is_ok();
+    let is_ro = sh(&["mount", "-o", "remount,ro", &disk]);
+    let refused = b.run(&["mount", "disk/v.img", "m"]);
+    let read = b.run(&["mount", "-o", "ro", "disk/v.img", "m"]);
+    let unmounted = b.run(&["umount", &b.name("m")]);
+    assert!(sh(&["umount", "-l", &disk]) && copied && is_ro);
+    assert!(refused.code == 11 && refused.err.contains("-o ro"), "{} {}", refused.code, refused.err);
+    assert_eq!((read.code, unmounted.code), (0, 0), "{}", read.err);
+}

@@ -131,8 +131,18 @@ pub(super) fn mount(job: Job) -> Result<()> {
     if job.foreground {
         return serve::here(&job, moment);
     }
-    background::start(&job, moment)?;
+    background::start(&job, moment).map_err(|e| on_read_only(e, &job.options))?;
     tell(&job, true)
+}
+
+/// Where what holds the volume can only be read, so can the volume.
+fn on_read_only(failure: Failure, options: &Options) -> Failure {
+    match failure {
+        Failure::Error(e) if e.kind == Kind::ReadOnly && !options.read_only && e.hint.is_none() => {
+            e.hint("mount it for reading: silt mount -o ro").into()
+        }
+        other => other,
+    }
 }
 
 /// The directory to mount on, absolute and without symbolic links.
