@@ -552,6 +552,21 @@ fn without_barriers_a_failed_flush_ends_writing() {
     served.stop();
 }
 
+/// The same where that flush was a super block's, which costs its own write alone otherwise: whoever closes the volume would
+/// point both of them at logs that are perhaps nowhere.
+#[test]
+fn without_barriers_a_failed_flush_of_a_super_block_ends_writing() {
+    let device = Arc::new(PageCache::new(&mkfs()));
+    let options = MountOptions { barrier: false, ..MountOptions::default() };
+    let mut served = Served::new(device.clone(), options);
+    served.write("f", 1, 4).unwrap();
+    device.bad_flushes.store(1, Ordering::Relaxed);
+    // The last round takes the log, and a super block is due.
+    served.stop();
+    assert_eq!(device.bad_flushes.load(Ordering::Relaxed), 0, "no super block was due");
+    assert!(served.core.fs.lock().volume().failure().is_some());
+}
+
 /// A checkpoint that somebody else made under the lock and could not write is gone on with by the log writer.
 #[test]
 fn a_checkpoint_that_a_resize_could_not_write_is_written_later() {

@@ -158,6 +158,12 @@ impl Stepped {
         done
     }
 
+    /// Whether damage was met: something that a checkpoint could not take or give back.
+    pub fn met_damage(&self) -> bool {
+        let core = &self.core;
+        [&core.damage, &core.damage_told].iter().any(|met| met.load(std::sync::atomic::Ordering::Relaxed))
+    }
+
     /// What it does by the clock: a checkpoint of all that waits.
     pub fn write_back(&mut self) {
         self.writer.serve(Vec::new(), true);

@@ -231,7 +231,9 @@ impl Writer {
             Some(job) => self.serve_cleaner(job, result),
             None => result,
         };
-        self.note(result.err());
+        // A super block that could not be written cost nobody anything yet: who closes the volume would write them again.
+        let lost = if self.core.options.barrier { Ok(()) } else { self.look_for_lost_logs() };
+        self.note(result.err().or(lost.err().map(|_| libc::EIO)));
     }
 
     /// Notes what became of a round: an errno where it failed.

@@ -67,7 +67,7 @@ impl Writer {
 
     /// Without barriers nothing is kept to be written again: where somebody's flush failed, what was written before is
     /// perhaps nowhere, and nothing may be built on it.
-    fn look_for_lost_logs(&mut self) -> Result<(), Trouble> {
+    pub(super) fn look_for_lost_logs(&mut self) -> Result<(), Trouble> {
         if self.core.device.failed_flushes() == self.failed_flushes {
             return Ok(());
         }
