@@ -300,8 +300,10 @@ fn without_a_super_block(history: &History, state: &CrashState) -> Result<()> {
         _ => super_block::secondary_offset(device.len()),
     };
     device.write_at(at, &[&[0; super_block::SIZE]]).during("writing")?;
-    let seen = oracle::look(oracle::disk(&device), Look { before: false, ..oracle::ALL })?;
-    oracle::judge(history, Progress::of(&state.acknowledged), &seen, true)
+    let progress = Progress::of(&state.acknowledged);
+    let after = history.damaged.is_none_or(|step| progress.begun < step);
+    let seen = oracle::look(oracle::disk(&device), Look { before: false, after, ..oracle::ALL })?;
+    oracle::judge(history, progress, &seen, true)
 }
 
 /// How a state of a workload is looked at.
@@ -310,10 +312,12 @@ fn without_a_super_block(history: &History, state: &CrashState) -> Result<()> {
 /// that knows a super root behind a torn log for what it is (the format, 4.2): Silt's mount does, and what it leaves
 /// is sound for everybody.
 pub fn how(workload: &Workload, history: &History, state: &CrashState) -> Look {
-    let before = history.done.get(Progress::of(&state.acknowledged).answered);
+    let progress = Progress::of(&state.acknowledged);
+    let before = history.done.get(progress.answered);
+    let sound = history.damaged.is_none_or(|step| progress.begun < step);
     let settings =
         matches!(under_way(workload, state), Some(Step::Label(_))) || before.is_some_and(|d| d.half_set);
-    Look { before: workload.barrier, settings, ..oracle::ALL }
+    Look { before: workload.barrier && sound, settings, after: sound, write: true }
 }
 
 /// The step that the cut fell into.

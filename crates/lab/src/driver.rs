@@ -72,8 +72,9 @@ struct Player<'a> {
     broken: bool,
     hurt: bool,
     half_set: bool,
-    /// Content was lost that somebody was told of: what comes after cannot be foretold.
+    /// Content was lost that somebody was told of, or damage was: what comes after cannot be foretold.
     ended: bool,
+    damaged: Option<usize>,
 }
 
 fn state_of(model: &Model) -> Rc<State> {
@@ -192,14 +193,15 @@ impl<'a> Player<'a> {
             hurt: false,
             half_set: false,
             ended: false,
+            damaged: None,
         })
     }
 
     fn into_history(mut self) -> History {
         self.end_life();
         let deep = self.model.deep_ranges();
-        let Player { lives, done, checkpoints, mounts, .. } = self;
-        History { lives, done, checkpoints, mounts, deep }
+        let Player { lives, done, checkpoints, mounts, damaged, .. } = self;
+        History { lives, done, checkpoints, mounts, damaged, deep }
     }
 
     /// What was done to the device up to now is a life of its own.

@@ -142,6 +142,9 @@ pub struct History {
     pub checkpoints: Checkpoints,
     /// Steps that mounted a volume that was not unmounted.
     pub mounts: Vec<usize>,
+    /// The step in which a checkpoint could not take or give back something for want of what it had to read: from there on
+    /// a check finds that.
+    pub damaged: Option<usize>,
     /// Where data far out in files may be, as (offset, length) in bytes.
     pub deep: Vec<(u64, u64)>,
 }

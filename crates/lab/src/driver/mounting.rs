@@ -81,6 +81,7 @@ impl Player<'_> {
             done: self.done.clone(),
             checkpoints: self.checkpoints.clone(),
             mounts: self.mounts.clone(),
+            damaged: None,
             deep: Vec::new(),
         };
         let found = oracle::recognise(&history, progress, &seen, self.workload.barrier)
@@ -88,7 +89,7 @@ impl Player<'_> {
         if found.made.lossy {
             // What it holds is not known.
             self.ended = true;
-            return self.mount_anyhow().map(|()| (Promise::Nothing, false));
+            return Ok((Promise::Nothing, false));
         }
         if closed {
             oracle::same(&self.state.tree, &seen.live, Columns::MODEL)
@@ -109,12 +110,15 @@ impl Player<'_> {
         self.checkpoints.tell_apart(seen.cno, number, exactly);
         self.mounts.push(number);
         self.known = seen.cno;
-        self.mount_anyhow()?;
-        let newest = self.target.fs.volume().last_log().cno;
-        for cno in seen.cno + 1..=newest.max(self.known + 1) {
+        // What a mount that fails makes of it may be there as well.
+        for cno in seen.cno + 1..=seen.cno + AT_THE_END {
             let made = self.made_of(&[(number, self.state.clone())]);
             self.checkpoints.put(cno, made);
         }
+        if !self.mount_anyhow()? {
+            return self.mount_again(number, How::Cut);
+        }
+        let newest = self.target.fs.volume().last_log().cno;
         self.known = newest;
         let tree = self.target.tree(Tree::Live, Columns::ALL);
         match tree {
@@ -125,20 +129,23 @@ impl Player<'_> {
         Ok((Promise::All, true))
     }
 
-    /// Mounts, where the device does not let it once that works again.
-    fn mount_anyhow(&mut self) -> Result<()> {
+    /// Mounts, where the device does not let it once that works again; false where what it shows is in doubt by then.
+    fn mount_anyhow(&mut self) -> Result<bool> {
         let mounted = mount(self.workload, &self.disk, &self.clock);
         let (target, writer) = match mounted {
             Err(_) if self.broken => {
                 self.disk.inner().heal();
                 self.broken = false;
+                if self.is_in_doubt() {
+                    return Ok(false);
+                }
                 mount(self.workload, &self.disk, &self.clock).map_err(|e| e.at("the device works again"))?
             }
             mounted => mounted?,
         };
         (self.target, self.writer) = (target, writer);
         (self.hurt, self.half_set) = (self.broken, false);
-        Ok(())
+        Ok(true)
     }
 
     /// Unmounts as the daemon does: nothing is closed that could not be written. Whether it could be.

@@ -266,6 +266,12 @@ impl Player<'_> {
     /// Where something could not be read, a checkpoint may have been made without it, which somebody hears of. What comes
     /// after that cannot be foretold.
     fn look_for_losses(&mut self, number: usize, promised: bool) -> Result<()> {
+        let options = silt_verify::Options::default();
+        let leaks = || silt_verify::check(self.disk.inner().inner(), &options).errors().next().is_some();
+        if self.writer.met_damage() || self.workload.barrier && leaks() {
+            self.ended = true;
+            self.damaged = Some(number);
+        }
         if self.target.fs.volume().failure().is_some() {
             return Ok(());
         }
