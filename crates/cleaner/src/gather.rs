@@ -25,7 +25,8 @@ pub struct Limits {
     /// Segments that are freed.
     pub segments: usize,
     pub salvage: Salvage,
-    /// The next segment is read while one is looked through, and while a checkpoint is made.
+    /// Segments are read in large pieces, the next one while one is looked through and while a checkpoint is made. That is
+    /// fast, and felt by those who work.
     pub ahead: bool,
 }
 
@@ -97,6 +98,11 @@ impl Gatherer {
         self.limits.moves = moves.max(1);
     }
 
+    /// Whether segments are read ahead and in large pieces from now on.
+    pub fn read_ahead(&mut self, yes: bool) {
+        self.limits.ahead = yes;
+    }
+
     /// From now on so many segments are freed at a time.
     pub fn limit_segments(&mut self, segments: usize) {
         self.limits.segments = segments.max(1);
@@ -153,6 +159,9 @@ impl Gatherer {
 
     fn take(&mut self, access: &impl Access, mut victim: Victim, plan: &mut Plan) -> Result<Taking> {
         let segment = victim.segment();
+        if !self.limits.ahead {
+            victim.by_pieces();
+        }
         let is_first = plan.cleaning.is_empty();
         let most = usize::try_from(LARGEST / victim.block_size()).unwrap_or(usize::MAX);
         plan.segments.push(segment);

@@ -259,6 +259,7 @@ pub fn pass(
         let (available, room) = mover.with(|v| (v.available_when_read(), v.room_for_cleaning()))?;
         let of = |room: u64| usize::try_from(room).unwrap_or(usize::MAX);
         gatherer.limit(of(room.0).min(most).min(limits.moves));
+        gatherer.read_ahead(limits.ahead);
         gatherer.limit_segments(of(room.1).min(segments_at_once).min(limits.segments));
         if options.until.is_some_and(|n| available >= n) {
             outcome.enough = true;

@@ -112,7 +112,6 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let policy = tuning.policy().value;
     let mut options = Options { until, policy, ..Options::default() };
     options.limits.moves = Step::MOST.moves;
-    options.limits.ahead = true;
     let geometry = *core.fs.lock().volume().geometry();
     let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
@@ -248,7 +247,10 @@ fn clean_once(
     loop {
         let limits = || {
             let size = size(core);
-            Limits { moves: size.moves.min(most.moves), segments: size.segments.min(most.segments), ..most }
+            // Reading ahead takes a processor that those who work may want.
+            let ahead = core.space.is_outrun() || !core.pace.is_felt(Instant::now());
+            let (moves, segments) = (size.moves.min(most.moves), size.segments.min(most.segments));
+            Limits { moves, segments, ahead, ..most }
         };
         options.limits = limits();
         // Each is met by whoever syncs.
@@ -314,5 +316,8 @@ fn rest(core: &Core, took: Duration, written: u64, time: Duration) -> Duration {
     let low = marks.low.unwrap_or(marks.short).saturating_sub(kept);
     let clean = available.saturating_sub(kept);
     let blocks = clean.saturating_mul(u64::from(blocks_per_segment));
-    core.pace.in_time(core.pace.rest(took, clean, low, Instant::now()), took, blocks, written, time)
+    let rest = core.pace.rest(took, clean, low, Instant::now());
+    // As long as nobody had to wait, rare steps are felt least.
+    let written = if core.space.is_outrun() { written } else { 0 };
+    core.pace.in_time(rest, took, blocks, written, time)
 }

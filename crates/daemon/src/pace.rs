@@ -25,8 +25,8 @@ const SYNCS: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(700);
 /// A step begins so many times as long before it is needed as it takes: others write faster while nothing keeps them.
 const EARLY: u32 = 2;
-/// So many times as long as a step took, the cleaner rests at most while somebody syncs.
-const RESTS: u32 = 24;
+/// So many times as long as a step took, with all that came before it, the cleaner rests at most while somebody syncs.
+const RESTS: u32 = 72;
 
 /// How much goes into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(pace.rest(2000 * MS, 5, 10, now), PAUSE);
         pace.synced(now);
         assert_eq!(pace.rest(20 * MS, 0, 10, now), Duration::ZERO);
-        assert_eq!(pace.rest(20 * MS, 5, 10, now), 240 * MS);
-        assert_eq!(pace.rest(20 * MS, 10, 10, now), 480 * MS);
-        assert_eq!(pace.rest(20 * MS, 50, 10, now), 480 * MS);
+        assert_eq!(pace.rest(5 * MS, 5, 10, now), 180 * MS);
+        assert_eq!(pace.rest(5 * MS, 10, 10, now), 360 * MS);
+        assert_eq!(pace.rest(5 * MS, 50, 10, now), 360 * MS);
         assert_eq!(pace.rest(20 * MS, 0, 0, now), Duration::ZERO);
     }
 

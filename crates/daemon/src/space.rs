@@ -34,6 +34,10 @@ const REWRITTEN_PART: u64 = 64;
 const SWEEP: u64 = 2;
 const SWEEP_PART: u64 = 64;
 const SWEEP_DOUBLED: u32 = 4;
+/// Where somebody had to wait so many times within so long, the cleaner tries to be ahead of those who write. Who waits but now
+/// and then is served best by one large step.
+const OUTRUN_TIMES: usize = 3;
+const OUTRUN: Duration = Duration::from_secs(2);
 /// Blocks that a change takes besides its data at most.
 const BESIDES: u64 = 16;
 
@@ -52,6 +56,8 @@ pub struct Space {
 struct State {
     /// Somebody waits for space, for so many blocks at most.
     wanted: Option<u64>,
+    /// When somebody began to wait the last times, the last one first.
+    waited: [Option<Instant>; OUTRUN_TIMES],
     /// Few segments are clean.
     short: bool,
     /// Nothing more could be gained when it was last tried.
@@ -251,6 +257,8 @@ impl Space {
         let with = if blocks == 0 { 0 } else { blocks + BESIDES };
         state.wanted = Some(with.max(before.unwrap_or(0)));
         if before.is_none() {
+            state.waited.rotate_right(1);
+            state.waited[0] = Some(Instant::now());
             self.wake.notify_all();
         }
         true
@@ -309,6 +317,12 @@ impl Space {
         let sweep = &mut self.state.lock().sweep;
         let times = if in_vain { sweep.in_vain.saturating_add(1) } else { 0 };
         *sweep = Sweep { rewritten, in_vain: times };
+    }
+
+    /// Whether somebody had to wait again and again: others write faster than is cleaned.
+    pub fn is_outrun(&self) -> bool {
+        let waited = self.state.lock().waited;
+        waited.iter().all(|then| then.is_some_and(|then| then.elapsed() < OUTRUN))
     }
 
     /// Whether somebody waits for space.

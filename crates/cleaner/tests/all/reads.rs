@@ -26,7 +26,9 @@ fn of_small_logs() -> (Arc<Counter<Fault<MemoryDevice>>>, Volume, Ino) {
 }
 
 fn clean(v: &mut Volume) -> Outcome {
-    run(&Whole::new(v, 9000), &Options { now: 9000, ..Options::default() }, |_| true).unwrap()
+    let mut options = Options { now: 9000, ..Options::default() };
+    options.limits.ahead = true;
+    run(&Whole::new(v, 9000), &options, |_| true).unwrap()
 }
 
 fn check(v: &mut Volume, ino: Ino) {

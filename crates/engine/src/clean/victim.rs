@@ -72,6 +72,11 @@ impl Victim {
         self.walk.source_mut().load_from(first);
     }
 
+    /// Each log and each block is read for itself, where that many requests are felt less than large ones.
+    pub fn by_pieces(&mut self) {
+        self.walk.source_mut().only_what_is_asked_for();
+    }
+
     /// Whether some of it was needed, so that it was read whole.
     pub fn was_needed(&mut self) -> bool {
         self.walk.source_mut().was_needed()

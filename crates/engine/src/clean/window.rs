@@ -50,6 +50,12 @@ impl Window {
         let _ = self.load(at, 0);
     }
 
+    /// Nothing more is read than is asked for.
+    pub fn only_what_is_asked_for(&mut self) {
+        self.needed = true;
+        self.streams = false;
+    }
+
     /// Whether some of it was needed.
     pub fn was_needed(&self) -> bool {
         self.needed
