@@ -296,6 +296,10 @@ impl Writer {
         self.release_freed()?;
         self.look_for_space();
         self.update_super_block();
+        if !self.core.options.barrier && self.look_for_lost_logs().is_err() {
+            // The next super block would be pointed at them.
+            return Err(libc::EIO);
+        }
         if self.core.damage.load(Ordering::Acquire) {
             self.tell_damage()?;
         }
