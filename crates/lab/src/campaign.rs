@@ -356,7 +356,9 @@ fn cut_again(
             continue;
         }
         let place = format!("recovery cut off, {}", again.cut);
-        let how = Look { settings: changes_settings(workload, state), ..how(workload, history, state) };
+        let before = how(workload, history, state);
+        // What was half set, or was being set, the mount that was cut here had begun to put right.
+        let how = Look { settings: before.settings || changes_settings(workload, state), ..before };
         let seen = oracle::look(oracle::disk(&again.device), how).map_err(|e| e.at(&place))?;
         let (before, after) = (oracle::without_probe(&first.live), oracle::without_probe(&seen.live));
         oracle::same(&before, &after, Columns::ALL).map_err(|e| e.at(&place))?;

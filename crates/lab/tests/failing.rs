@@ -2,13 +2,31 @@
 //! of every day has. `SILT_TORTURE_FAILING=1` with the variables of `torture.rs` makes a campaign of them.
 #![allow(clippy::unwrap_used)]
 
-use silt_device::{Content, Event, Outcome};
+use silt_device::{Content, CrashOptions, Event, Outcome};
+use silt_lab::campaign::examine;
 use silt_lab::driver;
 use silt_lab::failing::failing;
 use silt_lab::history::History;
+use silt_lab::workload::{Fails, Step, Workload, ops};
+use silt_lab::{Campaign, Plan, shrink};
 
 fn events(history: &History) -> impl Iterator<Item = &Event> {
     history.lives.iter().flat_map(|life| &life.events)
+}
+
+/// In a debug build a tenth.
+#[test]
+fn what_was_promised_is_there_whatever_fails() {
+    let workloads = if cfg!(debug_assertions) { 6 } else { 64 };
+    let plan = Plan { seed: 1, failing: true, states: Some(0), workloads, ..Plan::default() };
+    let campaign = Campaign::new(plan).unwrap();
+    let failed = campaign.run(&|_| {});
+    let tries = std::env::var("SILT_TORTURE_SHRINK").ok().and_then(|s| s.parse().ok()).unwrap_or(300);
+    for f in &failed {
+        println!("after {} states:\n{}", f.after, shrink::shrink(f, tries));
+    }
+    assert!(failed.is_empty(), "{} workloads failed", failed.len());
+    assert!(campaign.tally().states > 100 * workloads, "{:?}", campaign.tally());
 }
 
 /// The same record each time, though logs are written by threads in half of them.
@@ -52,4 +70,23 @@ fn much_is_refused_and_much_is_done() {
     assert!(writes > 200 && flushes > 50 && discards > 20, "{said}");
     assert!(mounts > 50 && cuts > 20 && refused > 200, "{said}");
     assert!(2 * whole > WORKLOADS, "{said}");
+}
+
+/// Without barriers a flush that fails may lose logs, and no super block may be pointed at those: neither that of the cleaner
+/// after one of the log writer's that failed, nor those of the end of a mount.
+#[test]
+fn no_super_block_is_pointed_at_what_a_failed_flush_lost() {
+    let op = |text: &str| Step::Op(ops(text).unwrap().remove(0));
+    let ends = [Step::Clean, op("remount")];
+    // A super block is due after some of these.
+    for (end, syncs) in ends.into_iter().flat_map(|end| (2..12).map(move |n| (end.clone(), n))) {
+        let mut w = Workload { barrier: false, ..Workload::new("lost", 2, 4096) };
+        w.steps = vec![op("create a 644"), op("write :a 0 23000 1")];
+        w.steps.extend(std::iter::repeat_n(op("sync"), syncs));
+        w.steps.extend([Step::DeleteCheckpoints, Step::Fails(Fails::Flushes { after: 0, times: 1 })]);
+        w.steps.extend([op("create b 644"), end, Step::PowerCut]);
+        let cuts = CrashOptions { seed: 1, max_states: 200, per_flush: 20 };
+        let result = examine(&w, cuts, &mut |_, _, _| true);
+        assert!(result.is_ok(), "{syncs}: {}", result.unwrap_err());
+    }
 }
