@@ -72,6 +72,9 @@ struct Player<'a> {
     broken: bool,
     hurt: bool,
     half_set: bool,
+    /// Reads may fail; and how many had when the step began.
+    unreadable: bool,
+    struck: u64,
     /// Content was lost that somebody was told of, or damage was: what comes after cannot be foretold.
     ended: bool,
     damaged: Option<usize>,
@@ -192,6 +195,8 @@ impl<'a> Player<'a> {
             broken: false,
             hurt: false,
             half_set: false,
+            unreadable: false,
+            struck: 0,
             ended: false,
             damaged: None,
         })
@@ -290,6 +295,9 @@ impl<'a> Player<'a> {
 
     /// What could not be done has changed nothing: tree and snapshots are as remembered, as far as they can be read.
     fn unchanged(&mut self, when: &str) -> Result<()> {
+        if self.unreadable {
+            return Ok(());
+        }
         let Ok(tree) = self.target.tree(Tree::Live, Columns::ALL) else { return Ok(()) };
         let place = format!("the tree {when} (remembered / found)");
         oracle::same(&self.state.tree, &tree, Columns::MODEL).map_err(|e| e.at(&place))?;

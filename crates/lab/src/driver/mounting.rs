@@ -63,6 +63,12 @@ impl Player<'_> {
     /// Ends the mount and makes another: all that was promised is there, and the steps to come go on from what is found.
     pub(super) fn mount_again(&mut self, number: usize, how: How) -> Result<(Promise, bool)> {
         let closed = how == How::Closed && self.close(number)?;
+        if self.disk.inner().struck().reads > self.struck {
+            self.look_for_losses(number, closed)?;
+            if self.ended {
+                return Ok((Promise::Nothing, false));
+            }
+        }
         // The other file system goes before the disk is looked at: nothing writes any more.
         let none = nobody(self.workload)?;
         self.target.fs = none;
@@ -120,11 +126,10 @@ impl Player<'_> {
         }
         let newest = self.target.fs.volume().last_log().cno;
         self.known = newest;
-        let tree = self.target.tree(Tree::Live, Columns::ALL);
-        match tree {
-            Err(_) if self.broken => {}
-            tree => oracle::same(&self.state.tree, &tree.during("reading the tree")?, Columns::MODEL)
-                .map_err(|e| e.at("mounted again (remembered / found)"))?,
+        if !self.unreadable {
+            let tree = self.target.tree(Tree::Live, Columns::ALL);
+            oracle::same(&self.state.tree, &tree.during("reading the tree")?, Columns::MODEL)
+                .map_err(|e| e.at("mounted again (remembered / found)"))?;
         }
         Ok((Promise::All, true))
     }
@@ -134,8 +139,7 @@ impl Player<'_> {
         let mounted = mount(self.workload, &self.disk, &self.clock);
         let (target, writer) = match mounted {
             Err(_) if self.broken => {
-                self.disk.inner().heal();
-                self.broken = false;
+                self.heal();
                 if self.is_in_doubt() {
                     return Ok(false);
                 }
@@ -193,7 +197,7 @@ impl Player<'_> {
         self.lives.push(Life { base: self.base.fork(), events });
         self.base = state.device.fork();
         self.disk = Arc::new(Recorder::new(Fault::new(state.device)));
-        self.broken = false;
+        (self.broken, self.unreadable, self.struck) = (false, false, 0);
         // All that came before was answered.
         self.disk.mark(2 * number as u64 - 1);
         self.disk.mark(2 * number as u64);

@@ -30,7 +30,7 @@ impl Player<'_> {
 
     pub(super) fn step(&mut self, number: usize, step: &Step) -> Result<Done> {
         let now = self.clock.fetch_add(self.pace, Ordering::Relaxed) + self.pace;
-        let struck = self.disk.inner().struck();
+        self.struck = self.disk.inner().struck().reads;
         let (promise, answered) = match step {
             Step::Op(Op::Remount) if self.hurt || !self.mounts.is_empty() => {
                 self.mount_again(number, How::Closed)?
@@ -97,7 +97,7 @@ impl Player<'_> {
                 (Promise::Nothing, done)
             }
         };
-        if self.disk.inner().struck().reads > struck.reads {
+        if self.disk.inner().struck().reads > self.struck && !self.ended {
             self.look_for_losses(number, answered && !matches!(promise, Promise::Nothing))?;
         }
         Ok(Done { state: self.state.clone(), cno: self.known, promise, answered, half_set: self.half_set })
@@ -106,6 +106,7 @@ impl Player<'_> {
     /// Breaks the device, as far as it is not.
     fn fail(&mut self, how: &Fails) {
         (self.broken, self.hurt) = (true, true);
+        self.unreadable |= matches!(how, Fails::Reads { .. } | Fails::Dies { .. });
         let fault = self.disk.inner();
         let all = 0..self.disk.len();
         let segment = u64::from(self.workload.segment) * u64::from(self.workload.block_size);
@@ -119,10 +120,14 @@ impl Player<'_> {
         }
     }
 
+    pub(super) fn heal(&mut self) {
+        self.disk.inner().heal();
+        (self.broken, self.unreadable) = (false, false);
+    }
+
     /// The device works again: what could not be written is, or writing has ended.
     fn works(&mut self, number: usize) -> Result<Answer> {
-        self.disk.inner().heal();
-        self.broken = false;
+        self.heal();
         let mut told = Ok(());
         // What could not be read when it was written is told once.
         for _ in 0..3 {
@@ -265,18 +270,17 @@ impl Player<'_> {
 
     /// Where something could not be read, a checkpoint may have been made without it, which somebody hears of. What comes
     /// after that cannot be foretold.
-    fn look_for_losses(&mut self, number: usize, promised: bool) -> Result<()> {
+    pub(super) fn look_for_losses(&mut self, number: usize, promised: bool) -> Result<()> {
         let options = silt_verify::Options::default();
         let leaks = || silt_verify::check(self.disk.inner().inner(), &options).errors().next().is_some();
-        if self.writer.met_damage() || self.workload.barrier && leaks() {
+        if self.writer.met_damage() || leaks() {
             self.ended = true;
             self.damaged = Some(number);
         }
         if self.target.fs.volume().failure().is_some() {
             return Ok(());
         }
-        self.disk.inner().heal();
-        self.broken = false;
+        self.heal();
         let place = "reading the tree after reads failed";
         let tree = self.target.tree(silt_fs::Tree::Live, Columns::ALL).during(place)?;
         let Err(lost) = oracle::same(&self.state.tree, &tree, Columns::MODEL) else { return Ok(()) };
