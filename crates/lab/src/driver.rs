@@ -72,9 +72,10 @@ struct Player<'a> {
     broken: bool,
     hurt: bool,
     half_set: bool,
-    /// Reads may fail; and how many had when the step began.
+    /// Reads may fail; how many had when the step began, and when the mount did.
     unreadable: bool,
     struck: u64,
+    struck_before: u64,
     /// Content was lost that somebody was told of, or damage was: what comes after cannot be foretold.
     ended: bool,
     damaged: Option<usize>,
@@ -197,6 +198,7 @@ impl<'a> Player<'a> {
             half_set: false,
             unreadable: false,
             struck: 0,
+            struck_before: 0,
             ended: false,
             damaged: None,
         })

@@ -63,7 +63,7 @@ impl Player<'_> {
     /// Ends the mount and makes another: all that was promised is there, and the steps to come go on from what is found.
     pub(super) fn mount_again(&mut self, number: usize, how: How) -> Result<(Promise, bool)> {
         let closed = how == How::Closed && self.close(number)?;
-        if self.disk.inner().struck().reads > self.struck {
+        if self.disk.inner().struck().reads > self.struck_before {
             self.look_for_losses(number, closed)?;
             if self.ended {
                 return Ok((Promise::Nothing, false));
@@ -92,8 +92,8 @@ impl Player<'_> {
         };
         let found = oracle::recognise(&history, progress, &seen, self.workload.barrier)
             .map_err(|e| e.at("as the mount before left it"))?;
-        if found.made.lossy {
-            // What it holds is not known.
+        if found.made.lossy || seen.full {
+            // What it holds is not known, or nothing can be written any more.
             self.ended = true;
             return Ok((Promise::Nothing, false));
         }
@@ -149,6 +149,7 @@ impl Player<'_> {
         };
         (self.target, self.writer) = (target, writer);
         (self.hurt, self.half_set) = (self.broken, false);
+        self.struck_before = self.struck;
         Ok(true)
     }
 
@@ -197,7 +198,7 @@ impl Player<'_> {
         self.lives.push(Life { base: self.base.fork(), events });
         self.base = state.device.fork();
         self.disk = Arc::new(Recorder::new(Fault::new(state.device)));
-        (self.broken, self.unreadable, self.struck) = (false, false, 0);
+        (self.broken, self.unreadable, self.struck, self.struck_before) = (false, false, 0, 0);
         // All that came before was answered.
         self.disk.mark(2 * number as u64 - 1);
         self.disk.mark(2 * number as u64);

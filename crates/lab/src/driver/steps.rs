@@ -97,7 +97,7 @@ impl Player<'_> {
                 (Promise::Nothing, done)
             }
         };
-        if self.disk.inner().struck().reads > self.struck && !self.ended {
+        if self.disk.inner().struck().reads > self.struck_before && !self.ended {
             self.look_for_losses(number, answered && !matches!(promise, Promise::Nothing))?;
         }
         Ok(Done { state: self.state.clone(), cno: self.known, promise, answered, half_set: self.half_set })
@@ -277,12 +277,18 @@ impl Player<'_> {
             self.ended = true;
             self.damaged = Some(number);
         }
+        if self.disk.inner().struck().reads == self.struck {
+            return Ok(());
+        }
         if self.target.fs.volume().failure().is_some() {
             return Ok(());
         }
         self.heal();
-        let place = "reading the tree after reads failed";
-        let tree = self.target.tree(silt_fs::Tree::Live, Columns::ALL).during(place)?;
+        // A directory is not read again at once.
+        let Ok(tree) = self.target.tree(silt_fs::Tree::Live, Columns::ALL) else {
+            self.ended = true;
+            return Ok(());
+        };
         let Err(lost) = oracle::same(&self.state.tree, &tree, Columns::MODEL) else { return Ok(()) };
         if promised {
             return Err(lost.at("content is lost, and success was told (remembered / found)"));
