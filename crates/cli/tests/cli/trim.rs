@@ -19,7 +19,7 @@ fn sound(b: &Bench, v: &str) {
 fn filled(b: &Bench) -> String {
     let v = b.name("v.img");
     std::fs::write(&v, vec![0xa5; 48 << 20]).unwrap();
-    b.ok(&["mkfs", "-q", "-K", "-B", "64", &v]);
+    b.ok(&["mkfs", "-f", "-q", "-K", "-B", "64", &v]);
     let (m, _) = Mounted::new(b, &["-o", "nodiscard", &v], "m");
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     m.unmount();
