@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use silt_device::{Content, CrashOptions, Event, Outcome};
-use silt_lab::campaign::examine;
+use silt_lab::campaign::{cuts_of, examine};
 use silt_lab::driver;
 use silt_lab::failing::failing;
 use silt_lab::history::History;
 use silt_lab::workload::{Fails, Step, Workload, ops};
 use silt_lab::{Campaign, Plan, shrink};
+use silt_model::rng::mix;
 
 fn events(history: &History) -> impl Iterator<Item = &Event> {
     history.lives.iter().flat_map(|life| &life.events)
@@ -70,6 +71,18 @@ fn much_is_refused_and_much_is_done() {
     assert!(writes > 200 && flushes > 50 && discards > 20, "{said}");
     assert!(mounts > 50 && cuts > 20 && refused > 200, "{said}");
     assert!(2 * whole > WORKLOADS, "{said}");
+}
+
+/// Without barriers segments that were freed are not written again before that is on the medium.
+#[test]
+fn what_the_cleaner_freed_is_kept_until_that_is_there() {
+    // Two in which they would be.
+    for number in [190, 211] {
+        let w = failing(mix(1) ^ number);
+        assert!(!w.barrier);
+        let result = examine(&w, cuts_of(&w), &mut |_, _, _| true);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+    }
 }
 
 /// Without barriers a flush that fails may lose logs, and no super block may be pointed at those: neither that of the cleaner

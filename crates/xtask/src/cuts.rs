@@ -284,6 +284,22 @@ const PLANTED: &[Planted] = &[
         )],
     },
     Planted {
+        name: "with nobarrier freed segments are written again before that is on the medium",
+        places: &[(
+            "daemon/src/cleaning.rs",
+            "if !self.core.options.barrier {",
+            "if !self.core.options.barrier && self.core.device.is_empty() {",
+        )],
+    },
+    Planted {
+        name: "segments that were freed are discarded before that is durable",
+        places: &[(
+            "engine/src/discard.rs",
+            "let held = self.store.held.from(at);",
+            "let held = self.store.held.from(at).filter(|_| false);",
+        )],
+    },
+    Planted {
         name: "with nobarrier a super block is pointed at what a failed flush lost",
         places: &[(
             WRITER,

@@ -280,6 +280,10 @@ impl Player<'_> {
         if self.disk.inner().struck().reads == self.struck {
             return Ok(());
         }
+        if self.target.fs.volume().is_constructing() {
+            // It is not there yet, and a cut may leave it.
+            self.damaged.get_or_insert(number);
+        }
         if self.target.fs.volume().failure().is_some() {
             return Ok(());
         }
