@@ -47,7 +47,7 @@ impl Writer {
         }
         unread.tries = 0;
         if unread.since.is_none() {
-            tracing::error!("a checkpoint cannot be made for now, what it needs cannot be read: {e}");
+            tracing::error!("no checkpoint can be made as long as what it needs cannot be read: {e}");
         }
         if unread.since.get_or_insert_with(Instant::now).elapsed() >= unread.patience {
             fs.volume_mut().be_patient(false);
