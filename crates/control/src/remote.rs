@@ -5,8 +5,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use crate::connect::Control;
 use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
 use crate::{ControlError, Kind, Request, Response, Result, socket};
@@ -60,11 +58,8 @@ impl Read for Bounded<'_> {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(self.stream, PollFlags::IN)], Some(&left)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => break,
-                Err(e) => return Err(e.into()),
+            if wire::has_come(self.stream, left)? {
+                break;
             }
         }
         let mut stream = self.stream;

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use silt_engine::{Guard, Volume};
 
 use crate::execute::permit;
@@ -182,11 +182,8 @@ impl Read for Requests<'_> {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "let go"));
             }
             let left = held.look.saturating_duration_since(now);
-            let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(self.stream, PollFlags::IN)], Some(&left)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => break,
-                Err(e) => return Err(e.into()),
+            if wire::has_come(self.stream, left)? {
+                break;
             }
         }
         let mut stream = self.stream;

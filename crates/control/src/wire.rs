@@ -7,7 +7,11 @@
 //! A message longer than its limit ends the connection before a byte of it is stored.
 
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +49,16 @@ pub fn send<T: Serialize>(to: &mut impl Write, message: &T, limit: usize) -> io:
     let stated = stated.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "message too long"))?;
     bytes[..4].copy_from_slice(&stated.to_le_bytes());
     to.write_all(&bytes)
+}
+
+/// Waits for bytes of a message, or the end of the other side, so long at most; whether they came. A signal ends it, too.
+pub(crate) fn has_come(from: &UnixStream, most: Duration) -> io::Result<bool> {
+    let most = Timespec::try_from(most).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&most)) {
+        Ok(n) => Ok(n > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// The bytes of the next message; none where the other side is done.
