@@ -39,6 +39,9 @@ fn leaf_of(key: u64, block_size: usize) -> Option<std::ops::Range<u64>> {
     (key >= silt_format::direct::KEYS).then(|| key - key % half..key - key % half + half)
 }
 
+/// Who reads more blocks at once does not find them among those that were written in part.
+const FEW: usize = 32;
+
 impl Volume {
     /// The inode, loaded if need be. Past trees give the inode as it was.
     pub fn inode(&mut self, tree: Tree, ino: Ino) -> Result<&Inode> {
@@ -257,7 +260,7 @@ impl Volume {
         }
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
         match bmap::lookup(&i.map.root, &reader, key)? {
-            Some(ptr) => self.piece_of(tree, ptr),
+            Some(ptr) => self.piece_of(tree, ptr, true),
             None => Ok(Piece::Hole),
         }
     }
@@ -288,17 +291,18 @@ impl Volume {
             })?;
             for (key, ptr) in mapped {
                 if let Some(slot @ None) = pieces.get_mut((key - keys.start) as usize) {
-                    *slot = Some(self.piece_of(tree, ptr)?);
+                    *slot = Some(self.piece_of(tree, ptr, n <= FEW)?);
                 }
             }
         }
         Ok(pieces.into_iter().map(|p| p.unwrap_or(Piece::Hole)).collect())
     }
 
-    /// A data block of a tree's file: one that is being moved is in memory.
-    fn piece_of(&self, tree: Tree, ptr: u64) -> Result<Piece> {
+    /// A data block of a tree's file: one that is being moved is in memory, and those that were asked for may be.
+    fn piece_of(&self, tree: Tree, ptr: u64, look: bool) -> Result<Piece> {
         let at = self.place_in(tree, ptr)?;
-        Ok(self.store.moving(ptr).map_or(Piece::Disk(at), |b| Piece::Memory(b.clone())))
+        let kept = if look { self.store.part(ptr) } else { self.store.moving(ptr).cloned() };
+        Ok(kept.map_or(Piece::Disk(at), Piece::Memory))
     }
 
     /// Where a data block of a tree's file is.
@@ -318,7 +322,7 @@ impl Volume {
     }
 
     /// Reads block `key`, waiting for the device if need be; `None` for a hole. Blocks of
-    /// directories and symlinks are cached, those of files are the kernel's to cache.
+    /// directories and symlinks are cached; those of files are the kernel's to cache, but for [`Block::to_be_read`].
     pub fn read_block(&mut self, tree: Tree, ino: Ino, key: u64) -> Result<Option<Block>> {
         self.inode(tree, ino)?;
         let i = self.loaded(tree, ino)?;
@@ -330,7 +334,7 @@ impl Volume {
         match bmap::lookup(&i.map.root, &reader, key)? {
             None => Ok(None),
             Some(ptr) if cache => read_data(&self.store, &self.dat, Kind::Names, ptr).map(Some),
-            Some(ptr) => match self.piece_of(tree, ptr)? {
+            Some(ptr) => match self.piece_of(tree, ptr, true)? {
                 Piece::Memory(b) => Ok(Some(b)),
                 Piece::Disk(at) => self.store.read(Kind::Data, at).map(Some),
                 Piece::Hole => Ok(None),

@@ -25,6 +25,7 @@ pub mod mend;
 mod meta;
 pub mod mkfs;
 mod palloc;
+mod parts;
 mod patience;
 mod recover;
 mod redo;

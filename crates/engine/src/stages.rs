@@ -91,7 +91,7 @@ impl Volume {
                         .take(left)
                         .map(|(key, b)| (*key, b.clone()))
                         .collect();
-                    let cache = !frozen.attr.is_regular();
+                    let is_regular = frozen.attr.is_regular();
                     for (key, b) in &batch {
                         k.stage = Stage::Data { from: key.saturating_add(1) };
                         left = left.saturating_sub(1);
@@ -117,7 +117,7 @@ impl Volume {
                             }
                             Err(e) => return Err(e),
                         };
-                        if cache {
+                        if !is_regular || b.is_to_be_read() {
                             self.store.launch(Key::Virtual(vblock.0), b.clone());
                         }
                         let info = BlockInfo::Data { vblock, offset: *key };

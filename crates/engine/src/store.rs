@@ -5,6 +5,7 @@
 //! Invariant: a key's cached bytes equal what the newest log wrote under it; whoever hands out a
 //! number again removes its key first.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use hashbrown::HashMap;
@@ -15,6 +16,7 @@ use silt_format::{BlockNr, Geometry};
 
 use crate::block::Block;
 use crate::held::Held;
+use crate::parts::{Parts, for_metadata};
 use crate::slabs::Slabs;
 use crate::verify_log::Verifier;
 use crate::{Error, Result};
@@ -101,15 +103,22 @@ impl Watched {
     }
 }
 
-/// Shared access to a volume's blocks. Bounded: clean blocks take at most the bytes given to
-/// [`Store::new`]; blocks on their way to disk are held besides until they are there.
+/// After so many blocks of metadata were read, what is kept of files makes room for them.
+const OFTEN: u32 = 64;
+
+/// Shared access to a volume's blocks. Bounded: what is kept that is on the device takes at most the bytes given to
+/// [`Store::new`], metadata 15/16 of them at most; blocks on their way to disk are held besides until they are there.
 pub struct Store {
     pub device: Arc<dyn Device>,
     pub geometry: Geometry,
     cache: Cache<Key, Block, ByBytes>,
+    /// How many blocks were cached that were read.
+    kept: AtomicU32,
     in_flight: HashMap<Key, Block>,
     /// What the log being made replaces, as far as it is cached.
     replaced: Mutex<Vec<Key>>,
+    /// Blocks of files that whoever wrote them asks for again.
+    pub parts: Parts,
     /// Blocks of files that are being moved, by virtual number: their new places may not hold them yet.
     moving: HashMap<u64, Block>,
     /// Memory for what large requests bring.
@@ -121,16 +130,20 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store with room for `cache_bytes` of clean metadata.
+    /// A store with room for `cache_bytes` of what is on the device.
     pub fn new(device: Arc<dyn Device>, geometry: Geometry, cache_bytes: u64) -> Self {
+        let parts = Parts::new(cache_bytes, geometry.bs());
+        let cache_bytes = for_metadata(cache_bytes);
         let items = (cache_bytes / u64::from(geometry.block_size)).max(16);
         let items = usize::try_from(items).unwrap_or(usize::MAX);
         Store {
             device,
             geometry,
             cache: Cache::with_weighter(items, cache_bytes, ByBytes),
+            kept: AtomicU32::new(0),
             in_flight: HashMap::new(),
             replaced: Mutex::default(),
+            parts,
             moving: HashMap::new(),
             slabs: Slabs::default(),
             held: Held::default(),
@@ -151,9 +164,18 @@ impl Store {
         self.cache.get(&key)
     }
 
+    /// A block of a file by its virtual number, if it is in memory.
+    pub fn part(&self, v: u64) -> Option<Block> {
+        let on_the_way = self.in_flight.get(&Key::Virtual(v)).or_else(|| self.moving(v));
+        on_the_way.cloned().or_else(|| self.parts.get(v))
+    }
+
     /// Keeps a clean block.
     pub fn keep(&self, key: Key, block: Block) {
         self.cache.insert(key, block);
+        if self.kept.fetch_add(1, Ordering::Relaxed) % OFTEN == 0 {
+            self.parts.make_room(self.cache.weight());
+        }
     }
 
     /// Keeps a clean block no longer: whoever changes it has it alone then.
@@ -164,7 +186,7 @@ impl Store {
     /// The log being made has something else in the place of this block: once it is on the device, nobody but who looks at
     /// the past asks for it, and it takes no room from what is asked for.
     pub fn replaces(&self, key: Key) {
-        if self.cache.contains_key(&key) {
+        if self.cache.contains_key(&key) || matches!(key, Key::Virtual(v) if self.parts.contains(v)) {
             self.replaced.lock().unwrap_or_else(PoisonError::into_inner).push(key);
         }
     }
@@ -175,6 +197,7 @@ impl Store {
         self.in_flight.remove(&key);
         if let Key::Virtual(v) = key {
             self.moving.remove(&v);
+            self.parts.forget(v);
         }
     }
 
@@ -213,11 +236,18 @@ impl Store {
 
     /// Everything launched is on the device: it may be evicted from now on.
     pub fn landed(&mut self) {
+        self.parts.make_room(self.cache.weight());
         for (key, block) in self.in_flight.drain() {
-            self.cache.insert(key, block);
+            match key {
+                Key::Virtual(v) if block.is_to_be_read() => self.parts.keep(v, &block),
+                _ => self.cache.insert(key, block),
+            }
         }
         for key in std::mem::take(self.replaced.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             self.cache.remove(&key);
+            if let Key::Virtual(v) = key {
+                self.parts.forget(v);
+            }
         }
         self.moving = HashMap::new();
     }

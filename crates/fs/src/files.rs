@@ -47,7 +47,8 @@ impl Fs {
         let bytes = writable(&mut block);
         bytes[old..].fill(0);
         bytes[at..at + data.len()].copy_from_slice(data);
-        Ok(block)
+        // The kernel has these bytes and not those around them.
+        Ok(block.to_be_read())
     }
 
     /// Block `key` with a range of bytes zeroed; `None` if they are zero already.
