@@ -173,7 +173,7 @@ impl Store {
     /// Keeps a clean block.
     pub fn keep(&self, key: Key, block: Block) {
         self.cache.insert(key, block);
-        if self.kept.fetch_add(1, Ordering::Relaxed) % OFTEN == 0 {
+        if self.kept.fetch_add(1, Ordering::Relaxed).is_multiple_of(OFTEN) {
             self.parts.make_room(self.cache.weight());
         }
     }
