@@ -107,6 +107,20 @@ mod tests {
         assert!(parts.get(63).is_none() && !parts.contains(63) && parts.contains(64));
     }
 
+    /// Else the next block of that number would be read as the one before.
+    #[test]
+    fn a_number_that_is_handed_out_again_has_no_part() {
+        let (_, mut v) = fresh(64 << 20, 64);
+        let number = v.dat.allocate(&mut v.store).unwrap();
+        v.store.parts.keep(number.0, &written(904));
+        v.dat.release_all(&mut v.store, &[number]).unwrap();
+        assert!(!v.store.parts.contains(number.0));
+        // Whoever gave it back, it is forgotten at the latest when it is handed out again.
+        v.store.parts.keep(number.0 + 1, &written(904));
+        assert_eq!(v.dat.allocate(&mut v.store).unwrap().0, number.0 + 1);
+        assert!(!v.store.parts.contains(number.0 + 1));
+    }
+
     #[test]
     fn metadata_leaves_room() {
         let parts = Parts::new(16 << 20, 4096);
