@@ -7,12 +7,14 @@
 //!
 //! Who waits, and for how long, is told by [`crate::space`].
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use parking_lot::MutexGuard;
+use rustix::time::ClockId;
 use silt_cleaner::{Access, Cleaned, Mover};
 use silt_control::cleaner::Work;
 use silt_engine::clean::{Arranged, Cleaning};
@@ -64,12 +66,14 @@ impl Mounted<'_> {
 
 impl Access for Mounted<'_> {
     fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
+        let beside = worked();
         let mut fs = self.0.fs.lock();
         let begin = Instant::now();
         let result = f(fs.volume_mut());
         // Who waits for it is served before we come again.
         MutexGuard::unlock_fair(fs);
-        let pause = self.0.pace.pause(begin.elapsed(), Instant::now());
+        worked();
+        let pause = self.0.pace.pause(begin.elapsed(), beside, Instant::now());
         if !pause.is_zero() && !self.0.space.is_wanted() {
             std::thread::sleep(pause);
         }
@@ -89,6 +93,14 @@ impl Mover for Mounted<'_> {
     fn settle(&self) -> Result<()> {
         self.ask(Job::Settle)
     }
+}
+
+/// Processor time that this thread took since it was asked last.
+fn worked() -> Duration {
+    thread_local!(static BEFORE: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+    let now = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+    let now = Duration::try_from(now).unwrap_or_default();
+    now.saturating_sub(BEFORE.replace(now))
 }
 
 /// The thread's work, until [`crate::space::Space::stop`].

@@ -111,8 +111,8 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let until = marks.high.map(|high| high.max(wanted_segments(core)));
     let policy = tuning.policy().value;
     let mut options = Options { until, policy, ..Options::default() };
-    options.limits.moves = Step::MOST.moves;
     let geometry = *core.fs.lock().volume().geometry();
+    options.limits.moves = Step::most_moves(geometry.block_size);
     let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
     let mut before: Option<Vec<u64>> = None;

@@ -9,16 +9,21 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// What a step may take of the log writer's time while somebody syncs. Rare long ones rather than many short ones: each is met
-/// by one sync of a program that syncs again and again, and half of it is for the tables, however little is copied.
-const FELT: Duration = Duration::from_millis(25);
+/// by one sync of a program that syncs again and again, and what it writes of the tables grows less than what it copies.
+const FELT: Duration = Duration::from_millis(50);
 /// Blocks that one step copies: most, and least. A segment goes as a whole, so that it may be more.
-const MOST: usize = 8192;
+const MOST: usize = 16_384;
+/// Bytes that one step copies at most: they are held in memory until it is written.
+const HELD: u64 = 64 << 20;
 const LEAST: usize = 64;
 /// Segments that one step frees at most, and blocks copied to one of them, where both get fewer.
 const SEGMENTS: usize = 64;
-/// So much of its own work the cleaner does at a time while somebody syncs, and pauses so many times as long.
+/// So much of its own work the cleaner does at a time while somebody syncs. Then it pauses: so many times as long as it had the
+/// volume's lock, and as long as it worked beside it.
 const SLICE: Duration = Duration::from_micros(200);
 const PAUSES: u32 = 4;
+/// Longest pause.
+const LONGEST: Duration = Duration::from_millis(25);
 /// For so long after a sync somebody syncs.
 const SYNCS: Duration = Duration::from_secs(2);
 /// Longest rest between two steps.
@@ -40,6 +45,11 @@ pub struct Step {
 impl Step {
     /// Where nobody minds.
     pub const MOST: Step = Step { moves: MOST, segments: SEGMENTS };
+
+    /// Blocks of so many bytes that one step copies at most.
+    pub fn most_moves(block_size: u32) -> usize {
+        usize::try_from(HELD / u64::from(block_size.max(1))).unwrap_or(MOST).min(MOST)
+    }
 }
 
 #[derive(Debug)]
@@ -47,7 +57,8 @@ struct State {
     moves: usize,
     /// When somebody synced last.
     synced: Option<Instant>,
-    /// What the cleaner did since it paused.
+    /// What the cleaner owes for what it did since it paused, and how long that took.
+    owed: Duration,
     worked: Duration,
     /// Others write faster than it cleans.
     hurries: bool,
@@ -62,7 +73,13 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Pace {
-            state: Mutex::new(State { moves: MOST, synced: None, worked: Duration::ZERO, hurries: false }),
+            state: Mutex::new(State {
+                moves: MOST,
+                synced: None,
+                owed: Duration::ZERO,
+                worked: Duration::ZERO,
+                hurries: false,
+            }),
         }
     }
 }
@@ -79,22 +96,24 @@ impl Pace {
         synced.is_some_and(|then| now.saturating_duration_since(then) < SYNCS)
     }
 
-    /// How long the cleaner pauses that worked for so long just now, under the volume's lock: while somebody syncs, others
-    /// want the processor, too.
-    pub fn pause(&self, worked: Duration, now: Instant) -> Duration {
+    /// How long the cleaner pauses that had the volume's lock for so long just now, and before worked for so long without it:
+    /// while somebody syncs, others want the processor, too.
+    pub fn pause(&self, held: Duration, beside: Duration, now: Instant) -> Duration {
         let owed = {
             let mut state = self.state.lock();
-            state.worked += worked;
+            state.worked += held + beside;
+            state.owed += held * PAUSES + beside;
             if state.worked < SLICE {
                 return Duration::ZERO;
             }
-            let owed = std::mem::take(&mut state.worked);
+            state.worked = Duration::ZERO;
+            let owed = std::mem::take(&mut state.owed);
             if state.hurries {
                 return Duration::ZERO;
             }
             owed
         };
-        if self.is_felt(now) { (owed * PAUSES).min(FELT) } else { Duration::ZERO }
+        if self.is_felt(now) { owed.min(LONGEST) } else { Duration::ZERO }
     }
 
     /// A step took so much of the log writer's time.
@@ -190,9 +209,10 @@ mod tests {
         assert_eq!(rest(1000, 0), 500 * MS, "nobody writes");
         assert_eq!(rest(1000, 100), 500 * MS, "they need ten seconds for what is clean");
         assert_eq!(rest(1000, 2000), 300 * MS, "half a second, of which twice 100 ms are for the step");
-        assert!(!pace.pause(SLICE, Instant::now()).is_zero());
+        let pause = || pace.pause(SLICE, Duration::ZERO, Instant::now());
+        assert!(!pause().is_zero());
         assert_eq!(rest(1000, 6000), Duration::ZERO);
-        assert_eq!(pace.pause(SLICE, Instant::now()), Duration::ZERO, "nor does it pause");
+        assert_eq!(pause(), Duration::ZERO, "nor does it pause");
         assert_eq!(rest(0, 1), Duration::ZERO);
         assert_eq!(rest(u64::MAX, 1), 500 * MS);
     }
@@ -200,12 +220,22 @@ mod tests {
     #[test]
     fn it_pauses_while_somebody_syncs() {
         let (pace, now) = (Pace::default(), Instant::now());
-        assert_eq!(pace.pause(5 * MS, now), Duration::ZERO, "nobody minds");
+        let none = Duration::ZERO;
+        assert_eq!(pace.pause(5 * MS, none, now), none, "nobody minds");
         pace.synced(now);
-        assert_eq!(pace.pause(SLICE / 2, now), Duration::ZERO);
-        assert_eq!(pace.pause(SLICE / 2, now), PAUSES * SLICE);
-        assert_eq!(pace.pause(SLICE / 2, now), Duration::ZERO, "begins anew");
-        assert_eq!(pace.pause(1000 * MS, now), FELT);
-        assert_eq!(pace.pause(5 * MS, now + SYNCS), Duration::ZERO);
+        assert_eq!(pace.pause(SLICE / 2, none, now), none);
+        assert_eq!(pace.pause(SLICE / 2, none, now), PAUSES * SLICE);
+        assert_eq!(pace.pause(SLICE / 2, none, now), none, "begins anew");
+        assert_eq!(pace.pause(1000 * MS, none, now), LONGEST);
+        assert_eq!(pace.pause(none, SLICE, now), SLICE, "beside the lock it takes nothing but a processor");
+        assert_eq!(pace.pause(SLICE, 3 * SLICE, now), (PAUSES + 3) * SLICE);
+        assert_eq!(pace.pause(5 * MS, none, now + SYNCS), none);
+    }
+
+    #[test]
+    fn what_a_step_holds_is_bounded() {
+        assert_eq!(Step::most_moves(1024), MOST);
+        assert_eq!(Step::most_moves(4096), MOST);
+        assert_eq!(Step::most_moves(65_536), 1024);
     }
 }
