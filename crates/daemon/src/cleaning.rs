@@ -72,6 +72,7 @@ impl Access for Mounted<'_> {
         let result = f(fs.volume_mut());
         // Who waits for it is served before we come again.
         MutexGuard::unlock_fair(fs);
+        // What it did under the lock counts for itself.
         worked();
         let pause = self.0.pace.pause(begin.elapsed(), beside, Instant::now());
         if !pause.is_zero() && !self.0.space.is_wanted() {
@@ -309,5 +310,22 @@ impl Writer {
     fn advance_super_blocks(&mut self) -> Result<()> {
         let writes = self.core.fs.lock().volume_mut().advance_super_blocks((self.clock)());
         writes.iter().try_for_each(|w| w.write(&*self.core.device))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_counts_and_sleep_does_not() {
+        worked();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(worked() < Duration::from_millis(25));
+        let (begin, mut sum) = (Instant::now(), Duration::ZERO);
+        while sum < Duration::from_millis(5) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{sum:?}");
+            sum += worked();
+        }
     }
 }

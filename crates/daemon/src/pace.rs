@@ -1,8 +1,8 @@
 //! How much of the log writer's time the cleaner takes, so that it is not felt.
 //!
-//! Who syncs while a step is written waits for it. So steps are small while somebody does, as long as space allows it,
-//! and after each the cleaner rests the longer the more is still clean. Large steps are cheaper, since what one writes
-//! of the DAT is much the same for few blocks as for many.
+//! Who syncs while a step is written waits for it. So steps are rare while somebody does, and as large as is bearable, as long
+//! as space allows it, and after each the cleaner rests the longer the more is still clean. Large steps are cheaper, since what
+//! one writes of the DAT grows less than what it copies.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 const FELT: Duration = Duration::from_millis(50);
 /// Blocks that one step copies: most, and least. A segment goes as a whole, so that it may be more.
 const MOST: usize = 16_384;
-/// Bytes that one step copies at most: they are held in memory until it is written.
-const HELD: u64 = 64 << 20;
 const LEAST: usize = 64;
+/// Bytes of those at most: they are held in memory until the step is written.
+const HELD: u64 = 64 << 20;
 /// Segments that one step frees at most, and blocks copied to one of them, where both get fewer.
 const SEGMENTS: usize = 64;
 /// So much of its own work the cleaner does at a time while somebody syncs. Then it pauses: so many times as long as it had the
