@@ -3,7 +3,7 @@
 //! A [`FileDevice`] holds the descriptor requests go through, a second one where the page cache is
 //! to be bypassed, and for a block device a third that claims it for us alone. An image is claimed
 //! by a lock on the file, which goes with the first descriptor. What the system below cannot do
-//! (discard, reads that do not wait, durable writes, large requests past the page cache) is found out by the first request that tries,
+//! (discard, reads that do not wait, durable writes, requests past the page cache) is found out by the first request that tries,
 //! and not tried again.
 //!
 //! After a failed `flush` the kernel may have dropped what it could not write: whatever was
@@ -36,7 +36,7 @@ use streams::Streams;
 /// Bytes of one hint to the system to read: of a longer one it may take only as much as it reads ahead itself.
 const HINT: usize = 128 << 10;
 
-/// Reads and writes of so many bytes go past the page cache.
+/// Reads of so many bytes go past the page cache.
 const LARGE: u64 = 256 << 10;
 
 /// What kind of file a device is.
@@ -52,7 +52,7 @@ pub(crate) struct Descriptors {
     pub main: OwnedFd,
     /// Opened with `O_DIRECT`, for everything.
     pub direct: Option<OwnedFd>,
-    /// Opened with `O_DIRECT`, for what is large.
+    /// Opened with `O_DIRECT`, for large reads and for writes of whole pages.
     pub large: Option<OwnedFd>,
     /// Opened with `O_EXCL`, on a block device.
     pub claim: Option<OwnedFd>,
@@ -196,10 +196,9 @@ impl FileDevice {
             Some(direct) => direct.write_at(self.main.as_fd(), self.len(), offset, bufs, flags),
             None => match &self.large {
                 // What is read again soon is in the caches above: the page cache would cost a copy, and time to
-                // find and free its pages.
+                // find its pages, those that a flush has to write first, which somebody waits for.
                 Some(large)
-                    if total(bufs) >= LARGE
-                        && large.takes_whole(offset, total(bufs))
+                    if large.takes_whole(offset, total(bufs))
                         && !self.lacks_large.load(Ordering::Relaxed) =>
                 {
                     match large.write_at(self.main.as_fd(), self.len(), offset, bufs, flags) {
@@ -229,8 +228,7 @@ impl FileDevice {
         sectors.write_at(self.main.as_fd(), self.len(), offset, bufs, flags).map_err(|_| e)
     }
 
-    /// Whether a large request failed because the system below cannot do it past the page cache; none will be tried
-    /// again.
+    /// Whether a request failed because the system below cannot do it past the page cache; none will be tried again.
     fn does_without_large(&self, e: &io::Error) -> bool {
         let lacks = lacks_flag(e);
         if lacks {

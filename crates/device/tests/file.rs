@@ -197,6 +197,33 @@ fn what_was_written_is_at_hand() {
     assert!(device.read_if_cached(MIB - 1, &mut [0; 2]).is_err());
 }
 
+/// A sync waits for what it writes: through the page cache it would wait for a copy and for finding what is dirty, too.
+#[test]
+fn writes_of_whole_pages_go_past_the_page_cache() {
+    let dir = Dir::new();
+    // Where everything is page cache there is nothing to go past.
+    if rustix::fs::statfs(dir.0.path()).unwrap().f_type == 0x0102_1994 {
+        println!("skipped: tmpfs");
+        return;
+    }
+    let device = create_image(dir.path("image"), MIB, false).unwrap();
+    let mut page = [0; 4096];
+    device.write_at(8192, &[&[7; 4096]]).unwrap();
+    assert!(!device.read_if_cached(8192, &mut page).unwrap());
+    device.read_at(8192, &mut page).unwrap();
+    assert_eq!(page, [7; 4096]);
+    // What the page cache has of it by now is not read any more.
+    device.write_at(8192, &[&[8; 100], &[9; 3996]]).unwrap();
+    device.read_at(8192, &mut page).unwrap();
+    assert_eq!((page[99], page[100]), (8, 9));
+    // Beside a part of a page, which only the page cache takes.
+    device.write_at(8190, &[b"part"]).unwrap();
+    device.write_at(12288, &[&[5; 4096]]).unwrap();
+    device.flush().unwrap();
+    let all = fs::read(dir.path("image")).unwrap();
+    assert_eq!((&all[8190..8194], all[8194], all[12287], all[12288]), (&b"part"[..], 8, 9, 5));
+}
+
 #[test]
 fn a_file_cut_short_is_an_error() {
     let dir = Dir::new();
