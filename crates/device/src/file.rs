@@ -341,11 +341,15 @@ impl Device for FileDevice {
     fn read_kind(&self, kind: device::Kind, offset: u64, buf: &mut [u8]) -> Result<()> {
         let len = buf.len() as u64;
         self.check(Operation::Read, offset, len)?;
+        let background = kind == device::Kind::Background;
         match &self.direct {
             Some(direct) => direct.read_at(self.main.as_fd(), self.len(), offset, buf),
             None => match &self.large {
                 // Into the reader's own memory: the page cache would take as much again, all of it new.
-                Some(large) if len >= LARGE && !self.lacks_large.load(Ordering::Relaxed) => {
+                Some(large)
+                    if (len >= LARGE || (background && large.takes_whole(offset, len)))
+                        && !self.lacks_large.load(Ordering::Relaxed) =>
+                {
                     match large.read_at(self.main.as_fd(), self.len(), offset, buf) {
                         Err(e) if self.does_without_large(&e) => {
                             transfer::read_at(self.main.as_fd(), offset, buf)
@@ -358,8 +362,11 @@ impl Device for FileDevice {
                         if self.read_if_cached(offset, buf)? {
                             return Ok(());
                         }
-                        self.fetch(self.around.of(kind, offset, len, self.len()), offset);
-                    } else {
+                        // What is fetched for those in the background, others would wait for.
+                        if !background {
+                            self.fetch(self.around.of(kind, offset, len, self.len()), offset);
+                        }
+                    } else if !background {
                         self.fetch(self.streams.beyond(offset, offset + len, self.len()), offset);
                     }
                     transfer::read_at(self.main.as_fd(), offset, buf)

@@ -97,6 +97,9 @@ pub enum Kind {
     Tables,
     /// What logs say of themselves.
     Logs,
+    /// By somebody in the background: nothing around it is read, and whole pages come past the system's caches where
+    /// there are any. Such a read never has those who wait for the device wait for more than itself.
+    Background,
 }
 
 /// A flat, byte-addressed store. All methods take `&self`: a device is shared between the log

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use silt_device::{Access, Device, Error, FileDevice, OpenOptions, create_image, open, usage};
+use silt_device::{Access, Device, Error, FileDevice, Kind, OpenOptions, create_image, open, usage};
 
 const MIB: u64 = 1 << 20;
 
@@ -222,6 +222,29 @@ fn writes_of_whole_pages_go_past_the_page_cache() {
     device.flush().unwrap();
     let all = fs::read(dir.path("image")).unwrap();
     assert_eq!((&all[8190..8194], all[8194], all[12287], all[12288]), (&b"part"[..], 8, 9, 5));
+}
+
+/// What is fetched around a read fills the device's queue, and who syncs meanwhile stands behind all of it.
+#[test]
+fn reads_in_the_background_fetch_nothing() {
+    let dir = Dir::new();
+    if rustix::fs::statfs(dir.0.path()).unwrap().f_type == 0x0102_1994 {
+        println!("skipped: tmpfs");
+        return;
+    }
+    let device = create_image(dir.path("image"), 8 * MIB, false).unwrap();
+    device.write_at(0, &[&vec![3; 8 << 20]]).unwrap();
+    device.flush().unwrap();
+    let mut cached = |at| device.read_if_cached(at, &mut [0; 4096]).unwrap();
+    for (at, len) in [(0, 4096), (2 * MIB, 128 << 10), (4 * MIB + 100, 1000), (6 * MIB - 50, 100_000)] {
+        let mut buf = vec![0; len];
+        device.read_kind(Kind::Background, at, &mut buf).unwrap();
+        assert!(buf.iter().all(|b| *b == 3));
+    }
+    let of_pages = [0, 4096, 2 * MIB, 2 * MIB + 4096, 2 * MIB + (128 << 10)].map(&mut cached);
+    assert_eq!(of_pages, [false; 5], "whole pages");
+    // Beside what comes by pages of the cache the system may read more, but not as much as is fetched for others.
+    assert!(!cached(5 * MIB));
 }
 
 #[test]

@@ -34,8 +34,8 @@ const PIECES: usize = 8192;
 const LOOK: u32 = 16;
 /// Looks without reading more until it is tried again.
 const REST: u32 = 16;
-/// Kinds of reads.
-const KINDS: u64 = 5;
+/// Kinds of reads, those for which nothing is fetched among them.
+const KINDS: u64 = 6;
 
 /// How it goes with reads of a kind. Counts race harmlessly.
 struct Window {

@@ -72,9 +72,9 @@ impl Victim {
         self.walk.source_mut().load_from(first);
     }
 
-    /// Each log and each block is read for itself, where that many requests are felt less than large ones.
+    /// From now on it is read by small pieces, which those who work beside feel less than large ones.
     pub fn by_pieces(&mut self) {
-        self.walk.source_mut().only_what_is_asked_for();
+        self.walk.source_mut().by_pieces();
     }
 
     /// Whether some of it was needed, so that it was read whole.

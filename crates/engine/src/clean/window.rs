@@ -1,9 +1,13 @@
-//! A segment that is to be emptied, read in large pieces once some of it is needed.
+//! A segment that is to be emptied, read in pieces once some of it is needed.
 //!
 //! A log that holds something needed is read whole for its checksum, and of most segments that are emptied all logs do. So from
 //! the first of them on the rest of the segment comes into memory, and what is needed is taken from there: a request
 //! for each summary and each run of blocks would have the device wait for the cleaner, and the system's page cache fetch
 //! around each what nobody asks for.
+//!
+//! Requests are small and one comes after the other. A device serves them in their order, so a write and a flush that
+//! somebody waits for stand behind every read that was made before: a segment of 8 MiB asked for at once fills the queue for
+//! 20 ms where a disk reads 400 MB/s.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,6 +18,10 @@ use crate::live::Source;
 
 /// Bytes in memory at most.
 const MOST: u64 = 8 << 20;
+/// Bytes of a request.
+const REQUEST: usize = 256 << 10;
+/// Bytes of a request, and what of a segment is in memory if no log is larger, where others are not to feel it.
+const SMALL: usize = 128 << 10;
 /// Alignment of memory that a device can fill as it is.
 const ALIGN: usize = 4096;
 
@@ -22,9 +30,11 @@ pub(super) struct Window {
     device: Arc<dyn Device>,
     /// What was written of the segment ends here, in bytes.
     end: u64,
-    /// Large pieces are read.
+    /// More is read than is asked for.
     streams: bool,
-    /// They were wanted.
+    /// Others are not to feel it.
+    small: bool,
+    /// Some of it was needed.
     needed: bool,
     /// What is in memory, in bytes of the device, and where in `bytes` it begins.
     held: Range<u64>,
@@ -35,10 +45,19 @@ pub(super) struct Window {
 impl Window {
     /// On a segment of which what was written ends at byte `end`.
     pub fn new(device: Arc<dyn Device>, end: u64) -> Self {
-        Window { device, end, streams: false, needed: false, held: 0..0, skip: 0, bytes: Vec::new() }
+        Window {
+            device,
+            end,
+            streams: false,
+            small: false,
+            needed: false,
+            held: 0..0,
+            skip: 0,
+            bytes: Vec::new(),
+        }
     }
 
-    /// Some of it is needed: from now on large pieces are read.
+    /// Some of it is needed: from now on the rest is read, too.
     pub fn stream(&mut self) {
         self.streams |= !self.needed;
         self.needed = true;
@@ -50,10 +69,13 @@ impl Window {
         let _ = self.load(at, 0);
     }
 
-    /// Nothing more is read than is asked for.
-    pub fn only_what_is_asked_for(&mut self) {
-        self.needed = true;
-        self.streams = false;
+    /// From now on little is read at a time, and nothing is fetched besides.
+    pub fn by_pieces(&mut self) {
+        self.small = true;
+    }
+
+    fn kind(&self) -> Kind {
+        if self.small { Kind::Background } else { Kind::Logs }
     }
 
     /// Whether some of it was needed.
@@ -77,7 +99,8 @@ impl Window {
     }
 
     fn load(&mut self, from: u64, least: u64) -> Option<()> {
-        let len = MOST.min(self.end.saturating_sub(from));
+        let wanted = if self.small { least.clamp(SMALL as u64, MOST) } else { MOST };
+        let len = wanted.min(self.end.saturating_sub(from));
         if !self.streams || len == 0 || least > len {
             return None;
         }
@@ -87,8 +110,15 @@ impl Window {
             self.skip = self.bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
         }
         self.held = 0..0;
+        let (kind, most) = (self.kind(), if self.small { SMALL } else { REQUEST });
         let to = self.bytes.get_mut(self.skip..self.skip + n)?;
-        if self.device.read_kind(Kind::Logs, from, to).is_err() {
+        let mut at = from;
+        let read = to.chunks_mut(most).try_for_each(|part| {
+            let read = self.device.read_kind(kind, at, part);
+            at = at.saturating_add(part.len() as u64);
+            read
+        });
+        if read.is_err() {
             // From here on piece by piece, so that a bad place is felt only where it is.
             self.streams = false;
             return None;
@@ -105,6 +135,102 @@ impl Source for Window {
             buf.copy_from_slice(bytes);
             return Ok(());
         }
-        self.device.read_kind(Kind::Logs, offset, buf)
+        self.device.read_kind(self.kind(), offset, buf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)] // tests: a surprise is a failure
+
+    use std::sync::Mutex;
+
+    use silt_device::{Capabilities, MemoryDevice, Result};
+
+    use super::*;
+
+    /// Tells what was read of it.
+    struct Told {
+        inner: MemoryDevice,
+        reads: Mutex<Vec<(Kind, Range<u64>)>>,
+    }
+
+    impl Device for Told {
+        fn len(&self) -> u64 {
+            self.inner.len()
+        }
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.read_kind(Kind::Data, offset, buf)
+        }
+        fn read_kind(&self, kind: Kind, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.reads.lock().unwrap().push((kind, offset..offset + buf.len() as u64));
+            self.inner.read_at(offset, buf)
+        }
+        fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+            self.inner.write_at(offset, bufs)
+        }
+        fn flush(&self) -> Result<()> {
+            self.inner.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> Result<()> {
+            self.inner.discard(offset, len)
+        }
+        fn capabilities(&self) -> Capabilities {
+            self.inner.capabilities()
+        }
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    fn window(end: u64) -> (Arc<Told>, Window) {
+        let inner = MemoryDevice::new(16 * MIB);
+        for at in (0..16 * MIB).step_by(4096) {
+            inner.write_at(at, &[&(at >> 12).to_le_bytes().repeat(512)]).unwrap();
+        }
+        let told = Arc::new(Told { inner, reads: Mutex::default() });
+        (told.clone(), Window::new(told, end))
+    }
+
+    fn is_right(bytes: &[u8], from: u64) {
+        for (n, block) in bytes.chunks(4096).enumerate() {
+            assert_eq!(block[..8], ((from >> 12) + n as u64).to_le_bytes(), "block {n} from {from}");
+        }
+    }
+
+    #[test]
+    fn requests_are_small_whatever_is_in_memory() {
+        let (told, mut window) = window(12 * MIB);
+        assert!(window.get(0..4096).is_none(), "nothing of it is needed yet");
+        window.stream();
+        is_right(window.get(MIB..MIB + 4096).unwrap(), MIB);
+        is_right(window.get(8 * MIB..9 * MIB).unwrap(), 8 * MIB);
+        let reads = std::mem::take(&mut *told.reads.lock().unwrap());
+        assert!(reads.iter().all(|(kind, r)| *kind == Kind::Logs && r.end - r.start <= REQUEST as u64));
+        assert_eq!(reads.iter().map(|(_, r)| r.end - r.start).sum::<u64>(), MOST, "each byte once");
+    }
+
+    #[test]
+    fn little_is_read_beside_those_who_work() {
+        let (told, mut window) = window(12 * MIB);
+        window.by_pieces();
+        let mut header = [0; 4096];
+        window.read(MIB, &mut header).unwrap();
+        window.stream();
+        // Logs of 88 KiB, one behind the other, and one that is larger than what is read otherwise.
+        for from in (MIB..2 * MIB).step_by(88 << 10) {
+            is_right(window.get(from..from + 4096).unwrap(), from);
+            is_right(window.get(from..from + (88 << 10)).unwrap(), from);
+        }
+        is_right(window.get(4 * MIB..5 * MIB).unwrap(), 4 * MIB);
+        assert!(window.get(0..MOST + 4096).is_none(), "too much for memory");
+        assert_eq!(window.get(12 * MIB - 4096..12 * MIB).unwrap().len(), 4096);
+        assert!(window.get(12 * MIB - 4096..12 * MIB + 4096).is_none(), "behind what was written");
+        for (kind, range) in told.reads.lock().unwrap().iter() {
+            assert!(
+                *kind == Kind::Background && range.end - range.start <= SMALL as u64,
+                "{kind:?} {range:?}"
+            );
+            assert!(range.end <= 12 * MIB);
+        }
     }
 }
