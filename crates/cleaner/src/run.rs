@@ -13,8 +13,8 @@ use crate::gather::{Access, Gatherer, Limits, SetAside};
 use crate::policy::{Candidate, Policy, candidates};
 use crate::rotation::Rotation;
 
-/// Blocks of the DAT counted at a time: some 0.2 ms, for which others wait.
-const COUNTED: usize = 128;
+/// Blocks of the DAT counted at a time: some 30 us, for which others wait.
+const COUNTED: usize = 16;
 /// As long as recovery may walk less than this part of the volume, the rest of it is enough to choose from.
 const SETTLED_PART: u64 = 64;
 
