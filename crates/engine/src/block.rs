@@ -36,7 +36,8 @@ impl Deref for Block {
 }
 
 impl Block {
-    /// The same, kept in memory once it is on the device: whoever wrote it has only a part of it, and asks for it to read it.
+    /// The same, kept in memory once it is on the device, as long as there is room ([`crate::parts`]): whoever wrote it may have
+    /// only a part of it, and asks for it to read it.
     #[must_use]
     pub fn to_be_read(self) -> Self {
         Block { to_be_read: true, ..self }

@@ -92,7 +92,7 @@ impl<R: Resolve> ReadNodes for NodeReader<'_, R> {
 /// A node that is not among the changed ones.
 pub fn read_node<R: Resolve>(store: &Store, resolve: &R, ptr: u64, level: u8) -> Result<Block> {
     let key = resolve.key(ptr);
-    if let Some(b) = store.cached(key) {
+    if let Some(b) = store.cached(key).or_else(|| store.wanted_after_all(key)) {
         // A damaged volume may name one block as node and as data: the cheap half of the check
         // is enough to keep every descent finite.
         if Node::block(&b).level() == level && b[0] & btree::FLAG_ROOT == 0 {

@@ -1,7 +1,11 @@
-//! Blocks of files that were written in part, kept in memory once they are on the device.
+//! Blocks of files that were written in part, and maps of small files, kept in memory once they are on the device.
 //!
 //! The kernel keeps whole pages of a file, and of what was appended or changed within a page only the bytes themselves: it
 //! asks for the page when somebody reads the file or appends to it again, which without this waits for the device.
+//!
+//! A small file of more than six blocks has a node of its map, and of a tree that is unpacked most are asked for no more, where its
+//! directories and tables are. So they do not take the room of those: who asks for one after all has it cached like any other
+//! metadata ([`crate::store::Store::wanted_after_all`]).
 //!
 //! Kept is what the metadata leaves of the cache, a sixteenth of that at least. Blocks are cut off behind their last bytes
 //! that are not zero: most are the ends of small files.
@@ -132,6 +136,34 @@ mod tests {
             let kept = parts.kept.weight();
             assert!(kept <= room && kept >= room / 2, "{kept} of {room}");
         }
+    }
+
+    /// Of a tree that is unpacked the maps are not read again, the directories are.
+    #[test]
+    fn maps_of_small_files_take_no_room_from_others_before_they_are_asked_for() {
+        let (_, mut v) = fresh(64 << 20, 64);
+        let mut attr = v.inode(Tree::Live, Ino::ROOT).unwrap().attr.clone();
+        attr.mode = 0o100_644;
+        let files: Vec<Ino> = (0..20).map(|_| v.create_inode(attr.clone()).unwrap()).collect();
+        for ino in &files {
+            (0..10).for_each(|key| v.write_block(*ino, key, written(4096)).unwrap());
+        }
+        let large = v.create_inode(attr).unwrap();
+        (0..1000).for_each(|key| v.write_block(large, key, written(4096)).unwrap());
+        v.checkpoint(3000).unwrap();
+        assert_eq!(v.store.parts.kept.len(), 20, "a node each, and none of the large file");
+        for ino in &files {
+            assert!(matches!(v.locate(Tree::Live, *ino, 7).unwrap(), Piece::Disk(_)));
+        }
+        assert_eq!(v.store.parts.kept.len(), 0, "now they are like others");
+        // What replaces a node lets it go, wherever it was.
+        v.write_block(files[0], 3, written(4096)).unwrap();
+        v.checkpoint(3001).unwrap();
+        assert_eq!(v.store.parts.kept.len(), 1);
+        v.write_block(files[0], 3, written(4096)).unwrap();
+        v.checkpoint(3002).unwrap();
+        assert_eq!(v.store.parts.kept.len(), 1);
+        assert!(v.read_block(Tree::Live, files[0], 3).unwrap().unwrap() == written(4096));
     }
 
     /// Of the blocks of files those are in memory that were written in part, as long as their numbers are in use.

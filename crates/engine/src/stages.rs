@@ -14,6 +14,10 @@ use crate::virt::Change;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
+/// Maps of files up to this size, in units of 512 bytes, are kept as long as there is room ([`crate::parts`]), those of larger
+/// ones like other metadata.
+const SMALL_FILE: u64 = (1 << 20) / 512;
+
 impl Volume {
     /// Works on one file; what is wrong with it stays with it.
     pub(crate) fn advance_file(&mut self, k: &mut Construction, nr: u64, left: usize) -> Result<usize> {
@@ -138,9 +142,11 @@ impl Volume {
                     }
                 }
                 Stage::Nodes => {
+                    let small = frozen.attr.is_regular() && inode.map.blocks <= SMALL_FILE;
                     for (ptr, b) in sorted_nodes(&inode.map.nodes) {
                         let info = BlockInfo::Node { vblock: VBlockNr(ptr) };
-                        self.store.launch(Key::Virtual(ptr), b.clone());
+                        let kept = if small { b.clone().to_be_read() } else { b.clone() };
+                        self.store.launch(Key::Virtual(ptr), kept);
                         // Each is added once, also where this is gone on with later.
                         inode.map.nodes.remove(&ptr);
                         self.add_new(k, inode.ino, info, b)?;

@@ -170,6 +170,15 @@ impl Store {
         on_the_way.cloned().or_else(|| self.parts.get(v))
     }
 
+    /// A block that was kept as long as there was room, and is in use: from now on like others.
+    pub fn wanted_after_all(&self, key: Key) -> Option<Block> {
+        let Key::Virtual(v) = key else { return None };
+        let block = self.parts.get(v)?;
+        self.parts.forget(v);
+        self.keep(key, block.clone());
+        Some(block)
+    }
+
     /// Keeps a clean block.
     pub fn keep(&self, key: Key, block: Block) {
         self.cache.insert(key, block);
