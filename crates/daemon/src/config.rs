@@ -44,7 +44,7 @@ pub struct MountOptions {
     /// Bytes of unwritten data, those on their way to the device included, beyond which writers
     /// are paced.
     pub dirty: u64,
-    /// Small requests go around the host's page cache as well, not only large ones.
+    /// Small reads and writes of parts of pages go around the host's page cache as well.
     pub direct: bool,
     /// Every change is durable before it is answered.
     pub sync: bool,
