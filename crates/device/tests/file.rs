@@ -22,6 +22,16 @@ impl Dir {
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
+
+    /// Whether it lies on a tmpfs, where everything is page cache and nothing can go past it.
+    fn is_page_cache(&self) -> bool {
+        const TMPFS: i64 = 0x0102_1994;
+        let yes = rustix::fs::statfs(self.0.path()).unwrap().f_type == TMPFS;
+        if yes {
+            println!("skipped: tmpfs");
+        }
+        yes
+    }
 }
 
 fn kind(result: Result<FileDevice, Error>) -> ErrorKind {
@@ -201,9 +211,7 @@ fn what_was_written_is_at_hand() {
 #[test]
 fn writes_of_whole_pages_go_past_the_page_cache() {
     let dir = Dir::new();
-    // Where everything is page cache there is nothing to go past.
-    if rustix::fs::statfs(dir.0.path()).unwrap().f_type == 0x0102_1994 {
-        println!("skipped: tmpfs");
+    if dir.is_page_cache() {
         return;
     }
     let device = create_image(dir.path("image"), MIB, false).unwrap();
@@ -228,8 +236,7 @@ fn writes_of_whole_pages_go_past_the_page_cache() {
 #[test]
 fn reads_in_the_background_fetch_nothing() {
     let dir = Dir::new();
-    if rustix::fs::statfs(dir.0.path()).unwrap().f_type == 0x0102_1994 {
-        println!("skipped: tmpfs");
+    if dir.is_page_cache() {
         return;
     }
     let device = create_image(dir.path("image"), 8 * MIB, false).unwrap();
