@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use silt_engine::{Error as EngineError, LogWrite, Step, Tree, WriteOrder};
-use silt_format::Ino;
+use silt_format::{BlockNr, Ino};
 
 use crate::cleaning::Job;
 use crate::core::{Core, Waiter, Want, now_secs};
@@ -401,7 +401,7 @@ impl Writer {
             let done = match self.unwritten.pop_front() {
                 Some(log) => self.write_log(log),
                 None => {
-                    let step = {
+                    let (step, ahead) = {
                         let mut fs = self.core.fs.lock();
                         if !fs.volume().is_constructing() {
                             return Ok(());
@@ -411,11 +411,15 @@ impl Writer {
                             self.end();
                             return Err(libc::EIO);
                         }
-                        let step = fs.volume_mut().step(BUDGET);
+                        // Nobody waits for the medium while a step reads what was brought here without the lock.
+                        let ahead = fs.volume_mut().reads_ahead();
+                        let step =
+                            if ahead.is_empty() { fs.volume_mut().step(BUDGET) } else { Ok(Step::Working) };
                         // Requests that wait come first.
                         MutexGuard::unlock_fair(fs);
-                        step
+                        (step, ahead)
                     };
+                    self.bring(&ahead);
                     match step {
                         Ok(Step::Write(mut log)) => {
                             log.seal();
@@ -448,6 +452,15 @@ impl Writer {
                 Err(Trouble::Moved) => return Err(libc::EIO),
                 Err(Trouble::Stays(e)) => return Err(e),
             }
+        }
+    }
+
+    /// Has blocks at hand that the next steps read.
+    fn bring(&self, blocks: &[BlockNr]) {
+        if !blocks.is_empty() {
+            let size = self.core.block_size;
+            let offsets: Vec<u64> = blocks.iter().map(|at| at.0.saturating_mul(size)).collect();
+            self.core.device.bring(&offsets, usize::try_from(size).unwrap_or(0));
         }
     }
 

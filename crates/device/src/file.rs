@@ -33,6 +33,8 @@ use around::{Around, SMALL};
 use direct::Direct;
 use streams::Streams;
 
+/// Reads that are asked for at a time: others wait for the device behind them.
+const TOGETHER: usize = 32;
 /// Bytes of one hint to the system to read: of a longer one it may take only as much as it reads ahead itself.
 const HINT: usize = 128 << 10;
 
@@ -397,6 +399,21 @@ impl Device for FileDevice {
                 Ok(false)
             }
             Err(e) => Err(Error::of_request(Operation::Read, offset, len, e.into())),
+        }
+    }
+
+    fn bring(&self, offsets: &[u64], len: usize) {
+        if self.direct.is_some() {
+            return;
+        }
+        let size = len as u64;
+        let mut bytes = vec![0; len];
+        for some in offsets.chunks(TOGETHER) {
+            let within = || some.iter().copied().filter(|at| self.check(Operation::Read, *at, size).is_ok());
+            within().for_each(|at| self.fetch(Some(at..at + size), at));
+            for at in within() {
+                let _ = transfer::read_at(self.main.as_fd(), at, &mut bytes);
+            }
         }
     }
 

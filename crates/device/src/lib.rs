@@ -132,6 +132,10 @@ pub trait Device: Send + Sync {
         Ok(false)
     }
 
+    /// Has small reads, all of `len` bytes, at these offsets, which ascend, in a cache of the device when it returns, where it
+    /// has one: several at a time. Whoever reads them afterwards hears of errors.
+    fn bring(&self, _offsets: &[u64], _len: usize) {}
+
     /// Writes the buffers one behind the other from `offset`, as few requests as possible.
     /// Not durable before a later `flush` returns. Errors: past the end, no space under a sparse
     /// file, read-only, medium. After an error any part may have been written.
@@ -184,6 +188,9 @@ macro_rules! forward {
             }
             fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
                 (**self).read_if_cached(offset, buf)
+            }
+            fn bring(&self, offsets: &[u64], len: usize) {
+                (**self).bring(offsets, len)
             }
             fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
                 (**self).write_at(offset, bufs)

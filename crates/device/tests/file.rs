@@ -254,6 +254,29 @@ fn reads_in_the_background_fetch_nothing() {
     assert!(!cached(5 * MIB));
 }
 
+/// Whoever reads them afterwards, with a lock that others wait for, does not wait for the medium.
+#[test]
+fn what_was_brought_is_at_hand_and_nothing_else() {
+    let dir = Dir::new();
+    if dir.is_page_cache() {
+        return;
+    }
+    let device = create_image(dir.path("image"), 64 * MIB, false).unwrap();
+    (0..64).for_each(|n| device.write_at(n * MIB, &[&vec![n as u8; 1 << 20]]).unwrap());
+    device.flush().unwrap();
+    // More than are asked for at a time, and some that are not there.
+    let wanted: Vec<u64> = (0..70).map(|n| n * MIB).chain([u64::MAX - 5]).collect();
+    device.bring(&wanted, 4096);
+    let mut page = [0; 4096];
+    for n in 0..64 {
+        assert!(device.read_if_cached(n * MIB, &mut page).unwrap(), "{n}");
+        assert_eq!(page, [n as u8; 4096]);
+        // The system may take a page more, not as much as is fetched around others.
+        assert!(!device.read_if_cached(n * MIB + (512 << 10), &mut page).unwrap(), "{n}");
+    }
+    device.bring(&[], 4096);
+}
+
 #[test]
 fn a_file_cut_short_is_an_error() {
     let dir = Dir::new();

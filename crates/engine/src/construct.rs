@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 
+use hashbrown::HashSet;
 use silt_format::{Cno, Ino, SegNr, VBlockNr};
 
 use crate::bmap::Severed;
@@ -94,6 +95,9 @@ pub struct Construction {
     pub(crate) launched: Vec<Key>,
     /// How often something of a file could not be read and was waited for.
     pub(crate) waited: u32,
+    /// See [`Volume::reads_ahead`]: files of `all` that were looked at, and nodes that were told of.
+    pub(crate) looked_at: usize,
+    pub(crate) told: HashSet<u64>,
     /// Blocks that are mapped no more, each with its file, whose entries could not be read.
     pub(crate) owed: Vec<(Ino, VBlockNr)>,
 }
@@ -244,6 +248,8 @@ impl Volume {
             before: None,
             launched: Vec::new(),
             waited: 0,
+            looked_at: 0,
+            told: HashSet::new(),
             owed: Vec::new(),
         });
     }

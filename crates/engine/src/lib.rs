@@ -1,5 +1,6 @@
 //! A NILFS2 volume: block maps, DAT, checkpoints, log writer, recovery.
 
+mod ahead;
 mod block;
 pub mod bmap;
 pub mod clean;
@@ -62,4 +63,4 @@ pub use snapshots::{CheckpointInfo, SegmentInfo};
 pub use store::Watched;
 pub use supers::{LastLog, SuperWrite};
 pub use verify_log::{LogSpan, LogState, Verifier, verify_log};
-pub use volume::{OpenOptions, OpenReport, Stat, Volume};
+pub use volume::{INODE_BYTES, OpenOptions, OpenReport, Stat, Volume};
