@@ -9,6 +9,7 @@
 //! ```
 
 mod account;
+mod buffer;
 mod burst;
 mod changing;
 mod cleanerd_conf;

@@ -15,22 +15,19 @@ use silt_format::{BlockNr, Geometry, Ino};
 use silt_fs::{ReadPiece, Source};
 use silt_fuse::{Errno, ReplyData};
 
+use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::damage::Met;
 
 /// Reader threads.
 const THREADS: usize = 4;
 
-/// Alignment of memory that is read into.
-const PAGE: usize = 4096;
-
 /// Bytes that stand for holes.
 static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
 
 thread_local! {
-    /// What the thread reads into: as large as its largest read and a page, and made only once. A new one for each
-    /// would be zeroed, and given back to the system, each time.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// What the thread reads into.
+    static BUFFER: RefCell<Buffer> = RefCell::default();
 }
 
 /// A read whose places are known.
@@ -100,12 +97,8 @@ impl Shared {
             let plan = &job.wanted.plan;
             let total: usize =
                 plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
-            if buffer.len() < total + PAGE {
-                buffer.resize(total + PAGE, 0);
-            }
             // Whole pages are read in place where the page cache is bypassed.
-            let start = buffer.as_ptr().align_offset(PAGE).min(PAGE);
-            let bytes = &mut buffer[start..];
+            let bytes = buffer.of(total);
             match self.fetch(&job.wanted, bytes, wait) {
                 Ok(true) => answer(job, bytes),
                 Ok(false) => return Some(job),
