@@ -31,6 +31,9 @@ use crate::reserving::Range;
 /// How files without a name are opened: what the kernel has cached stays valid, and closing needs no word.
 const KEEP: OpenFlags = OpenFlags::KEEP_CACHE.union(OpenFlags::NOFLUSH);
 
+/// Of [`Filesystem::access`]: to run.
+const X_OK: u32 = libc::X_OK as u32;
+
 /// Most directories that are kept in mind as damaged.
 const BROKEN_DIRS: usize = 10_000;
 
@@ -284,6 +287,18 @@ impl Filesystem for Mount {
                     reply.error(errno);
                 }
             }
+        }
+    }
+
+    /// Asked only where nobody but root gets in, who may do everything but run what nobody may run.
+    fn access(&self, _: &Context, node: NodeId, mask: u32, reply: ReplyEmpty) {
+        let result = self.core.fs.lock().getattr(self.tree, ino(node));
+        match result {
+            Ok(s) if mask & X_OK != 0 && s.mode & libc::S_IFMT == libc::S_IFREG && s.mode & 0o111 == 0 => {
+                reply.error(Errno::EACCES);
+            }
+            Ok(_) => reply.ok(),
+            Err(e) => reply.error(self.errno(&e)),
         }
     }
 

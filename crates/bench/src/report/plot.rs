@@ -25,6 +25,7 @@ fn colour(system: System) -> RGBColor {
         System::Silt => RGBColor(200, 30, 40),
         System::SiltUring => RGBColor(240, 120, 130),
         System::SiltVerify => RGBColor(240, 170, 90),
+        System::SiltRoot => RGBColor(150, 30, 60),
         System::Ext4 => RGBColor(90, 90, 90),
         System::Xfs => RGBColor(30, 110, 190),
         System::Btrfs => RGBColor(20, 140, 90),

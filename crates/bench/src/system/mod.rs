@@ -29,6 +29,10 @@ pub enum System {
     #[value(name = "silt-verify")]
     #[serde(rename = "silt-verify")]
     SiltVerify,
+    /// The same with `-o noallow_other`: only root gets in, and the kernel checks no permissions; only if asked for
+    #[value(name = "silt-root")]
+    #[serde(rename = "silt-root")]
+    SiltRoot,
     /// The kernel's
     Ext4,
     /// The kernel's
@@ -81,7 +85,7 @@ impl Tools {
 impl System {
     /// Whether it takes part where nobody asks for it.
     pub fn is_usual(self) -> bool {
-        !matches!(self, System::SiltUring | System::SiltVerify | System::MemfsWriteback)
+        !matches!(self, System::SiltUring | System::SiltVerify | System::SiltRoot | System::MemfsWriteback)
     }
 
     /// As it is typed.
@@ -90,6 +94,7 @@ impl System {
             System::Silt => "silt",
             System::SiltUring => "silt-uring",
             System::SiltVerify => "silt-verify",
+            System::SiltRoot => "silt-root",
             System::Ext4 => "ext4",
             System::Xfs => "xfs",
             System::Btrfs => "btrfs",
@@ -108,7 +113,9 @@ impl System {
     /// The command that makes one on a device, if any; with `keep` it discards nothing.
     pub fn make(self, tools: &Tools, device: &Path, keep: bool) -> Option<Command> {
         let (program, arguments): (&Path, &[&str]) = match self {
-            System::Silt | System::SiltUring | System::SiltVerify => (&tools.silt, &["mkfs", "-q", "-f"]),
+            System::Silt | System::SiltUring | System::SiltVerify | System::SiltRoot => {
+                (&tools.silt, &["mkfs", "-q", "-f"])
+            }
             // Tables written now and not by the kernel during the first minutes.
             System::Ext4 | System::Fuse2fs => {
                 ("mkfs.ext4".as_ref(), &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"])
@@ -125,7 +132,12 @@ impl System {
             System::Ext4 | System::Fuse2fs => {
                 command.args(["-E", "nodiscard"]);
             }
-            System::Silt | System::SiltUring | System::SiltVerify | System::Xfs | System::Btrfs => {
+            System::Silt
+            | System::SiltUring
+            | System::SiltVerify
+            | System::SiltRoot
+            | System::Xfs
+            | System::Btrfs => {
                 command.arg("-K");
             }
             System::Ntfs3g | System::Memfs | System::MemfsWriteback => {}
@@ -140,6 +152,7 @@ impl System {
             System::Silt => (&tools.silt, &["mount", "-f"]),
             System::SiltUring => (&tools.silt, &["mount", "-f", "-o", "io_uring"]),
             System::SiltVerify => (&tools.silt, &["mount", "-f", "-o", "verify"]),
+            System::SiltRoot => (&tools.silt, &["mount", "-f", "-o", "noallow_other"]),
             // The only one that discards by default.
             System::Btrfs if keep => ("mount".as_ref(), &["-o", "noatime,nodiscard", "-t", "btrfs"]),
             System::Ext4 | System::Xfs | System::Btrfs => {
@@ -224,7 +237,7 @@ impl<'a> Mounted<'a> {
             return Ok(());
         }
         let mut command = match self.system {
-            System::Silt | System::SiltUring | System::SiltVerify => {
+            System::Silt | System::SiltUring | System::SiltVerify | System::SiltRoot => {
                 let mut command = Command::new(&self.tools.silt);
                 command.arg("umount");
                 command
@@ -272,7 +285,7 @@ pub fn sync(system: System, root: &Path, device: Option<&Path>) -> Result<()> {
             File::open(device)?.sync_all()?;
         }
         // Where the kernel does not pass syncfs on.
-        (System::Silt | System::SiltUring | System::SiltVerify, _) => dir.sync_all()?,
+        (System::Silt | System::SiltUring | System::SiltVerify | System::SiltRoot, _) => dir.sync_all()?,
         _ => {}
     }
     Ok(())

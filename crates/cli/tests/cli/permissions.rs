@@ -1,0 +1,69 @@
+//! Who may do what in a mount that only root enters, and in one that others enter, too.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Bench, Mounted, can_mount, find, is_root};
+
+/// Whether a shell can do this there, as a user who is not root if `other`.
+fn can(dir: &Path, other: bool, what: &str) -> bool {
+    let mut command = Command::new(if other { "setpriv" } else { "sh" });
+    if other {
+        command.args(["--reuid", "12345", "--regid", "12345", "--clear-groups", "sh"]);
+    }
+    let output = command.args(["-c", &format!("cd '{}' && {what}", dir.display())]).output().unwrap();
+    output.status.success()
+}
+
+#[test]
+fn a_mount_of_roots_alone_is_checked_for_nothing_but_what_can_be_run() {
+    if !(is_root() && can_mount() && find("setpriv")) {
+        eprintln!("skipped: this needs root and setpriv");
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    fs::set_permissions(b.path(""), Permissions::from_mode(0o755)).unwrap();
+    for alone in [true, false] {
+        let option = if alone { "noallow_other" } else { "allow_other" };
+        let (m, _) = Mounted::new(&b, &["-o", option, &v], "m");
+        let dir = Path::new(m.dir());
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let line = mounts.lines().find(|l| l.contains(m.dir())).unwrap();
+        assert_eq!(line.contains("default_permissions"), !alone, "{line}");
+        assert_eq!(line.contains("allow_other"), !alone, "{line}");
+        let (script, secret, open) = (dir.join("script"), dir.join("secret"), dir.join("open"));
+        fs::write(&script, "#!/bin/sh\nexit 0\n").unwrap();
+        fs::write(&secret, "s").unwrap();
+        fs::write(&open, "o").unwrap();
+        for (path, mode) in [(dir, 0o755), (&script, 0o644), (&secret, 0o000), (&open, 0o644)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        // Root may do everything but run what nobody may run, and is told so beforehand.
+        assert!(can(
+            dir,
+            false,
+            "cat secret >/dev/null && echo >>secret && test -r secret && test -w secret"
+        ));
+        for runs in ["./script", "test -x script"] {
+            assert!(!can(dir, false, runs), "{option}: {runs}");
+        }
+        fs::set_permissions(&script, Permissions::from_mode(0o700)).unwrap();
+        for runs in ["./script", "test -x script", "test -x ."] {
+            assert!(can(dir, false, runs), "{option}: {runs}");
+        }
+        // Others either do not come in at all, or have what the modes give them.
+        assert_eq!(can(dir, true, "cat open >/dev/null"), !alone);
+        for never in ["cat secret", "./script", "echo >>open", "touch new", "rm -f open", "mv open other"] {
+            assert!(!can(dir, true, never), "{option}: {never}");
+        }
+        // What the modes give them is no matter of what was cached when they were others.
+        fs::set_permissions(dir, Permissions::from_mode(0o700)).unwrap();
+        assert!(!can(Path::new("/"), true, &format!("cat '{}'", open.display())), "{option}");
+        fs::set_permissions(dir, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(can(dir, true, "touch new && rm new"), !alone, "{option}");
+        m.unmount();
+    }
+}
