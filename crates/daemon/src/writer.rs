@@ -38,7 +38,7 @@ use output::{OnItsWay, Trouble};
 use unread::Unread;
 
 /// Blocks composed under the lock at a time.
-const BUDGET: usize = 512;
+const BUDGET: usize = 128;
 /// Pause before a log that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// Checkpoints before writing ends: only what the kernel gives back still changes something then.
