@@ -9,7 +9,6 @@
 //! ```
 
 mod account;
-mod buffer;
 mod burst;
 mod changing;
 mod cleanerd_conf;

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use silt_device::Buffer;
 use silt_engine::{Guard, LogState, Tree, Watched};
 use silt_format::{BlockNr, Geometry, Ino};
 use silt_fs::{ReadPiece, Source};
 use silt_fuse::{Errno, ReplyData};
 
-use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::damage::Met;
 

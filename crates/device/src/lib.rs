@@ -14,6 +14,7 @@
 //! - [`CrashStates`] makes, of a base image and a record, what a power cut may have left.
 //! - [`usage()`] says who else uses a volume.
 
+mod buffer;
 mod counter;
 mod crash;
 mod error;
@@ -33,6 +34,7 @@ pub mod usage;
 
 use std::sync::Arc;
 
+pub use buffer::Buffer;
 pub use counter::{Counter, Counts, Tally};
 pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Fate, Landed, Landing, Order};
 pub use error::{Error, Operation, Result};

@@ -26,8 +26,9 @@ use parking_lot::{Mutex, RwLock};
 use rustix::io::ReadWriteFlags;
 
 use super::transfer;
+use crate::Buffer;
 
-/// Largest request through an aligned buffer, and so the memory one takes.
+/// Largest request through an aligned buffer.
 const BOUNCE: usize = 1 << 20;
 /// Buffers kept for the next request.
 const POOLED: usize = 4;
@@ -44,25 +45,7 @@ pub(super) struct Direct {
     /// Threads that write one request.
     writers: usize,
     units: RwLock<()>,
-    pool: Mutex<Vec<Aligned>>,
-}
-
-/// `BOUNCE` bytes of aligned memory.
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Aligned {
-    fn new() -> Self {
-        let bytes = vec![0; BOUNCE + MEMORY_ALIGN];
-        let start = bytes.as_ptr().align_offset(MEMORY_ALIGN).min(MEMORY_ALIGN);
-        Aligned { bytes, start }
-    }
-
-    fn get(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + BOUNCE]
-    }
+    pool: Mutex<Vec<Buffer>>,
 }
 
 /// A cursor over gathered buffers.
@@ -135,8 +118,8 @@ impl Direct {
     }
 
     fn with_buffer<T>(&self, f: impl FnOnce(&mut [u8]) -> T) -> T {
-        let mut buffer = self.pool.lock().pop().unwrap_or_else(Aligned::new);
-        let result = f(buffer.get());
+        let mut buffer = self.pool.lock().pop().unwrap_or_default();
+        let result = f(buffer.of(BOUNCE));
         let mut pool = self.pool.lock();
         if pool.len() < POOLED {
             pool.push(buffer);
@@ -374,10 +357,11 @@ mod tests {
             let bufs: Vec<Vec<u8>> = data.chunks(pieces).map(|p| [&[0], p].concat()).collect();
             let mut bufs: Vec<&[u8]> = bufs.iter().map(|b| &b[1..]).collect();
             // Some of it can.
-            let mut aligned = Aligned::new();
+            let mut aligned = Buffer::default();
+            let aligned = aligned.of(BOUNCE);
             let there = bufs.iter().map(|b| b.len()).take_while(|n| *n == 4096).take(256).count() * 4096;
-            aligned.get()[..there].copy_from_slice(&data[..there]);
-            for (buf, part) in bufs.iter_mut().zip(aligned.get()[..there].chunks(4096)) {
+            aligned[..there].copy_from_slice(&data[..there]);
+            for (buf, part) in bufs.iter_mut().zip(aligned[..there].chunks(4096)) {
                 *buf = part;
             }
             direct.write_at(file.as_fd(), len, 8192, &bufs, ReadWriteFlags::empty()).unwrap();

@@ -1,20 +1,20 @@
-//! Memory that readers read into.
+//! Memory for large requests.
 //!
-//! A large read past the host's page cache goes to the device in pieces of memory, of which its queue holds so many (256 with
-//! virtio, as many as 1 MiB has pages of 4 KiB). In one piece of physical memory a read is one, or a few, and several are under
-//! way at once.
+//! A large request past the host's page cache goes to the device in pieces of memory, of which its queue holds so many (256 with
+//! virtio, as many as 1 MiB has pages of 4 KiB). In one piece of physical memory a request is one, or a few, so that several are
+//! under way at once, and small ones beside them need not wait.
 
 use memmap2::{Advice, MmapMut};
 
 /// Alignment that every device takes.
 const PAGE: usize = 4096;
-/// Largest read that is served from ordinary memory.
+/// Largest request that is served from ordinary memory.
 const SMALL: usize = 64 << 10;
 /// What the system has in one piece, and its alignment, on most machines.
 const HUGE: usize = 2 << 20;
 
-/// Memory of one thread, as large as its largest read and made only once: a new one for each would be zeroed, and given back to
-/// the system, each time.
+/// Memory that is as large as its largest request, and made only once: a new one for each would be zeroed, and given back to
+/// the system, each time. Above 64 KiB it takes 2 MiB, or the next multiple, where the system has pages of that size.
 #[derive(Default)]
 pub struct Buffer {
     small: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// So many bytes at least, aligned for reads of whole pages. What is in them is left from before.
+    /// So many bytes at least, aligned for requests of whole pages. What is in them is left from before.
     pub fn of(&mut self, len: usize) -> &mut [u8] {
         if len > SMALL && self.large.as_ref().is_none_or(|large| large.len() < len + HUGE) {
             self.large = map(len);
