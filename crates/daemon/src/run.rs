@@ -16,7 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use silt_control::lost;
 use silt_device::{Access, Device, FileDevice, Masked};
-use silt_engine::{INODE_BYTES, OpenOptions, OpenReport, Tree, Volume};
+use silt_engine::{OpenOptions, OpenReport, Tree, Volume};
 use silt_format::{Cno, super_block};
 use silt_fs::Fs;
 use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Session, Unmount};
@@ -138,12 +138,12 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
     let mut seed = [0u8; 8];
     // Only for inode generations: a seed of zero would do, too.
     let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
-    // Half for metadata blocks, a quarter for inodes, a quarter for indexes; what the last two do not use is lent to the first.
+    // Half for metadata blocks, a quarter for inodes (about 700 bytes each), a quarter for indexes.
     let options = OpenOptions {
         read_only: o.read_only || o.moment.is_some() || o.super_block.is_some(),
         norecovery: o.norecovery,
         cache_bytes: o.cache / 2,
-        cached_inodes: usize::try_from(o.cache / 4 / INODE_BYTES).unwrap_or(usize::MAX),
+        cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
         now: now_secs(),
         seed: u64::from_ne_bytes(seed),
         ..OpenOptions::default()

@@ -133,7 +133,7 @@ mod tests {
         v.checkpoint(3000).unwrap();
         drop(v);
         let told = Arc::new(Told(device, Mutex::default()));
-        let options = OpenOptions { now: 4000, cache_bytes: 0, ..OpenOptions::default() };
+        let options = OpenOptions { now: 4000, cache_bytes: 16 << 20, ..OpenOptions::default() };
         let (mut v, _) = Volume::open(told.clone(), &options).unwrap();
         v.take_over(4000).unwrap();
         assert!(v.reads_ahead().is_empty(), "nothing is made");

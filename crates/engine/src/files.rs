@@ -11,7 +11,7 @@ use crate::block::Block;
 use crate::bmap;
 use crate::inode::{self, Attr, Inode};
 use crate::meta::{NodeReader, read_data};
-use crate::volume::{INODE_BYTES, Volume};
+use crate::volume::Volume;
 use crate::{At, Error, Result};
 
 /// A tree that can be read: the live one or a checkpoint's.
@@ -66,21 +66,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The caller has so many bytes of memory that it does not use: what is cached may take them until this is said again, as
-    /// it may take what inodes leave of theirs.
-    pub fn lend_memory(&mut self, bytes: u64) {
-        self.lent = bytes;
-        self.lend();
-    }
-
-    fn lend(&self) {
-        let inodes = self.cached_inodes.saturating_sub(self.inodes.len()) as u64;
-        self.store.lend(self.lent.saturating_add(inodes.saturating_mul(INODE_BYTES)));
-    }
-
     /// Drops inodes that nobody needs in memory when there are too many.
     fn trim_inodes(&mut self) {
-        self.lend();
         if self.inodes.len() < self.trim_at {
             return;
         }

@@ -63,4 +63,4 @@ pub use snapshots::{CheckpointInfo, SegmentInfo};
 pub use store::Watched;
 pub use supers::{LastLog, SuperWrite};
 pub use verify_log::{LogSpan, LogState, Verifier, verify_log};
-pub use volume::{INODE_BYTES, OpenOptions, OpenReport, Stat, Volume};
+pub use volume::{OpenOptions, OpenReport, Stat, Volume};

@@ -7,7 +7,7 @@
 //! directories and tables are. So they do not take the room of those: who asks for one after all has it cached like any other
 //! metadata ([`crate::store::Store::wanted_after_all`]).
 //!
-//! Kept is what the metadata leaves of the cache and of what others lend to it, a sixteenth at least. Blocks are cut off behind their last bytes
+//! Kept is what the metadata leaves of the cache, a sixteenth of that at least. Blocks are cut off behind their last bytes
 //! that are not zero: most are the ends of small files.
 
 use std::sync::Arc;
@@ -35,6 +35,8 @@ impl Weighter<u64, Arc<[u8]>> for ByBytes {
 pub struct Parts {
     kept: Cache<u64, Arc<[u8]>, ByBytes>,
     block_size: usize,
+    /// Bytes of metadata and parts together.
+    all: u64,
 }
 
 /// What metadata may take where it and the parts take `all` bytes.
@@ -47,12 +49,12 @@ impl Parts {
     pub fn new(all: u64, block_size: usize) -> Self {
         let items = (all / block_size.max(1) as u64).max(16);
         let kept = Cache::with_weighter(usize::try_from(items).unwrap_or(usize::MAX), all / SHARE, ByBytes);
-        Parts { kept, block_size }
+        Parts { kept, block_size, all }
     }
 
-    /// Takes the room that metadata of so many bytes leaves of `all`.
-    pub fn make_room(&self, all: u64, metadata: u64) {
-        self.kept.set_capacity(all.saturating_sub(metadata).max(all / SHARE));
+    /// Takes the room that metadata of so many bytes leaves.
+    pub fn make_room(&self, metadata: u64) {
+        self.kept.set_capacity(self.all.saturating_sub(metadata).max(self.all / SHARE));
     }
 
     /// Keeps a block.
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(for_metadata(16 << 20), 15 << 20);
         for (metadata, room) in [(0, 16 << 20), (15 << 20, 1 << 20), (17 << 20, 1 << 20), (12 << 20, 4 << 20)]
         {
-            parts.make_room(16 << 20, metadata);
+            parts.make_room(metadata);
             (0..8000).for_each(|v| parts.keep(v, &written(4096)));
             let kept = parts.kept.weight();
             assert!(kept <= room && kept >= room / 2, "{kept} of {room}");

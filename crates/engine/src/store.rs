@@ -5,7 +5,7 @@
 //! Invariant: a key's cached bytes equal what the newest log wrote under it; whoever hands out a
 //! number again removes its key first.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use hashbrown::HashMap;
@@ -107,16 +107,11 @@ impl Watched {
 const OFTEN: u32 = 64;
 
 /// Shared access to a volume's blocks. Bounded: what is kept that is on the device takes at most the bytes given to
-/// [`Store::new`] and those lent by others, metadata 15/16 of them at most; blocks on their way to disk are held besides
-/// until they are there.
+/// [`Store::new`], metadata 15/16 of them at most; blocks on their way to disk are held besides until they are there.
 pub struct Store {
     pub device: Arc<dyn Device>,
     pub geometry: Geometry,
     cache: Cache<Key, Block, ByBytes>,
-    /// Bytes for what is kept.
-    room: u64,
-    /// See [`Store::lend`].
-    lent: AtomicU64,
     /// How many blocks were cached that were read.
     kept: AtomicU32,
     in_flight: HashMap<Key, Block>,
@@ -138,15 +133,13 @@ impl Store {
     /// A store with room for `cache_bytes` of what is on the device.
     pub fn new(device: Arc<dyn Device>, geometry: Geometry, cache_bytes: u64) -> Self {
         let parts = Parts::new(cache_bytes, geometry.bs());
-        let metadata = for_metadata(cache_bytes);
-        let items = (metadata / u64::from(geometry.block_size)).max(16);
+        let cache_bytes = for_metadata(cache_bytes);
+        let items = (cache_bytes / u64::from(geometry.block_size)).max(16);
         let items = usize::try_from(items).unwrap_or(usize::MAX);
         Store {
             device,
             geometry,
-            cache: Cache::with_weighter(items, metadata, ByBytes),
-            room: cache_bytes,
-            lent: AtomicU64::new(0),
+            cache: Cache::with_weighter(items, cache_bytes, ByBytes),
             kept: AtomicU32::new(0),
             in_flight: HashMap::new(),
             replaced: Mutex::default(),
@@ -190,19 +183,8 @@ impl Store {
     pub fn keep(&self, key: Key, block: Block) {
         self.cache.insert(key, block);
         if self.kept.fetch_add(1, Ordering::Relaxed).is_multiple_of(OFTEN) {
-            self.make_room();
+            self.parts.make_room(self.cache.weight());
         }
-    }
-
-    /// So many bytes of memory that others may take are not in use, and may be used here until that is said again.
-    pub fn lend(&self, bytes: u64) {
-        self.lent.store(bytes, Ordering::Relaxed);
-    }
-
-    fn make_room(&self) {
-        let all = self.room.saturating_add(self.lent.load(Ordering::Relaxed));
-        self.cache.set_capacity(for_metadata(all));
-        self.parts.make_room(all, self.cache.weight());
     }
 
     /// Keeps a clean block no longer: whoever changes it has it alone then.
@@ -263,7 +245,7 @@ impl Store {
 
     /// Everything launched is on the device: it may be evicted from now on.
     pub fn landed(&mut self) {
-        self.make_room();
+        self.parts.make_room(self.cache.weight());
         for (key, block) in self.in_flight.drain() {
             match key {
                 Key::Virtual(v) if block.is_to_be_read() => self.parts.keep(v, &block),
@@ -300,54 +282,8 @@ mod tests {
 
     use silt_format::Ino;
 
-    use super::*;
-    use crate::block::zeroed;
+    use crate::Tree;
     use crate::fresh::fresh;
-    use crate::{INODE_BYTES, Tree};
-
-    /// Directories that are not indexed and inodes that are not looked up leave room for the rest.
-    #[test]
-    fn what_others_do_not_use_is_lent_until_it_is_wanted_back() {
-        let (_, v) = fresh(64 << 20, 64);
-        let store = Store::new(v.store.device.clone(), v.store.geometry, 1 << 20);
-        let fill = || {
-            for nr in 0..4000 {
-                store.keep(Key::Physical(nr), zeroed(4096));
-            }
-            store.cache.weight()
-        };
-        let own = 15 << 16;
-        let within =
-            |weight: u64, room: u64| assert!(weight <= room && weight > room / 2, "{weight} of {room}");
-        within(fill(), own);
-        store.lend(3 << 20);
-        within(fill(), 4 * own);
-        store.lend(0);
-        within(fill(), own);
-        // What metadata leaves of it blocks of files get.
-        let store = Store::new(v.store.device.clone(), v.store.geometry, 1 << 20);
-        store.lend(3 << 20);
-        store.keep(Key::Physical(0), zeroed(4096));
-        for nr in 0..4000 {
-            store.parts.keep(nr, &vec![7; 4096].into());
-        }
-        let kept = (0..4000).filter(|nr| store.parts.contains(*nr)).count();
-        assert!((600..1024).contains(&kept), "{kept}");
-    }
-
-    #[test]
-    fn inodes_in_memory_take_their_room_back() {
-        let (_, mut v) = fresh(64 << 20, 64);
-        v.lend_memory(1000);
-        let before = v.store.lent.load(Ordering::Relaxed);
-        let attr = v.inode(Tree::Live, Ino::ROOT).unwrap().attr.clone();
-        for _ in 0..100 {
-            v.create_inode(attr.clone()).unwrap();
-        }
-        let after = v.store.lent.load(Ordering::Relaxed);
-        assert!((98..=100).contains(&((before - after) / INODE_BYTES)), "{before} {after}");
-        assert_eq!(before % INODE_BYTES, 1000 % INODE_BYTES);
-    }
 
     /// Directories and tables that change with every checkpoint: their older versions are of use to nobody but the past.
     #[test]

@@ -45,7 +45,7 @@ pub struct OpenOptions {
     /// Bytes of clean metadata kept in memory; and of synced data that recovery holds at once, which
     /// beyond that becomes checkpoints on the way (read-only, it holds none).
     pub cache_bytes: u64,
-    /// Inodes kept in memory beyond those in use, each of some [`INODE_BYTES`].
+    /// Inodes kept in memory beyond those in use.
     pub cached_inodes: usize,
     /// Seconds since 1970.
     pub now: u64,
@@ -57,9 +57,6 @@ pub struct OpenOptions {
     /// Remember whose logs have to be verified ([`Volume::verifier`]).
     pub verify: bool,
 }
-
-/// What an inode in memory takes, roughly.
-pub const INODE_BYTES: u64 = 700;
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -166,8 +163,6 @@ pub struct Volume {
     pub(crate) unsure: Bits,
     pub(crate) cached_inodes: usize,
     pub(crate) trim_at: usize,
-    /// See [`Volume::lend_memory`].
-    pub(crate) lent: u64,
     /// Recovery left something to do for [`Volume::take_over`].
     pub(crate) recovery: Option<Recovery>,
     /// Order of the logs that [`Volume::checkpoint`] writes itself.
@@ -322,7 +317,6 @@ impl Volume {
             unsure: Bits::default(),
             cached_inodes: options.cached_inodes.max(16),
             trim_at: options.cached_inodes.max(16),
-            lent: 0,
             recovery: None,
             order: WriteOrder::default(),
             failed_before: 0,

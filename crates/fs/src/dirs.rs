@@ -152,7 +152,7 @@ impl Fs {
                 Ok(ix) => Known::Index(Box::new(ix)),
                 Err(damaged) => Known::Unfit { damaged },
             };
-            self.put_known(key, known);
+            self.dirs.put(key, known);
         }
         Ok(match self.dirs.get(key) {
             Some(Known::Index(ix)) => Some((&mut self.volume, ix)),
@@ -327,7 +327,7 @@ impl Fs {
         match ix.push_chunk(key, Gaps::class(room)) {
             Some(position) => self.index_new(dir, hash, position, offset),
             None => {
-                self.put_known((Tree::Live, dir.0), Known::Unfit { damaged: false });
+                self.dirs.put((Tree::Live, dir.0), Known::Unfit { damaged: false });
                 Ok(())
             }
         }
@@ -340,21 +340,10 @@ impl Fs {
         ix.hint = Some(Hint { position, offset });
         if ix.insert(hash, position, offset) {
             self.dirs.settle(key);
-            self.lend_unused();
         } else {
-            self.put_known(key, Known::Unfit { damaged: false });
+            self.dirs.put(key, Known::Unfit { damaged: false });
         }
         Ok(())
-    }
-
-    fn put_known(&mut self, key: (Tree, u64), known: Known) {
-        self.dirs.put(key, known);
-        self.lend_unused();
-    }
-
-    /// What indexes do not use, the volume may.
-    pub(crate) fn lend_unused(&mut self) {
-        self.volume.lend_memory(self.dirs.limit().saturating_sub(self.dirs.bytes()) as u64);
     }
 
     /// Adds a chunk that holds one entry; its block offset and the entry's place in it.

@@ -100,7 +100,7 @@ pub struct Fs {
 impl Fs {
     /// A file system on an open volume ([`Volume::take_over`] done, if it is to be written).
     pub fn new(volume: Volume, options: &Options) -> Self {
-        let mut fs = Fs {
+        Fs {
             volume,
             dirs: IndexCache::new(options.index_bytes),
             seed: options.seed,
@@ -111,9 +111,7 @@ impl Fs {
             appends: Appends::default(),
             orphans: Some(0),
             reclaimable: None,
-        };
-        fs.lend_unused();
-        fs
+        }
     }
 
     /// The volume below.
