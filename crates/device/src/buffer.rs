@@ -49,8 +49,10 @@ fn map(len: usize) -> Option<MmapMut> {
     Some(map)
 }
 
+/// All but fewer than `to` bytes.
 fn aligned(bytes: &mut [u8], to: usize) -> &mut [u8] {
-    let start = bytes.as_ptr().align_offset(to).min(bytes.len());
+    // Where the offset cannot be told, what comes is not aligned, and goes another way.
+    let start = Some(bytes.as_ptr().align_offset(to)).filter(|start| *start < to).unwrap_or(0);
     bytes.get_mut(start..).unwrap_or_default()
 }
 
