@@ -428,11 +428,14 @@ impl Writer {
                         Ok(Step::Working) => Ok(()),
                         Ok(Step::Waiting) => self.flush(None).map(|()| self.tell()),
                         Ok(Step::Done(_)) => {
-                            let met = {
+                            let (met, leftovers) = {
                                 let mut fs = self.core.fs.lock();
-                                self.lost |= fs.volume_mut().take_lost_content();
-                                fs.volume_mut().take_damage()
+                                let volume = fs.volume_mut();
+                                self.lost |= volume.take_lost_content();
+                                (volume.take_damage(), volume.take_leftovers())
                             };
+                            // Nobody waits for the lock meanwhile.
+                            drop(leftovers);
                             for (ino, what) in met {
                                 self.core.met_damage(Met::of(Tree::Live, ino, what));
                             }

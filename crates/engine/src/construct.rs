@@ -19,6 +19,7 @@ use silt_format::{Cno, Ino, SegNr, VBlockNr};
 
 use crate::bmap::Severed;
 use crate::inode::{Frozen, Inode};
+use crate::leftovers::Leftovers;
 use crate::log::{Item, LogWrite, OpenLog};
 use crate::redo::{Before, Begun};
 use crate::room::Extra;
@@ -337,9 +338,9 @@ impl Volume {
     /// Everything is written: what was frozen is clean.
     fn complete(&mut self, k: &mut Construction) -> Cno {
         self.compare_estimate(k);
-        self.store.landed();
+        self.leftovers = Leftovers { moved: self.store.landed(), ..Leftovers::default() };
         if self.dirty_blocks == 0 {
-            self.store.slabs.shrink();
+            self.leftovers.slabs = self.store.slabs.shrink();
         }
         if let Some(w) = &self.store.verifier {
             // Who looked at these segments meanwhile may have seen logs that were not there yet.
@@ -358,6 +359,7 @@ impl Volume {
                 self.damage.push((i.ino, e.clone()));
             }
             self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
+            self.leftovers.overlays.push(f.over);
             if f.deleted {
                 self.inodes.remove(nr);
                 self.new_numbers.remove(*nr..*nr + 1);

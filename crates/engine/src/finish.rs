@@ -53,6 +53,7 @@ impl Volume {
                 Step::Done(_) => break,
             }
         }
+        drop(self.take_leftovers());
         self.settle(now)
     }
 

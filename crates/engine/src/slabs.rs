@@ -31,6 +31,11 @@ struct Pool {
     held: usize,
 }
 
+/// Memory on its way back to the allocator.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Free(#[allow(dead_code)] Vec<Memory>);
+
 /// Bytes from `start` on are aligned, and a power of two.
 #[derive(Debug)]
 struct Memory {
@@ -126,13 +131,12 @@ impl Slabs {
         (0..data.len() / block_size).map(part).map(Block::from)
     }
 
-    /// Gives what is free back to the allocator.
-    pub fn shrink(&self) {
-        let free = self.pool(|pool| {
+    /// What is free, which goes back to the allocator.
+    pub fn shrink(&self) -> Free {
+        self.pool(|pool| {
             pool.held -= pool.free.iter().map(Memory::size).sum::<usize>();
-            std::mem::take(&mut pool.free)
-        });
-        drop(free);
+            Free(std::mem::take(&mut pool.free))
+        })
     }
 }
 
@@ -189,11 +193,11 @@ mod tests {
         // Free ones of one size make room for others.
         let small = slabs.cut(&data[..LEAST], 4096);
         assert!(held(&slabs) <= MOST && small.iter().zip(data.chunks(4096)).all(|(b, d)| **b == *d));
-        slabs.shrink();
+        drop(slabs.shrink());
         assert_eq!(held(&slabs), LEAST);
         drop(small);
         assert_eq!(held(&slabs), LEAST, "free, and kept for the next one");
-        slabs.shrink();
+        drop(slabs.shrink());
         assert_eq!(held(&slabs), 0);
     }
 }

@@ -243,8 +243,9 @@ impl Store {
         self.in_flight.remove(&key);
     }
 
-    /// Everything launched is on the device: it may be evicted from now on.
-    pub fn landed(&mut self) {
+    /// Everything launched is on the device: it may be evicted from now on. Returns what was moved, for nobody any more.
+    #[must_use]
+    pub fn landed(&mut self) -> HashMap<u64, Block> {
         self.parts.make_room(self.cache.weight());
         for (key, block) in self.in_flight.drain() {
             match key {
@@ -258,7 +259,7 @@ impl Store {
                 self.parts.forget(v);
             }
         }
-        self.moving = HashMap::new();
+        std::mem::take(&mut self.moving)
     }
 
     /// Reads one block from the device.

@@ -20,6 +20,7 @@ use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
 use crate::inode::Inode;
+use crate::leftovers::Leftovers;
 use crate::log::{Cursor, WriteOrder};
 use crate::mend::{Aside, Bits};
 use crate::recover::Recovery;
@@ -177,6 +178,8 @@ pub struct Volume {
     pub(crate) hopeless: BTreeSet<(Ino, u64)>,
     /// See [`Volume::take_lost_content`].
     pub(crate) lost_content: bool,
+    /// See [`crate::leftovers`].
+    pub(crate) leftovers: Leftovers,
     /// Places tried in a row that took nothing.
     pub(crate) moves: u32,
     /// Logs were moved off the chain: [`Volume::settle`] is due.
@@ -324,6 +327,7 @@ impl Volume {
             patient: false,
             hopeless: BTreeSet::new(),
             lost_content: false,
+            leftovers: Leftovers::default(),
             moves: 0,
             moved: false,
             bad_places: Vec::new(),
