@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::thread::JoinHandle;
 
-use silt_engine::clean::Victim;
+use silt_engine::clean::{Reused, Victim};
 use silt_engine::{Error, Result};
 use silt_format::SegNr;
 
@@ -32,7 +32,7 @@ impl Ahead {
     }
 
     /// Begins to read a segment, if that pays.
-    pub fn read(&mut self, access: &impl Access, segment: SegNr) -> Result<()> {
+    pub fn read(&mut self, access: &impl Access, segment: SegNr, memory: &Reused) -> Result<()> {
         if !self.pays || self.segments.len() >= MOST || self.segments.iter().any(|(s, _)| *s == segment) {
             return Ok(());
         }
@@ -41,6 +41,7 @@ impl Ahead {
             Err(Error::Invalid(_)) => return Ok(()),
             Err(e) => return Err(e),
         };
+        victim.reuse(memory);
         let thread = std::thread::Builder::new().name("segment".into()).spawn(move || {
             victim.load();
             victim

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use silt_engine::clean::{Cleaning, Salvage, Victim};
+use silt_engine::clean::{Cleaning, Reused, Salvage, Victim};
 use silt_engine::{Error, Fate, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
 
@@ -10,6 +10,8 @@ use crate::ahead::Ahead;
 
 /// Blocks judged under the lock at a time.
 const JUDGED: usize = 256;
+/// The same where others are not to feel it: what is needed of them is copied in one go, too.
+const FEW: usize = 64;
 
 /// The volume, for a moment.
 pub trait Access {
@@ -62,6 +64,7 @@ pub struct Gatherer {
     order: VecDeque<SegNr>,
     limits: Limits,
     ahead: Ahead,
+    memory: Reused,
 }
 
 /// What became of a segment that was looked at.
@@ -85,7 +88,13 @@ impl Plan {
 impl Gatherer {
     /// Of these segments, in their order; `keep` says what is needed.
     pub fn new(keep: Keep, order: impl IntoIterator<Item = SegNr>, limits: Limits) -> Self {
-        Gatherer { keep, order: order.into_iter().collect(), limits, ahead: Ahead::default() }
+        Gatherer {
+            keep,
+            order: order.into_iter().collect(),
+            limits,
+            ahead: Ahead::default(),
+            memory: Reused::default(),
+        }
     }
 
     /// Whether there is nothing left.
@@ -137,7 +146,10 @@ impl Gatherer {
             let victim = match self.ahead.take(segment) {
                 Some(victim) => victim,
                 None => match access.with(|v| v.victim(segment))? {
-                    Ok(victim) => victim,
+                    Ok(mut victim) => {
+                        victim.reuse(&self.memory);
+                        victim
+                    }
                     // Meanwhile it is written, or clean.
                     Err(Error::Invalid(_)) => continue,
                     Err(e) => return Err(e),
@@ -146,7 +158,7 @@ impl Gatherer {
             if self.limits.ahead
                 && let Some(next) = self.order.front()
             {
-                self.ahead.read(access, *next)?;
+                self.ahead.read(access, *next, &self.memory)?;
             }
             if let Taking::TooMuch(victim) = self.take(access, victim, &mut plan)? {
                 self.order.push_front(segment);
@@ -187,7 +199,7 @@ impl Gatherer {
             }
         }
         loop {
-            let blocks = match victim.read(JUDGED) {
+            let blocks = match victim.read(if self.limits.ahead { JUDGED } else { FEW }) {
                 Ok(blocks) => blocks,
                 Err(e) => {
                     return aside(plan, &victim, None, e.to_string());

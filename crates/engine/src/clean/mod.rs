@@ -37,6 +37,7 @@ use crate::{Error, Result};
 pub use arranged::Arranged;
 pub use usage::{SegmentUsage, Usage};
 pub use victim::{Salvage, Victim};
+pub use window::Reused;
 
 /// Blocks that the smallest checkpoint takes: summary, super root, and one at least of each table.
 const LEAST: u64 = 8;

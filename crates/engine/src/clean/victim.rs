@@ -7,7 +7,7 @@ use std::sync::Arc;
 use silt_device::{Device, Kind};
 use silt_format::{BlockNr, Geometry, SegNr};
 
-use super::window::Window;
+use super::window::{Reused, Window};
 use super::{Cleaning, Dead, Taken};
 use crate::block::Block;
 use crate::live::{Fate, LogBlock, SegmentWalk};
@@ -70,6 +70,11 @@ impl Victim {
     pub fn load(&mut self) {
         let first = self.geometry.byte_of(self.geometry.segment_start(self.taken.segment));
         self.walk.source_mut().load_from(first);
+    }
+
+    /// It is read into the memory of one that is gone, and that goes to the next one.
+    pub fn reuse(&mut self, memory: &Reused) {
+        self.walk.source_mut().reuse(memory);
     }
 
     /// From now on it is read by small pieces, which those who work beside feel less than large ones.
@@ -180,10 +185,17 @@ impl Victim {
         }
         let bytes = |at| self.geometry.byte_of(BlockNr(at));
         let range = bytes(self.log.start)..bytes(self.log.end);
+        let gentle = self.walk.source_mut().is_gentle();
+        let give_way = || {
+            if gentle {
+                // To whoever waits for this processor; woken, he does not take it from us by himself.
+                std::thread::yield_now();
+            }
+        };
         let state = if self.log.start != block.log.0 {
             verify_log(&*self.device, &self.geometry, self.taken.segment, block.at)?.1
         } else if let Some(log) = self.walk.source_mut().get(range) {
-            matches(&self.geometry, log)
+            matches(&self.geometry, log, give_way)
         } else {
             // What the device does not give is not trusted.
             check(&*self.device, &self.geometry, &self.log).unwrap_or(LogState::Bad)

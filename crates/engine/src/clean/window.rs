@@ -10,9 +10,9 @@
 //! 20 ms where a disk reads 400 MB/s.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use silt_device::{Device, Kind};
+use silt_device::{Buffer, Device, Kind};
 
 use crate::live::Source;
 
@@ -22,12 +22,30 @@ const MOST: u64 = 8 << 20;
 const REQUEST: usize = 256 << 10;
 /// Bytes of a request, and what of a segment is in memory if no log is larger, where others are not to feel it.
 const SMALL: usize = 128 << 10;
-/// Alignment of memory that a device can fill as it is.
-const ALIGN: usize = 4096;
+
+/// Memory that one segment after the other is read into: to give 8 MiB back to the system and to ask for them anew takes a
+/// processor for a millisecond, which others may want. Held as long as this is: what two segments took at most.
+#[derive(Clone, Default)]
+pub struct Reused(Arc<Mutex<[Option<Buffer>; 2]>>);
+
+impl Reused {
+    fn take(&self) -> Buffer {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().find_map(Option::take).unwrap_or_default()
+    }
+
+    fn give_back(&self, buffer: Buffer) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = all.iter_mut().find(|place| place.is_none()) {
+            *place = Some(buffer);
+        }
+    }
+}
 
 /// See the module. Memory: 8 MiB.
 pub(super) struct Window {
     device: Arc<dyn Device>,
+    memory: Reused,
     /// What was written of the segment ends here, in bytes.
     end: u64,
     /// More is read than is asked for.
@@ -36,10 +54,17 @@ pub(super) struct Window {
     small: bool,
     /// Some of it was needed.
     needed: bool,
-    /// What is in memory, in bytes of the device, and where in `bytes` it begins.
+    /// What is in memory, in bytes of the device.
     held: Range<u64>,
-    skip: usize,
-    bytes: Vec<u8>,
+    bytes: Option<Buffer>,
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.bytes.take() {
+            self.memory.give_back(bytes);
+        }
+    }
 }
 
 impl Window {
@@ -47,14 +72,19 @@ impl Window {
     pub fn new(device: Arc<dyn Device>, end: u64) -> Self {
         Window {
             device,
+            memory: Reused::default(),
             end,
             streams: false,
             small: false,
             needed: false,
             held: 0..0,
-            skip: 0,
-            bytes: Vec::new(),
+            bytes: None,
         }
+    }
+
+    /// The same, with the memory of one that is gone.
+    pub fn reuse(&mut self, memory: &Reused) {
+        self.memory = memory.clone();
     }
 
     /// Some of it is needed: from now on the rest is read, too.
@@ -74,6 +104,11 @@ impl Window {
         self.small = true;
     }
 
+    /// Whether others are not to feel it.
+    pub fn is_gentle(&self) -> bool {
+        self.small
+    }
+
     fn kind(&self) -> Kind {
         if self.small { Kind::Background } else { Kind::Logs }
     }
@@ -89,9 +124,10 @@ impl Window {
         if !self.holds(&range) {
             self.load(range.start, range.end.checked_sub(range.start)?)?;
         }
-        let from = self.skip + usize::try_from(range.start - self.held.start).ok()?;
+        let from = usize::try_from(range.start - self.held.start).ok()?;
         let len = usize::try_from(range.end - range.start).ok()?;
-        self.bytes.get(from..from.checked_add(len)?)
+        let held = usize::try_from(self.held.end - self.held.start).ok()?;
+        self.bytes.as_mut()?.of(held).get(from..from.checked_add(len)?)
     }
 
     fn holds(&self, range: &Range<u64>) -> bool {
@@ -105,13 +141,10 @@ impl Window {
             return None;
         }
         let n = usize::try_from(len).ok()?;
-        if self.bytes.len() < n + ALIGN {
-            self.bytes = vec![0; n + ALIGN];
-            self.skip = self.bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
-        }
         self.held = 0..0;
         let (kind, most) = (self.kind(), if self.small { SMALL } else { REQUEST });
-        let to = self.bytes.get_mut(self.skip..self.skip + n)?;
+        let bytes = self.bytes.get_or_insert_with(|| self.memory.take());
+        let to = bytes.of(n).get_mut(..n)?;
         let mut at = from;
         let read = to.chunks_mut(most).try_for_each(|part| {
             let read = self.device.read_kind(kind, at, part);
@@ -232,5 +265,31 @@ mod tests {
             );
             assert!(range.end <= 12 * MIB);
         }
+    }
+
+    #[test]
+    fn memory_goes_from_one_segment_to_the_next() {
+        let memory = Reused::default();
+        let read = |window: &mut Window| {
+            window.reuse(&memory);
+            window.stream();
+            let bytes = window.get(MIB..2 * MIB).unwrap();
+            is_right(bytes, MIB);
+            bytes.as_ptr()
+        };
+        let free = || memory.0.lock().unwrap().iter().flatten().count();
+        let (mut one, mut other) = (window(12 * MIB).1, window(12 * MIB).1);
+        let places = [read(&mut one), read(&mut other)];
+        assert!(places[0] != places[1] && free() == 0);
+        drop(one);
+        assert_eq!(free(), 1);
+        let mut next = window(12 * MIB).1;
+        assert_eq!(read(&mut next), places[0]);
+        assert_eq!(free(), 0);
+        let third = read(&mut window(12 * MIB).1);
+        assert!(!places.contains(&third));
+        drop(next);
+        drop(other);
+        assert_eq!(free(), 2, "no more than two are kept");
     }
 }
