@@ -74,9 +74,16 @@ impl Access for Mounted<'_> {
         MutexGuard::unlock_fair(fs);
         // What it did under the lock counts for itself.
         worked();
-        let pause = self.0.pace.pause(begin.elapsed(), beside, Instant::now());
-        if !pause.is_zero() && !self.0.space.is_wanted() {
+        let now = Instant::now();
+        let pause = self.0.pace.pause(begin.elapsed(), beside, now);
+        if self.0.space.is_wanted() {
+            return Ok(result);
+        }
+        if !pause.is_zero() {
             std::thread::sleep(pause);
+        } else if self.0.pace.gives_way(now) {
+            // To whoever waits for this processor; woken, he does not take it from us by himself.
+            std::thread::yield_now();
         }
         Ok(result)
     }
@@ -282,7 +289,7 @@ impl Writer {
                         did.moved,
                         did.dead
                     );
-                    self.core.pace.took(took, Instant::now());
+                    self.core.pace.took(took, did.moved, Instant::now());
                 }
                 let result = match &made {
                     Err(Error::Failed(_)) => Err(libc::EIO),

@@ -10,7 +10,7 @@ use silt_retention::{Ladder, Point};
 
 use crate::cleaning::{Mounted, let_run, marks};
 use crate::core::{Core, now_secs};
-use crate::pace::Step;
+use crate::pace::{Lately, Step};
 use crate::space::{is_enough, kept, wanted_segments};
 use crate::tuning::kept_back;
 
@@ -266,9 +266,9 @@ fn clean_once(
             // Those of cleanings are not counted.
             let rewritten = core.fs.lock().volume().rewritten_blocks();
             let (work, written) = (last.elapsed(), rewritten.saturating_sub(seen.1));
-            let since_then = seen.0.elapsed();
+            let lately = Lately { work, written, time: seen.0.elapsed(), outrun: core.space.is_outrun() };
             seen = (Instant::now(), rewritten);
-            core.space.rest(interval.unwrap_or_else(|| rest(core, work, written, since_then)));
+            core.space.rest(interval.unwrap_or_else(|| rest(core, &lately)));
             last = Instant::now();
             let since = *before.get_or_insert(rewritten);
             let written = rewritten.saturating_sub(since) / u64::from(geometry.blocks_per_segment);
@@ -306,8 +306,8 @@ fn size(core: &Core) -> Step {
     if is_urgent { Step::MOST } else { core.pace.step() }
 }
 
-/// Rest after a step that took so long, where others wrote so many blocks in the last `time`.
-fn rest(core: &Core, took: Duration, written: u64, time: Duration) -> Duration {
+/// Rest after a step.
+fn rest(core: &Core, lately: &Lately) -> Duration {
     let (available, marks) = marks(core);
     let (kept, blocks_per_segment) = {
         let fs = core.fs.lock();
@@ -316,8 +316,5 @@ fn rest(core: &Core, took: Duration, written: u64, time: Duration) -> Duration {
     let low = marks.low.unwrap_or(marks.short).saturating_sub(kept);
     let clean = available.saturating_sub(kept);
     let blocks = clean.saturating_mul(u64::from(blocks_per_segment));
-    let rest = core.pace.rest(took, clean, low, Instant::now());
-    // As long as nobody had to wait, rare steps are felt least.
-    let written = if core.space.is_outrun() { written } else { 0 };
-    core.pace.in_time(rest, took, blocks, written, time)
+    core.pace.in_time(core.pace.rest(lately.work, clean, low, Instant::now()), blocks, lately)
 }

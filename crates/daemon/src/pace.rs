@@ -33,6 +33,18 @@ const EARLY: u32 = 2;
 /// So many times as long as a step took, with all that came before it, the cleaner rests at most while somebody syncs.
 const RESTS: u32 = 72;
 
+/// What happened lately, for [`Pace::in_time`].
+#[derive(Debug, Clone, Copy)]
+pub struct Lately {
+    /// What a step takes, with all that comes before it.
+    pub work: Duration,
+    /// Blocks that others wrote within `time`.
+    pub written: u64,
+    pub time: Duration,
+    /// Others had to wait again and again.
+    pub outrun: bool,
+}
+
 /// How much goes into a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
@@ -55,6 +67,8 @@ impl Step {
 #[derive(Debug)]
 struct State {
     moves: usize,
+    /// Blocks that the last two steps copied: ends of the log cost little, older segments much, and they come by turns.
+    copied: [u64; 2],
     /// When somebody synced last.
     synced: Option<Instant>,
     /// What the cleaner owes for what it did since it paused, and how long that took.
@@ -75,6 +89,7 @@ impl Default for Pace {
         Pace {
             state: Mutex::new(State {
                 moves: MOST,
+                copied: [0; 2],
                 synced: None,
                 owed: Duration::ZERO,
                 worked: Duration::ZERO,
@@ -94,6 +109,11 @@ impl Pace {
     pub fn is_felt(&self, now: Instant) -> bool {
         let synced = self.state.lock().synced;
         synced.is_some_and(|then| now.saturating_duration_since(then) < SYNCS)
+    }
+
+    /// Whether the cleaner lets others have the processor wherever it can.
+    pub fn gives_way(&self, now: Instant) -> bool {
+        self.is_felt(now) && !self.state.lock().hurries
     }
 
     /// How long the cleaner pauses that had the volume's lock for so long just now, and before worked for so long without it:
@@ -116,10 +136,11 @@ impl Pace {
         if self.is_felt(now) { owed.min(LONGEST) } else { Duration::ZERO }
     }
 
-    /// A step took so much of the log writer's time.
-    pub fn took(&self, time: Duration, now: Instant) {
+    /// A step that copied so many blocks took so much of the log writer's time.
+    pub fn took(&self, time: Duration, copied: u64, now: Instant) {
         let felt = self.is_felt(now);
         let mut state = self.state.lock();
+        state.copied = [copied, state.copied[0]];
         let before = state.moves;
         if !felt {
             state.moves = MOST;
@@ -136,20 +157,17 @@ impl Pace {
         Step { moves, segments: (moves * SEGMENTS / MOST).max(1) }
     }
 
-    /// Of a rest what is left where the next step, which takes `work` with all that comes before it, is to be there before
-    /// others have written what is clean: `blocks`, of which they wrote `written` in the last `time`. Resting until somebody
-    /// waits would have those who write and the cleaner take turns. Where nothing is left, it does not pause either.
-    pub fn in_time(
-        &self,
-        rest: Duration,
-        work: Duration,
-        blocks: u64,
-        written: u64,
-        time: Duration,
-    ) -> Duration {
-        let left = (written > 0).then(|| time.mul_f64((blocks as f64 / written as f64).min(1e6)));
-        let rest = left.map_or(rest, |left| rest.min(left.saturating_sub(work * EARLY)));
-        self.state.lock().hurries = left.is_some() && rest.is_zero();
+    /// Of a rest what is left where the next step is to be made before others have written what is clean, `blocks`; and what
+    /// the step copies takes room while what it frees is not there yet. Resting until somebody waits would have those who write
+    /// and the cleaner take turns. Where nothing is left although others had to wait, it does not pause either.
+    pub fn in_time(&self, rest: Duration, blocks: u64, lately: &Lately) -> Duration {
+        let mut state = self.state.lock();
+        let copied = state.copied[0].max(state.copied[1]);
+        let blocks = blocks.saturating_sub(copied) as f64;
+        let left =
+            (lately.written > 0).then(|| lately.time.mul_f64((blocks / lately.written as f64).min(1e6)));
+        let rest = left.map_or(rest, |left| rest.min(left.saturating_sub(lately.work * EARLY)));
+        state.hurries = lately.outrun && left.is_some() && rest.is_zero();
         rest
     }
 
@@ -174,13 +192,13 @@ mod tests {
     fn steps_get_smaller_while_somebody_syncs() {
         let (pace, now) = (Pace::default(), Instant::now());
         let after = |millis: u32, now| {
-            pace.took(millis * MS, now);
+            pace.took(millis * MS, 0, now);
             pace.step()
         };
         assert_eq!(after(100, now), Step::MOST, "nobody minds");
         pace.synced(now);
         assert_eq!(after(100, now), Step { moves: MOST / 2, segments: SEGMENTS / 2 });
-        (0..20).for_each(|_| pace.took(100 * MS, now));
+        (0..20).for_each(|_| pace.took(100 * MS, 0, now));
         assert_eq!(after(100, now), Step { moves: LEAST, segments: 1 });
         assert_eq!(after(20, now).moves, LEAST, "that will do");
         assert_eq!(after(1, now).moves, 2 * LEAST);
@@ -205,16 +223,38 @@ mod tests {
         let second = Duration::from_secs(1);
         let pace = Pace::default();
         pace.synced(Instant::now());
-        let rest = |blocks, written| pace.in_time(500 * MS, 100 * MS, blocks, written, second);
+        let lately = Lately { work: 100 * MS, written: 0, time: second, outrun: true };
+        let rest = |blocks, written| pace.in_time(500 * MS, blocks, &Lately { written, ..lately });
         assert_eq!(rest(1000, 0), 500 * MS, "nobody writes");
         assert_eq!(rest(1000, 100), 500 * MS, "they need ten seconds for what is clean");
         assert_eq!(rest(1000, 2000), 300 * MS, "half a second, of which twice 100 ms are for the step");
         let pause = || pace.pause(SLICE, Duration::ZERO, Instant::now());
-        assert!(!pause().is_zero());
+        assert!(!pause().is_zero() && pace.gives_way(Instant::now()));
         assert_eq!(rest(1000, 6000), Duration::ZERO);
         assert_eq!(pause(), Duration::ZERO, "nor does it pause");
+        assert!(!pace.gives_way(Instant::now()));
+        let calm = Lately { written: 6000, outrun: false, ..lately };
+        assert_eq!(pace.in_time(500 * MS, 1000, &calm), Duration::ZERO);
+        assert!(!pause().is_zero(), "nobody had to wait");
         assert_eq!(rest(0, 1), Duration::ZERO);
         assert_eq!(rest(u64::MAX, 1), 500 * MS);
+    }
+
+    #[test]
+    fn what_a_step_copies_needs_room_meanwhile() {
+        let pace = Pace::default();
+        let lately = Lately { work: 100 * MS, written: 2000, time: Duration::from_secs(1), outrun: false };
+        let rest = || pace.in_time(500 * MS, 1000, &lately);
+        let took = |copied| pace.took(10 * MS, copied, Instant::now());
+        assert_eq!(rest(), 300 * MS);
+        took(400);
+        assert_eq!(rest(), 100 * MS, "what others write in 200 ms");
+        took(100);
+        assert_eq!(rest(), 100 * MS, "the next may be like the one before");
+        took(100);
+        assert_eq!(rest(), 250 * MS);
+        took(5000);
+        assert_eq!(rest(), Duration::ZERO);
     }
 
     #[test]
