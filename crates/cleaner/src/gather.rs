@@ -11,7 +11,7 @@ use crate::ahead::Ahead;
 /// Blocks judged under the lock at a time.
 const JUDGED: usize = 256;
 /// The same where others are not to feel it: what is needed of them is copied in one go, too.
-const FEW: usize = 64;
+const FEW: usize = 24;
 
 /// The volume, for a moment.
 pub trait Access {
