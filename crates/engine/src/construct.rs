@@ -338,10 +338,12 @@ impl Volume {
     /// Everything is written: what was frozen is clean.
     fn complete(&mut self, k: &mut Construction) -> Cno {
         self.compare_estimate(k);
-        self.leftovers = Leftovers { moved: self.store.landed(), ..Leftovers::default() };
+        self.leftovers = Leftovers::default();
+        self.leftovers.add(self.store.landed());
         if self.dirty_blocks == 0 {
-            self.leftovers.slabs = self.store.slabs.shrink();
+            self.leftovers.add(self.store.slabs.shrink());
         }
+        let mut overlays = Vec::new();
         if let Some(w) = &self.store.verifier {
             // Who looked at these segments meanwhile may have seen logs that were not there yet.
             let begun = k.begun.segments();
@@ -359,13 +361,14 @@ impl Volume {
                 self.damage.push((i.ino, e.clone()));
             }
             self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
-            self.leftovers.overlays.push(f.over);
+            overlays.push(f.over);
             if f.deleted {
                 self.inodes.remove(nr);
                 self.new_numbers.remove(*nr..*nr + 1);
                 self.next_ino = self.next_ino.min(*nr);
             }
         }
+        self.leftovers.add(overlays);
         let cno = self.cno;
         if let Some(last) = k.last {
             self.last = last;

@@ -31,11 +31,6 @@ struct Pool {
     held: usize,
 }
 
-/// Memory on its way back to the allocator.
-#[derive(Debug, Default)]
-#[must_use]
-pub struct Free(#[allow(dead_code)] Vec<Memory>);
-
 /// Bytes from `start` on are aligned, and a power of two.
 #[derive(Debug)]
 struct Memory {
@@ -132,10 +127,10 @@ impl Slabs {
     }
 
     /// What is free, which goes back to the allocator.
-    pub fn shrink(&self) -> Free {
+    pub fn shrink(&self) -> impl Send + Sync + use<> {
         self.pool(|pool| {
             pool.held -= pool.free.iter().map(Memory::size).sum::<usize>();
-            Free(std::mem::take(&mut pool.free))
+            std::mem::take(&mut pool.free)
         })
     }
 }

@@ -55,6 +55,22 @@ fn a_checkpoint_is_due_whoever_asks_for_what() {
     assert!(w.next().all, "much waits");
 }
 
+/// It is dropped without the lock.
+#[test]
+fn what_a_checkpoint_leaves_is_taken() {
+    let mut w = writer();
+    let before = {
+        let mut fs = w.core.fs.lock();
+        fs.volume_mut().take_over(2000).unwrap();
+        let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+        fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap();
+        fs.volume().last_log().cno
+    };
+    w.serve(Vec::new(), true);
+    let mut fs = w.core.fs.lock();
+    assert!(fs.volume().last_log().cno > before && fs.volume_mut().take_leftovers().is_empty());
+}
+
 /// A cleaning is a checkpoint of its own: who synced before does not wait for it.
 #[test]
 fn who_syncs_is_answered_before_the_cleaner_goes_on() {

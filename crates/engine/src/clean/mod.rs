@@ -392,23 +392,14 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    use silt_format::Ino;
-
     use crate::construct::Step;
-    use crate::fresh::fresh;
-    use crate::{Attr, Time};
+    use crate::fresh::{file, fresh};
 
     /// What a segment's new logs hold is not on the device before they are written; logs of an earlier use may be.
     #[test]
     fn segments_of_logs_under_way_are_no_victims() {
         let (device, mut v) = fresh(64 << 20, 64);
-        let attr = Attr {
-            mode: 0o100_644,
-            links: 1,
-            mtime: Time::default(),
-            ..v.inode(crate::Tree::Live, Ino::ROOT).unwrap().attr.clone()
-        };
-        let ino = v.create_inode(attr).unwrap();
+        let ino = file(&mut v);
         let bs = v.geometry().bs();
         for key in 0..400 {
             v.write_block(ino, key, vec![7; bs].into()).unwrap();

@@ -65,6 +65,7 @@ impl Volume {
         if self.is_constructing() {
             self.step(usize::MAX)?;
         }
+        drop(self.take_leftovers());
         self.flush_logs()?;
         if self.recovery.is_some() || self.discontinued {
             self.take_over(now)?;
