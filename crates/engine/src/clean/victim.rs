@@ -18,6 +18,8 @@ use silt_format::summary::BlockInfo;
 
 /// Bytes read at once.
 const RUN: usize = 1 << 20;
+/// Bytes that are copied before others are given way: into memory that is new, which takes far longer than the copying.
+const COPIED: usize = 16 << 10;
 
 /// What is to be done with wanted blocks whose log does not match its checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,13 +187,7 @@ impl Victim {
         }
         let bytes = |at| self.geometry.byte_of(BlockNr(at));
         let range = bytes(self.log.start)..bytes(self.log.end);
-        let gentle = self.walk.source_mut().is_gentle();
-        let give_way = || {
-            if gentle {
-                // To whoever waits for this processor; woken, he does not take it from us by himself.
-                std::thread::yield_now();
-            }
-        };
+        let give_way = self.walk.source_mut().give_way();
         let state = if self.log.start != block.log.0 {
             verify_log(&*self.device, &self.geometry, self.taken.segment, block.at)?.1
         } else if let Some(log) = self.walk.source_mut().get(range) {
@@ -207,7 +203,7 @@ impl Victim {
     /// Reads blocks, which ascend, run by run.
     fn fetch(&mut self, wanted: &[LogBlock], salvage: Salvage, into: &mut Cleaning) -> Result<()> {
         let bs = self.geometry.bs();
-        let most = (RUN / bs).max(1);
+        let (most, few) = ((RUN / bs).max(1), (COPIED / bs).max(1));
         let mut rest = wanted;
         let mut buffer = Vec::new();
         while let Some(first) = rest.first() {
@@ -216,9 +212,13 @@ impl Victim {
             let (run, after) = rest.split_at(n);
             rest = after;
             let byte = self.geometry.byte_of(first.at);
+            let give_way = self.walk.source_mut().give_way();
             if let Some(bytes) = self.walk.source_mut().get(byte..byte + (n * bs) as u64) {
-                let blocks = run.iter().zip(bytes.chunks_exact(bs));
-                into.live.extend(blocks.map(|(block, bytes)| (*block, Block::from(bytes))));
+                for (run, bytes) in run.chunks(few).zip(bytes.chunks(few * bs)) {
+                    let blocks = run.iter().zip(bytes.chunks_exact(bs));
+                    into.live.extend(blocks.map(|(block, bytes)| (*block, Block::from(bytes))));
+                    give_way();
+                }
                 continue;
             }
             buffer.resize(n * bs, 0);

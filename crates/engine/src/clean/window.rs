@@ -104,9 +104,14 @@ impl Window {
         self.small = true;
     }
 
-    /// Whether others are not to feel it.
-    pub fn is_gentle(&self) -> bool {
-        self.small
+    /// Where others are not to feel it, lets go of the processor: whoever is woken on it does not take it from us by himself.
+    pub fn give_way(&self) -> impl Fn() + use<> {
+        let gentle = self.small;
+        move || {
+            if gentle {
+                std::thread::yield_now();
+            }
+        }
     }
 
     fn kind(&self) -> Kind {
@@ -143,12 +148,14 @@ impl Window {
         let n = usize::try_from(len).ok()?;
         self.held = 0..0;
         let (kind, most) = (self.kind(), if self.small { SMALL } else { REQUEST });
+        let give_way = self.give_way();
         let bytes = self.bytes.get_or_insert_with(|| self.memory.take());
         let to = bytes.of(n).get_mut(..n)?;
         let mut at = from;
         let read = to.chunks_mut(most).try_for_each(|part| {
             let read = self.device.read_kind(kind, at, part);
             at = at.saturating_add(part.len() as u64);
+            give_way();
             read
         });
         if read.is_err() {
