@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::system::Tools;
 
 /// The machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Release of the kernel.
     pub kernel: String,

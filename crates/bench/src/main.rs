@@ -12,9 +12,12 @@ mod cleaning;
 mod disk;
 mod foreground;
 mod growth;
+mod load;
 mod machine;
 mod measure;
 mod packages;
+mod panels;
+mod policies;
 mod process;
 mod report;
 mod settings;
@@ -82,6 +85,8 @@ enum Role {
     Cleaning(cleaning::Options),
     /// Measures what the cleaner costs those in the foreground
     Foreground(foreground::Options),
+    /// Measures what each of the cleaner's policies costs those who write, through a mount
+    Policies(policies::Options),
 }
 
 #[derive(Args)]
@@ -134,6 +139,7 @@ fn main() -> ExitCode {
         Some(Role::Check(options)) => checkers::measure(&options),
         Some(Role::Cleaning(options)) => cleaning::run(&options),
         Some(Role::Foreground(options)) => foreground::run(&options),
+        Some(Role::Policies(options)) => policies::run(&options),
         Some(Role::Report { file, plot }) => again(&file, plot.as_deref()),
     };
     match done {

@@ -12,8 +12,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::fs::{AtFlags, StatxFlags};
 
-use super::{Did, LIVE, Lab, Latency, work};
-use crate::growth::Bed;
+use super::{LIVE, Lab, Latency};
+use crate::growth::{Bed, Did};
 use crate::process::go_on;
 
 const BLOCK: u64 = 4096;
@@ -61,7 +61,7 @@ pub fn measure(lab: &mut Lab<'_>) -> Result<()> {
     let mut rng = StdRng::seed_from_u64(1);
     let begin = Instant::now();
     let file = large(on.dir())?;
-    while work(&on)?.segments < 8 && begin.elapsed() < Duration::from_secs(60) {
+    while on.work()?.segments < 8 && begin.elapsed() < Duration::from_secs(60) {
         (0..(8 << 20) / PIECE).try_for_each(|_| overwrite(&file, &mut rng))?;
         go_on()?;
     }
@@ -145,9 +145,9 @@ fn turn(lab: &Lab<'_>, bed: &mut Bed<'_>, round: u64) -> Result<Turn> {
         let other = scope.spawn(steady);
         let done = (|| {
             std::thread::sleep(WARM);
-            let (before, bytes) = (work(bed)?, written.load(Ordering::Relaxed));
+            let (before, bytes) = (bed.work()?, written.load(Ordering::Relaxed));
             let histograms = operations(bed.dir(), Duration::from_secs(lab.options.seconds), round)?;
-            Ok((histograms, work(bed)?.since(before), written.load(Ordering::Relaxed) - bytes))
+            Ok((histograms, bed.work()?.since(before), written.load(Ordering::Relaxed) - bytes))
         })();
         stop.store(true, Ordering::Relaxed);
         other.join().unwrap_or_else(|_| Err(anyhow!("who overwrites panicked"))).and(done)

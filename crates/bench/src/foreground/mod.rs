@@ -9,7 +9,6 @@
 //! Nothing else of the two differs, and only one is mounted at a time.
 
 mod latency;
-mod loads;
 mod rate;
 mod table;
 
@@ -20,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::growth::Bed;
+use crate::growth::{Bed, Did};
 use crate::machine::Machine;
 use crate::system::Tools;
 use crate::{process, settings};
@@ -141,36 +140,6 @@ impl<'a> Lab<'a> {
         let (place, during) = (self.place.to_owned(), during.to_owned());
         self.results.work.push(Work { place, during, round, segments, segment_size, copied, written });
     }
-}
-
-/// Segments that the cleaner emptied, and bytes that it copied.
-#[derive(Clone, Copy, Default)]
-struct Did {
-    segments: u64,
-    /// Bytes.
-    segment_size: u64,
-    copied: u64,
-}
-
-impl Did {
-    fn since(self, before: Did) -> Self {
-        Did {
-            segment_size: self.segment_size,
-            segments: self.segments.saturating_sub(before.segments),
-            copied: self.copied.saturating_sub(before.copied),
-        }
-    }
-}
-
-/// Since the volume was mounted.
-fn work(bed: &Bed<'_>) -> Result<Did> {
-    let status = bed.status()?;
-    let number = |v: Option<&serde_json::Value>| v.and_then(serde_json::Value::as_u64);
-    let work = status.get("cleaner").and_then(|c| c.get("work")).context("no word of the cleaner")?;
-    let block = number(status.get("block_size")).context("no block size")?;
-    let of = |name| number(work.get(name)).with_context(|| format!("no {name} of the cleaner"));
-    let segment_size = number(status.get("segment_size")).context("no segment size")?;
-    Ok(Did { segments: of("segments")?, segment_size, copied: of("moved")? * block })
 }
 
 /// Measures and reports.

@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::loads::{Load, Player};
-use super::{LIVE, Lab, Rate, work};
+use super::{LIVE, Lab, Rate};
 use crate::growth::Bed;
+use crate::load::{Load, Player};
 use crate::process::go_on;
 
 /// What is measured at a time, of the volume's size.
@@ -42,9 +42,9 @@ fn one(lab: &mut Lab<'_>, load: Load) -> Result<()> {
                     player.go_on()?;
                 }
                 player.sync()?;
-                let before = (work(&full)?, player.written);
+                let before = (full.work()?, player.written);
                 note(lab, &mut player, load, round, true)?;
-                lab.did(load.name(), round, work(&full)?.since(before.0), player.written - before.1);
+                lab.did(load.name(), round, full.work()?.since(before.0), player.written - before.1);
                 full.unmount()?;
             } else {
                 let mut fresh: Bed<'_> = lab.full("fresh")?;

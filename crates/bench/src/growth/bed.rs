@@ -24,6 +24,26 @@ pub struct Bed<'a> {
     daemon: Option<u32>,
 }
 
+/// Segments that the cleaner emptied, and bytes that it copied.
+#[derive(Clone, Copy, Default)]
+pub struct Did {
+    pub segments: u64,
+    /// Bytes.
+    pub segment_size: u64,
+    pub copied: u64,
+}
+
+impl Did {
+    /// What was done after `before`.
+    pub fn since(self, before: Did) -> Self {
+        Did {
+            segment_size: self.segment_size,
+            segments: self.segments.saturating_sub(before.segments),
+            copied: self.copied.saturating_sub(before.copied),
+        }
+    }
+}
+
 impl<'a> Bed<'a> {
     /// Makes a volume of `size` bytes.
     pub fn new(tools: &'a Tools, scratch: &Path, size: u64) -> Result<Self> {
@@ -124,6 +144,25 @@ impl<'a> Bed<'a> {
         rustix::fs::syncfs(dir.as_fd())?;
         // Where the kernel does not pass syncfs on.
         Ok(dir.sync_all()?)
+    }
+
+    /// What its cleaner did since it was mounted.
+    pub fn work(&self) -> Result<Did> {
+        let status = self.status()?;
+        let number = |v: Option<&serde_json::Value>| v.and_then(serde_json::Value::as_u64);
+        let work = status.get("cleaner").and_then(|c| c.get("work")).context("no word of the cleaner")?;
+        let block = number(status.get("block_size")).context("no block size")?;
+        let of = |name| number(work.get(name)).with_context(|| format!("no {name} of the cleaner"));
+        let segment_size = number(status.get("segment_size")).context("no segment size")?;
+        Ok(Did { segments: of("segments")?, segment_size, copied: of("moved")? * block })
+    }
+
+    /// Bytes that the daemon has written since it began: to the image, and answers to the kernel, which are few beside them.
+    pub fn written(&self) -> Result<u64> {
+        let pid = self.daemon.context("it is not mounted")?;
+        let text = fs::read_to_string(format!("/proc/{pid}/io"))?;
+        let word = text.lines().find_map(|line| line.strip_prefix("wchar: ")).context("no wchar")?;
+        Ok(word.parse()?)
     }
 
     /// The daemon's memory is watched from now on.

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub use bed::{Bed, drop_caches};
+pub use bed::{Bed, Did, drop_caches};
 
 use crate::machine::Machine;
 use crate::system::Tools;

@@ -30,6 +30,7 @@ fn colour(system: System) -> RGBColor {
         System::Xfs => RGBColor(30, 110, 190),
         System::Btrfs => RGBColor(20, 140, 90),
         System::Ntfs3g => RGBColor(190, 130, 20),
+        System::Ntfs3gPermissions => RGBColor(120, 80, 10),
         System::Fuse2fs => RGBColor(130, 70, 170),
         System::Memfs => RGBColor(150, 150, 150),
         System::MemfsWriteback => RGBColor(190, 190, 190),

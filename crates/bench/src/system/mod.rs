@@ -43,6 +43,10 @@ pub enum System {
     #[value(name = "ntfs-3g")]
     #[serde(rename = "ntfs-3g")]
     Ntfs3g,
+    /// The same with `-o permissions`: modes and owners count, as they do in Silt; only if asked for
+    #[value(name = "ntfs-3g-permissions")]
+    #[serde(rename = "ntfs-3g-permissions")]
+    Ntfs3gPermissions,
     /// ext4 through FUSE
     Fuse2fs,
     /// Memory through FUSE: what FUSE itself costs
@@ -85,7 +89,11 @@ impl Tools {
 impl System {
     /// Whether it takes part where nobody asks for it.
     pub fn is_usual(self) -> bool {
-        !matches!(self, System::SiltUring | System::SiltVerify | System::SiltRoot | System::MemfsWriteback)
+        matches!(self, System::Silt | System::Memfs | System::Ntfs3g | System::Fuse2fs) || !self.has_daemon()
+    }
+
+    fn is_silt(self) -> bool {
+        matches!(self, System::Silt | System::SiltUring | System::SiltVerify | System::SiltRoot)
     }
 
     /// As it is typed.
@@ -99,6 +107,7 @@ impl System {
             System::Xfs => "xfs",
             System::Btrfs => "btrfs",
             System::Ntfs3g => "ntfs-3g",
+            System::Ntfs3gPermissions => "ntfs-3g-permissions",
             System::Fuse2fs => "fuse2fs",
             System::Memfs => "memfs",
             System::MemfsWriteback => "memfs-writeback",
@@ -122,7 +131,7 @@ impl System {
             }
             System::Xfs => ("mkfs.xfs".as_ref(), &["-q", "-f"]),
             System::Btrfs => ("mkfs.btrfs".as_ref(), &["-q", "-f"]),
-            System::Ntfs3g => ("mkntfs".as_ref(), &["-q", "-Q", "-F"]),
+            System::Ntfs3g | System::Ntfs3gPermissions => ("mkntfs".as_ref(), &["-q", "-Q", "-F"]),
             System::Memfs | System::MemfsWriteback => return None,
         };
         let mut command = Command::new(program);
@@ -132,15 +141,13 @@ impl System {
             System::Ext4 | System::Fuse2fs => {
                 command.args(["-E", "nodiscard"]);
             }
-            System::Silt
-            | System::SiltUring
-            | System::SiltVerify
-            | System::SiltRoot
-            | System::Xfs
-            | System::Btrfs => {
+            System::Xfs | System::Btrfs => {
                 command.arg("-K");
             }
-            System::Ntfs3g | System::Memfs | System::MemfsWriteback => {}
+            _ if self.is_silt() => {
+                command.arg("-K");
+            }
+            _ => {}
         }
         command.arg(device);
         Some(command)
@@ -159,6 +166,7 @@ impl System {
                 ("mount".as_ref(), &["-o", "noatime", "-t", self.name()])
             }
             System::Ntfs3g => ("ntfs-3g".as_ref(), &["-o", "no_detach"]),
+            System::Ntfs3gPermissions => ("ntfs-3g".as_ref(), &["-o", "no_detach,permissions"]),
             System::Fuse2fs => ("fuse2fs".as_ref(), &["-f"]),
             System::Memfs => (&tools.memfs, &["--threads", "1", "--no-create", "--allow-other"]),
             System::MemfsWriteback => {
@@ -236,13 +244,12 @@ impl<'a> Mounted<'a> {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        let mut command = match self.system {
-            System::Silt | System::SiltUring | System::SiltVerify | System::SiltRoot => {
-                let mut command = Command::new(&self.tools.silt);
-                command.arg("umount");
-                command
-            }
-            _ => Command::new("umount"),
+        let mut command = if self.system.is_silt() {
+            let mut command = Command::new(&self.tools.silt);
+            command.arg("umount");
+            command
+        } else {
+            Command::new("umount")
         };
         command.arg(&self.dir).stdout(Stdio::null());
         // Who looks into every mount may be in it for a moment.
@@ -280,12 +287,12 @@ pub fn sync(system: System, root: &Path, device: Option<&Path>) -> Result<()> {
     rustix::fs::syncfs(dir.as_fd())?;
     match (system, device) {
         // syncfs does not reach these daemons: an fsync makes them write, through the cache of the device.
-        (System::Ntfs3g | System::Fuse2fs, Some(device)) => {
+        (System::Ntfs3g | System::Ntfs3gPermissions | System::Fuse2fs, Some(device)) => {
             dir.sync_all()?;
             File::open(device)?.sync_all()?;
         }
         // Where the kernel does not pass syncfs on.
-        (System::Silt | System::SiltUring | System::SiltVerify | System::SiltRoot, _) => dir.sync_all()?,
+        _ if system.is_silt() => dir.sync_all()?,
         _ => {}
     }
     Ok(())
