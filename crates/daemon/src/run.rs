@@ -136,7 +136,7 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
     let o = &config.options;
     let fail = |source| Error::Volume { volume: config.volume.clone(), source };
     let mut seed = [0u8; 8];
-    // Only for inode generations: a seed of zero would do, too.
+    // Without it the time alone tells one recovery from another.
     let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
     // Half for metadata blocks, a quarter for inodes (about 700 bytes each), a quarter for indexes.
     let options = OpenOptions {

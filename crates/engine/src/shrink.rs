@@ -62,6 +62,17 @@ impl Volume {
     /// `None` lifts that, whatever is under way. Not kept over mounts. [`Error::Constructing`], with nothing changed, while a
     /// checkpoint is being written, and where what waits would have no room: try again when it is written.
     pub fn confine(&mut self, limit: Option<u64>) -> Result<()> {
+        let before = self.available_segments();
+        let done = self.confine_to(limit);
+        // A pass that found nothing may have found nothing for want of that.
+        let back = self.available_segments().saturating_sub(before);
+        if back > 0 {
+            self.gave_up(back.saturating_mul(u64::from(self.store.geometry.blocks_per_segment)));
+        }
+        done
+    }
+
+    fn confine_to(&mut self, limit: Option<u64>) -> Result<()> {
         let Some(limit) = limit else {
             self.sufile.unconfine();
             // What was refused was refused for the smaller size.

@@ -331,7 +331,8 @@ impl Volume {
             moves: 0,
             moved: false,
             bad_places: Vec::new(),
-            generation: options.seed,
+            // Without a seed two opens still differ, unless they come in the same second.
+            generation: options.seed.wrapping_add(options.now),
             damage: Vec::new(),
             given_up: GivenUp::default(),
             rewritten: 0,

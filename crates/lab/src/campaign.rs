@@ -317,7 +317,7 @@ pub fn how(workload: &Workload, history: &History, state: &CrashState) -> Look {
     let sound = history.damaged.is_none_or(|step| progress.begun < step);
     let settings =
         matches!(under_way(workload, state), Some(Step::Label(_))) || before.is_some_and(|d| d.half_set);
-    Look { before: workload.barrier && sound, settings, after: sound, write: true }
+    Look { before: workload.barrier && sound, settings, after: sound, write: true, seed: 0 }
 }
 
 /// The step that the cut fell into.
@@ -348,7 +348,7 @@ fn cut_again(
 ) -> Result<()> {
     let disk = Arc::new(Recorder::new(state.device.fork()));
     let device: Arc<dyn Device> = disk.clone();
-    oracle::look(device, Look { before: false, after: false, ..oracle::ALL })?;
+    oracle::look(device, Look { before: false, after: false, seed: 1, ..oracle::ALL })?;
     let options = CrashOptions { seed: state.fingerprint, max_states: 12, per_flush: 3 };
     for again in CrashStates::new(&state.device, disk.record().events(), options) {
         let again = again.during("making a crash state")?;

@@ -64,10 +64,12 @@ pub struct Look {
     pub after: bool,
     /// Write, unmount, and read again.
     pub write: bool,
+    /// Of the mount: two with the same one after each other begin their logs with the same number, which no two mounts of users do.
+    pub seed: u64,
 }
 
 /// Everything.
-pub const ALL: Look = Look { before: true, settings: false, after: true, write: true };
+pub const ALL: Look = Look { before: true, settings: false, after: true, write: true, seed: 0 };
 
 /// What check says where the super blocks hold different settings.
 const SETTINGS: &str = "super-block-agreement";
@@ -132,7 +134,7 @@ pub fn look(device: Arc<dyn Device>, how: Look) -> Result<Seen> {
 /// Opens as the daemon does: for writing, or, where not even the reserve has room for that, for reading. Tells the newest
 /// checkpoint that was found, and whether the volume can be written.
 fn mount(device: &Arc<dyn Device>, how: Look) -> Result<(Volume, u64, bool)> {
-    let options = OpenOptions { now: AFTER, cache_bytes: 8 << 20, ..OpenOptions::default() };
+    let options = OpenOptions { now: AFTER, seed: how.seed, cache_bytes: 8 << 20, ..OpenOptions::default() };
     let opened = Volume::open(device.clone(), &options).and_then(|(mut volume, _)| {
         let cno = volume.last_log().cno;
         volume.take_over(AFTER)?;

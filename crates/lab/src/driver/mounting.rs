@@ -79,8 +79,8 @@ impl Player<'_> {
         let looked = oracle::disk(self.disk.inner().inner());
         let before = self.workload.barrier;
         // What both super blocks say is put right by the mount.
-        let seen = oracle::look(looked, Look { before, settings: self.half_set, after: true, write: false })
-            .map_err(|e| e.at("as the mount before left it"))?;
+        let look = Look { before, settings: self.half_set, write: false, ..oracle::ALL };
+        let seen = oracle::look(looked, look).map_err(|e| e.at("as the mount before left it"))?;
         let progress = Progress { begun: number, answered: number - 1 };
         let history = History {
             lives: Vec::new(),
