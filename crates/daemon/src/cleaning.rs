@@ -22,6 +22,7 @@ use silt_engine::{Error, Result, Volume};
 
 use crate::core::Core;
 use crate::ladder::Came;
+use crate::late::end_late;
 use crate::space::{Call, kept};
 use crate::tuning::Marks;
 use crate::writer::Writer;
@@ -141,6 +142,8 @@ pub fn run(core: &Arc<Core>) {
             let gained = Gained::before(core);
             let came = crate::ladder::clean(core);
             space.swept(rewritten, false);
+            // What that gives back nobody has looked for yet.
+            let came = if came == Came::Nothing && end_late(core, true) { Came::Unknown } else { came };
             // What is worth it goes on.
             let rest = match gained.is_little(core) {
                 true => tuning.look().value.max(REST_TIMES * begin.elapsed()),
@@ -157,8 +160,8 @@ pub fn run(core: &Arc<Core>) {
             wanted |= space.ran(due.then_some(rest), nothing);
             idle = Some(Idle::now(core));
         }
-        if wanted {
-            // Whether there is space or not.
+        // Whether there is space or not.
+        if wanted || core.fs.lock().has_late() {
             let_run(core);
         }
     }

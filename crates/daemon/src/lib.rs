@@ -26,6 +26,7 @@ mod given_up;
 mod host;
 mod kernel;
 mod ladder;
+mod late;
 mod loop_handle;
 mod moments;
 mod mount;

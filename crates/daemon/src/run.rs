@@ -450,6 +450,14 @@ impl Closer {
         if let Err(e) = fs.forget_all() {
             tracing::warn!("{e}");
         }
+        // What had no room to end may have it once the rest is written; else the next mount ends it.
+        if fs.has_late()
+            && stalled == 0
+            && fs.volume().failure().is_none()
+            && let Err(e) = fs.sync_all(now_secs())
+        {
+            tracing::warn!("{e}");
+        }
         let volume = fs.volume_mut();
         if let Some(watched) = volume.verifier() {
             watched.stop();

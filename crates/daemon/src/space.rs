@@ -154,6 +154,11 @@ impl Space {
         self.enabled.store(on, Ordering::Relaxed);
     }
 
+    /// Whether there is a cleaner.
+    pub fn cleans(&self) -> bool {
+        self.enabled.load(Ordering::Relaxed)
+    }
+
     /// So many segments can be clean besides those kept back, as was counted.
     pub fn counted(&self, room: Option<u64>) {
         self.room.store(room.map_or(0, |n| n.saturating_add(1)), Ordering::Relaxed);

@@ -34,6 +34,7 @@ use crate::cleaning::Job;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
+use crate::late::end_late;
 use output::{OnItsWay, Trouble};
 use unread::Unread;
 
@@ -234,6 +235,7 @@ impl Writer {
         // A super block that could not be written cost nobody anything yet: who closes the volume would write them again.
         let lost = if self.core.options.barrier { Ok(()) } else { self.look_for_lost_logs() };
         self.note(result.err().or(lost.err().map(|_| libc::EIO)));
+        end_late(&self.core, !self.core.space.cleans());
     }
 
     /// Notes what became of a round: an errno where it failed.

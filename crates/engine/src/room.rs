@@ -186,6 +186,14 @@ impl Volume {
         }
     }
 
+    /// Whether an inode without links may end with the next checkpoint, besides what waits; with `keeps_floor` so that the
+    /// cleaner has its room after that. Whoever lets go of one last is not asked, so it has to be put off until there is room.
+    pub fn has_room_to_end(&mut self, ino: Ino, keeps_floor: bool) -> bool {
+        let extra = Extra { data: 2, table: self.mapped_blocks(ino).min(MUCH), ..Extra::default() };
+        let keep = if keeps_floor { self.floor() } else { 0 };
+        self.segments_left() >= keep + self.segments_for(self.need(extra))
+    }
+
     /// Blocks that a live file's map holds; 0 where it cannot be read.
     pub fn mapped_blocks(&mut self, ino: Ino) -> u64 {
         self.inode(Tree::Live, ino).map_or(0, |i| i.map.blocks)

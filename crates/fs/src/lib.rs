@@ -43,6 +43,8 @@ mod reserve;
 mod space;
 mod types;
 
+use std::collections::BTreeSet;
+
 use hashbrown::HashMap;
 use silt_engine::{Attr, Block, Time, Volume};
 use silt_format::inode::LINK_MAX;
@@ -94,6 +96,8 @@ pub struct Fs {
     appends: Appends,
     /// Where the search for orphans goes on; `None` when it is over.
     orphans: Option<u64>,
+    /// Inodes without links that nobody holds any more, and that could not end yet for want of room.
+    late: BTreeSet<u64>,
     reclaimable: Option<Reclaimable>,
 }
 
@@ -110,6 +114,7 @@ impl Fs {
             reserved: Reservations::default(),
             appends: Appends::default(),
             orphans: Some(0),
+            late: BTreeSet::new(),
             reclaimable: None,
         }
     }
@@ -141,6 +146,7 @@ impl Fs {
         let cno = self.volume.checkpoint(now).of(Ino::ROOT)?;
         let device = self.volume.device().clone();
         device.flush().map_err(|e| FsError::damaged(Ino::ROOT, e.to_string()))?;
+        self.reap_late(true)?;
         Ok(cno.0)
     }
 

@@ -1,7 +1,7 @@
 //! How long inodes live: who remembers them, and what becomes of those without links.
 //!
-//! Invariant: an inode of the live tree without links that nobody remembers is deleted, or was
-//! left by a crash and waits for [`Fs::collect_orphans`].
+//! Invariant: an inode of the live tree without links that nobody remembers is deleted, waits for room to be deleted
+//! ([`Fs::reap_late`]), or was left by a crash and waits for [`Fs::collect_orphans`].
 
 use std::ops::ControlFlow;
 
@@ -48,7 +48,7 @@ impl Fs {
             return Ok(());
         }
         match self.volume.inode(Tree::Live, ino) {
-            Ok(i) if i.attr.links == 0 => self.reap(ino),
+            Ok(i) if i.attr.links == 0 => self.reap_or_put_off(ino),
             _ => Ok(()),
         }
     }
@@ -86,6 +86,40 @@ impl Fs {
         self.volume.delete_inode(ino).of(ino)
     }
 
+    /// Deletes an inode that nobody holds any more. Nobody can be refused that: where the checkpoint that takes it might not fit,
+    /// it is done later.
+    fn reap_or_put_off(&mut self, ino: Ino) -> Result<()> {
+        if self.late.is_empty() && self.volume.has_room_to_end(ino, true) {
+            return self.reap(ino);
+        }
+        self.late.insert(ino.0);
+        Ok(())
+    }
+
+    /// Whether inodes wait for room to be deleted.
+    pub fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// Deletes as many of them as there is room for, the cleaner's own left aside unless nothing else will come (`urgent`);
+    /// whether there were any. An error leaves one to [`Fs::collect_orphans`] after the next mount.
+    pub fn reap_late(&mut self, urgent: bool) -> Result<bool> {
+        let mut any = false;
+        while let Some(ino) = self.late.first().copied().map(Ino) {
+            let is_held = self.nodes.contains_key(&ino.0);
+            let ends = !is_held && self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
+            if ends && !self.volume.has_room_to_end(ino, !urgent) {
+                break;
+            }
+            self.late.remove(&ino.0);
+            if ends {
+                any = true;
+                self.reap(ino)?;
+            }
+        }
+        Ok(any)
+    }
+
     /// Deletes inodes without links that a crash has left, looking at about `budget` inodes;
     /// whether there are more to look at. To be called again and again after opening a volume for
     /// writing; on others it does nothing.
@@ -116,7 +150,7 @@ impl Fs {
             }
             // What is in memory may be newer: linked since, or deleted already.
             match self.volume.inode(Tree::Live, ino) {
-                Ok(i) if i.attr.links == 0 => self.reap(ino)?,
+                Ok(i) if i.attr.links == 0 => self.reap_or_put_off(ino)?,
                 // One that is damaged was hardly left by a crash: an entry may name it, and would name
                 // somebody else's file once the number is handed out again.
                 _ => {}

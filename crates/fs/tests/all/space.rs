@@ -383,3 +383,75 @@ fn data_syncs_survive_a_crash() {
         assert!(!fs.volume().data_sync_suffices(f), "{change:?}");
     }
 }
+
+/// Who holds files without names lets go of all of them at once, and nobody is asked then.
+#[test]
+fn what_ends_with_files_that_are_held_has_its_room() {
+    use silt_cleaner::{Options, Whole, pass};
+
+    let mut put_off = false;
+    for (size, files) in [(2 << 20, 40), (16 << 20, 40), (32 << 20, 300)] {
+        let form = Form { block_size: 1024, blocks_per_segment: 16, size };
+        let mut fs = open(device(form), &silt_fs::Options::default());
+        let c = root_at(10);
+        // The blocks of each lie far apart in the DAT.
+        let made: Vec<(Vec<u8>, Ino)> = (0..files)
+            .map(|n| {
+                let name = format!("f{n}").into_bytes();
+                let ino = fs.create(&c, ROOT, &name, 0o644).unwrap().ino;
+                fs.remember(ino);
+                (name, ino)
+            })
+            .collect();
+        fs.sync_all(20).unwrap();
+        let (mut at, mut tries) = (0, 0);
+        'full: loop {
+            for (_, ino) in &made {
+                match fs.write(&root_at(20), *ino, at, &[3; 1024], PLAIN) {
+                    Ok(_) => tries = 0,
+                    Err(e) if tries < 3 => {
+                        assert_eq!(e, FsError::NoSpace);
+                        tries += 1;
+                        fs.sync_all(30).unwrap();
+                    }
+                    Err(_) => break 'full,
+                }
+            }
+            at += 1024;
+        }
+        fs.sync_all(40).unwrap();
+        let mut held = Vec::new();
+        for (name, ino) in &made {
+            match fs.unlink(&root_at(50), ROOT, name) {
+                Ok(_) => held.push(*ino),
+                Err(e) => {
+                    assert_eq!(e, FsError::NoSpace);
+                    break;
+                }
+            }
+            // What waits is written while they are held.
+            if held.len() % 4 == 0 {
+                fs.sync_all(60).unwrap();
+            }
+        }
+        assert!(!held.is_empty());
+        held.iter().for_each(|ino| fs.forget(*ino, u64::MAX).unwrap());
+        put_off |= fs.has_late();
+        let inodes = fs.volume().stat().unwrap().inodes;
+        // What there is no room for ends later, some with each checkpoint, as the cleaner makes some.
+        for n in 0..held.len() as u64 {
+            fs.sync_all(70 + n).unwrap();
+            let options = Options { least: 1, now: 70 + n, ..Options::default() };
+            pass(&Whole::new(fs.volume_mut(), 70 + n), &options, |_, _| true).unwrap();
+            if !fs.has_late() {
+                break;
+            }
+        }
+        assert!(!fs.has_late(), "size {size}, {files} files");
+        assert!(fs.volume().stat().unwrap().inodes <= inodes);
+        for ino in held {
+            assert_eq!(fs.getattr(Tree::Live, ino).unwrap_err(), FsError::Stale);
+        }
+    }
+    assert!(put_off, "there was room enough");
+}

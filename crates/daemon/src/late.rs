@@ -1,0 +1,22 @@
+//! What nobody holds any more, and had no room to end.
+
+use crate::cleaning::let_run;
+use crate::core::Core;
+
+/// Ends as many of them as there is room for; all that there is where `urgent`, since nothing else will come. Whether any did.
+pub fn end_late(core: &Core, urgent: bool) -> bool {
+    let mut fs = core.fs.lock();
+    if !fs.has_late() {
+        return false;
+    }
+    let ended = fs.reap_late(urgent).unwrap_or_else(|e| {
+        tracing::warn!("{e}");
+        true
+    });
+    drop(fs);
+    if ended {
+        core.touched();
+        let_run(core);
+    }
+    ended
+}
