@@ -20,6 +20,7 @@ use silt_fuse::{
 };
 
 use crate::changing::{Change, Takes, errno};
+use crate::cleaning::let_run;
 use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time};
 use crate::core::{Core, Want};
 use crate::damage::Met;
@@ -267,10 +268,14 @@ impl Filesystem for Mount {
         if let Err(e) = fs.forget(ino(node), lookups) {
             tracing::warn!("{e}");
         }
-        let changed = fs.volume().has_changes();
+        let (changed, late) = (fs.volume().has_changes(), fs.has_late());
         drop(fs);
         if changed {
             self.core.touched();
+        }
+        // The log writer ends it when there is room.
+        if late {
+            let_run(&self.core);
         }
     }
 

@@ -10,6 +10,9 @@ use silt_engine::Tree;
 use crate::error::{Of, Result};
 use crate::{Fs, Ino};
 
+/// Inodes that are looked at under one hold of the lock when they may end at last.
+const LATE: usize = 512;
+
 /// What is known of a remembered inode. Small: there may be millions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Node {
@@ -101,15 +104,17 @@ impl Fs {
         !self.late.is_empty()
     }
 
-    /// Deletes as many of them as there is room for, the cleaner's own left aside unless nothing else will come (`urgent`);
-    /// whether there were any. An error leaves one to [`Fs::collect_orphans`] after the next mount.
+    /// Deletes of them those for which there is room, the cleaner's own left aside unless nothing else will come (`urgent`);
+    /// whether there were any. Looks at [`LATE`] of them: to be called again as long as there are. An error leaves one to
+    /// [`Fs::collect_orphans`] after the next mount.
     pub fn reap_late(&mut self, urgent: bool) -> Result<bool> {
         let mut any = false;
-        while let Some(ino) = self.late.first().copied().map(Ino) {
+        for ino in self.late.iter().copied().take(LATE).map(Ino).collect::<Vec<_>>() {
             let is_held = self.nodes.contains_key(&ino.0);
             let ends = !is_held && self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
+            // A smaller one may have room where a large one has none.
             if ends && !self.volume.has_room_to_end(ino, !urgent) {
-                break;
+                continue;
             }
             self.late.remove(&ino.0);
             if ends {
