@@ -455,3 +455,39 @@ fn what_ends_with_files_that_are_held_has_its_room() {
     }
     assert!(put_off, "there was room enough");
 }
+
+/// The first in the row has no room, and keeps nobody from ending.
+#[test]
+fn what_is_small_ends_before_what_is_large() {
+    let form = Form { block_size: 1024, blocks_per_segment: 16, size: 16 << 20 };
+    let mut fs = open(device(form), &Options::default());
+    let c = root_at(10);
+    let mut make = |fs: &mut Fs, name: &[u8], blocks: usize| {
+        let ino = fs.create(&c, ROOT, name, 0o644).unwrap().ino;
+        fs.remember(ino);
+        fs.write(&c, ino, 0, &vec![5; blocks << 10], PLAIN).unwrap();
+        ino
+    };
+    let (large, small) = (make(&mut fs, b"large", 4000), make(&mut fs, b"small", 1));
+    fs.sync_all(20).unwrap();
+    for name in [b"large", b"small"] {
+        fs.unlink(&root_at(30), ROOT, name).unwrap();
+    }
+    fs.sync_all(40).unwrap();
+    let fits = |fs: &mut Fs, n| {
+        let v = fs.volume_mut();
+        let confined = v.confine(Some(n)).is_ok();
+        confined && !v.has_room_to_end(large, true) && v.has_room_to_end(small, true)
+    };
+    let segments = fs.volume().geometry().nsegments;
+    assert!((10..segments).any(|n| fits(&mut fs, n)), "none or all");
+    fs.forget(large, u64::MAX).unwrap();
+    fs.forget(small, u64::MAX).unwrap();
+    let inodes = |fs: &Fs| fs.volume().stat().unwrap().inodes;
+    let before = inodes(&fs);
+    assert!(fs.reap_late(false).unwrap() && fs.has_late());
+    assert_eq!(inodes(&fs), before - 1);
+    fs.volume_mut().confine(None).unwrap();
+    assert!(fs.reap_late(false).unwrap() && !fs.has_late());
+    assert_eq!(inodes(&fs), before - 2);
+}
