@@ -23,7 +23,7 @@ pub enum Load {
     Sequential,
     /// Files of 4 to 64 KiB that are all removed and made anew; on a full volume twice as much stays beside them
     Compile,
-    /// Files of 4 to 20 KiB, new ones come and any of the old ones go; a sync for every 64
+    /// Files of 4 to 20 KiB, new ones come and any of the old ones go; a sync for some of them
     Mail,
 }
 

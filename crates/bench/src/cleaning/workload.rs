@@ -1,48 +1,18 @@
-//! Who writes what. Each keeps the live data as much as it was at the beginning.
+//! The loads, played on a volume in memory; mail syncs for every eight letters here. Each keeps the live data as much as it was
+//! at the beginning.
 
 use std::collections::VecDeque;
 
-use clap::ValueEnum;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde::{Deserialize, Serialize};
 use silt_format::Ino;
 
 use super::bed::{Bed, End};
 
-/// A kind of writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Workload {
-    /// 4 KiB anywhere in a large file
-    Uniform,
-    /// 4 KiB in a large file, nine of ten writes in a tenth of it
-    Skewed,
-    /// Files of a mebibyte, written over one after the other
-    Sequential,
-    /// Two thirds of the data stay, one third are files of 4 to 64 KiB that are all removed and made anew
-    Compile,
-    /// Files of 4 to 20 KiB, new ones come and any of the old ones go; a sync for every eight
-    Mail,
-}
+pub use crate::load::Load as Workload;
 
 const BLOCK: u64 = 4096;
 const LARGE: u64 = 1 << 20;
-
-impl Workload {
-    pub const ALL: [Workload; 5] =
-        [Workload::Uniform, Workload::Skewed, Workload::Sequential, Workload::Compile, Workload::Mail];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Workload::Uniform => "uniform",
-            Workload::Skewed => "90/10",
-            Workload::Sequential => "sequential",
-            Workload::Compile => "compile",
-            Workload::Mail => "mail",
-        }
-    }
-}
 
 struct File {
     name: String,

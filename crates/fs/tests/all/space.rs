@@ -462,7 +462,7 @@ fn what_is_small_ends_before_what_is_large() {
     let form = Form { block_size: 1024, blocks_per_segment: 16, size: 16 << 20 };
     let mut fs = open(device(form), &Options::default());
     let c = root_at(10);
-    let mut make = |fs: &mut Fs, name: &[u8], blocks: usize| {
+    let make = |fs: &mut Fs, name: &[u8], blocks: usize| {
         let ino = fs.create(&c, ROOT, name, 0o644).unwrap().ino;
         fs.remember(ino);
         fs.write(&c, ino, 0, &vec![5; blocks << 10], PLAIN).unwrap();
