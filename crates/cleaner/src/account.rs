@@ -2,7 +2,7 @@
 //!
 //! One pass over the DAT, some blocks of it at a time, tells of every block that has a number who needs it
 //! ([`Moments::holder`]); the maps of the inode, checkpoint and segment files tell how many of the newest ones belong to
-//! those. What nobody needs is told by the state of the segment it lies in. Memory: 4 bytes a segment, 8 a snapshot,
+//! those. What nobody needs is told by the state of the segment it lies in. Memory: 4 bytes a segment, 16 a snapshot,
 //! besides the [`Moments`].
 
 use silt_engine::{Owned, Result, Table, Volume};
@@ -62,6 +62,8 @@ pub struct Account {
     pub shown: u64,
     /// Of `snapshots`: what each snapshot alone holds, by its number, ascending.
     pub alone: Vec<(u64, u64)>,
+    /// Of `history_shared`: what each snapshot alone holds where space is short and such history is given up, likewise.
+    pub left_to: Vec<(u64, u64)>,
 
     /// Blocks of the DAT that could not be read: what they tell of is in none of the classes it belongs to.
     pub unreadable: u64,
@@ -111,6 +113,7 @@ pub struct Counting {
     /// Blocks of the newest tables that have numbers.
     tables: u64,
     alone: Vec<u64>,
+    left_to: Vec<u64>,
     /// The two segments of the log, of which nothing is reclaimable.
     writing: [SegNr; 2],
 }
@@ -128,9 +131,10 @@ impl Counting {
         };
         let segments = usize::try_from(g.nsegments).unwrap_or(0);
         let alone = vec![0; moments.snapshots.len()];
+        let left_to = alone.clone();
         let needed = vec![0; segments];
         let writing = volume.writing();
-        Counting { moments, next: Next::Dat(0), account, needed, tables: 0, alone, writing }
+        Counting { moments, next: Next::Dat(0), account, needed, tables: 0, alone, left_to, writing }
     }
 
     /// Whether all of it was looked at, for [`Counting::finish`].
@@ -169,7 +173,7 @@ impl Counting {
 
     fn count_owned(&mut self, volume: &Volume, from: u64) -> Result<Option<u64>> {
         let g = volume.geometry();
-        let Counting { moments, account, needed, alone, writing, .. } = self;
+        let Counting { moments, account, needed, alone, left_to: left, writing, .. } = self;
         volume.for_each_owned(from, SLICE, |owned| {
             let (at, holder) = match owned {
                 Owned::Table(at) => {
@@ -180,11 +184,14 @@ impl Counting {
                     let holder = moments.holder(start, end);
                     match holder {
                         Holder::Now => account.live += 1,
-                        Holder::Retention { soon, shared, loose } => {
+                        Holder::Retention { soon, shared, loose, left_to } => {
                             account.history += 1;
                             account.history_soon += u64::from(soon);
                             account.history_shared += u64::from(shared);
                             account.history_loose += u64::from(loose);
+                            if let Some(n) = left_to.and_then(|i| left.get_mut(i)) {
+                                *n += 1;
+                            }
                         }
                         Holder::Snapshots(only) => {
                             account.snapshots += 1;
@@ -242,6 +249,7 @@ impl Counting {
         a.free -= a.reserve;
         a.outside = total.saturating_sub(inside);
         a.alone = self.moments.snapshots.iter().copied().zip(self.alone).collect();
+        a.left_to = self.moments.snapshots.iter().copied().zip(self.left_to).collect();
         a.moving = newest != a.checkpoint;
         Ok(self.account)
     }

@@ -49,6 +49,8 @@ pub fn differences(account: &Account, moments: &Moments, device: &dyn Device, wi
     }
     let each = a.alone.iter().zip(&alone);
     classes.extend(each.map(|(a, b)| (format!("snapshot {} alone", a.0), a.1, b.1)));
+    let left_to = a.left_to.iter().zip(count.left_to.values());
+    classes.extend(left_to.map(|(a, b)| (format!("left to snapshot {}", a.0), a.1, *b)));
     let mut wrong: Vec<String> = classes
         .into_iter()
         .filter(|(_, said, counted)| said.abs_diff(*counted) > within)

@@ -22,6 +22,8 @@ pub enum Holder {
         shared: bool,
         /// It goes where space is short: neither the floor nor anything but retention holds it.
         loose: bool,
+        /// The place of the snapshot that alone holds it where space is short and such history is given up.
+        left_to: Option<usize>,
     },
     /// Snapshots and nothing else that retention keeps; the place of the only one among them, if it is one and no mount
     /// shows it.
@@ -90,7 +92,9 @@ impl Moments {
             let shared = !snapshots.is_empty();
             let only = !shared && !mounted;
             let soon = only && !any(&self.soon);
-            return Holder::Retention { soon, shared, loose: only && !any(&self.firm) };
+            let goes = !mounted && !any(&self.firm);
+            let left_to = (goes && snapshots.len() == 1).then_some(snapshots.start);
+            return Holder::Retention { soon, shared, loose: goes && !shared, left_to };
         }
         match snapshots.len() {
             0 if mounted => Holder::Mounted,
@@ -115,11 +119,11 @@ mod tests {
     fn who_holds_a_block() {
         let m = Moments {
             newest: 100,
-            plain: vec![10, 20, 30, 60, 100],
-            kept: vec![20, 60, 100],
-            soon: vec![60, 100],
+            plain: vec![10, 20, 30, 60, 69, 100],
+            kept: vec![20, 60, 69, 100],
+            soon: vec![60, 69, 100],
             firm: vec![60],
-            snapshots: vec![40, 50],
+            snapshots: vec![40, 50, 70, 80],
             mounted: vec![30, 50],
             ..Moments::default()
         };
@@ -127,10 +131,13 @@ mod tests {
             (100, u64::MAX, Holder::Now),
             (5, 101, Holder::Now),
             (101, 101, Holder::Nobody { shown: false }),
-            (15, 25, Holder::Retention { soon: true, shared: false, loose: true }),
-            (15, 35, Holder::Retention { soon: false, shared: false, loose: false }),
-            (15, 45, Holder::Retention { soon: false, shared: true, loose: false }),
-            (55, 100, Holder::Retention { soon: false, shared: false, loose: false }),
+            (15, 25, Holder::Retention { soon: true, shared: false, loose: true, left_to: None }),
+            (15, 35, Holder::Retention { soon: false, shared: false, loose: false, left_to: None }),
+            (15, 45, Holder::Retention { soon: false, shared: true, loose: false, left_to: None }),
+            (55, 70, Holder::Retention { soon: false, shared: false, loose: false, left_to: None }),
+            (65, 75, Holder::Retention { soon: false, shared: true, loose: false, left_to: Some(2) }),
+            (65, 85, Holder::Retention { soon: false, shared: true, loose: false, left_to: None }),
+            (55, 75, Holder::Retention { soon: false, shared: true, loose: false, left_to: None }),
             (35, 45, Holder::Snapshots(Some(0))),
             (35, 55, Holder::Snapshots(None)),
             (45, 55, Holder::Snapshots(None)),

@@ -57,11 +57,15 @@ pub struct Account {
     pub moving: bool,
 }
 
-/// What one snapshot alone holds: what removing it gives back.
+/// What one snapshot alone holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alone {
     pub number: u64,
+    /// Of `snapshots`: removing it gives this back.
     pub bytes: u64,
+    /// Besides, of `history`: removing it gives this back, too, once space is short and such history is given up.
+    #[serde(default)]
+    pub left: u64,
 }
 
 /// An account that is kept in the background.
@@ -83,11 +87,15 @@ impl Account {
     /// Of a count in blocks, made with a wish and a floor.
     pub fn new(a: &silt_cleaner::Account, wish: String, floor: String) -> Self {
         let bytes = |blocks: u64| blocks.saturating_mul(a.block_size);
-        let mut alone: Vec<Alone> =
-            a.alone.iter().map(|(number, blocks)| Alone { number: *number, bytes: bytes(*blocks) }).collect();
+        let mut alone: Vec<Alone> = a
+            .alone
+            .iter()
+            .zip(&a.left_to)
+            .map(|(alone, left)| Alone { number: alone.0, bytes: bytes(alone.1), left: bytes(left.1) })
+            .collect();
         let snapshot_count = alone.len() as u64;
         if alone.len() > crate::request::MAX_LIST {
-            alone.sort_unstable_by_key(|s| std::cmp::Reverse(s.bytes));
+            alone.sort_unstable_by_key(|s| std::cmp::Reverse(s.bytes.saturating_add(s.left)));
             alone.truncate(crate::request::MAX_LIST);
             alone.sort_unstable_by_key(|s| s.number);
         }

@@ -16,7 +16,7 @@ pub fn sentence(given: &GivenUp, now: u64) -> Option<String> {
     let beyond = given.beyond;
     Some(format!(
         "space was short: {beyond} moment{} beyond the wish {} given up, the last {n} {unit}{} ago, when {kept} was kept; \
-         snapshots and the floor stay (silt retain)",
+         snapshots (silt du) and the floor (silt retain) stay",
         s(beyond),
         if beyond == 1 { "was" } else { "were" },
         s(n)

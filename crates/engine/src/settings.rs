@@ -115,12 +115,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Counts the clean segments again after a resize that was cut off.
+    /// Has the clean segments as they were counted when the volume was opened in the place of those of before a resize that
+    /// was cut off.
     pub(crate) fn finish_resize(&mut self) -> Result<()> {
         if self.supers.first.1.state.get() & STATE_RESIZE == 0 || self.read_only {
             return Ok(());
         }
-        self.sufile.recount(&self.store, &self.dat)?;
+        self.sufile.store_header(&self.store, &self.dat)?;
         self.meta_dirty = true;
         self.supers.first.1.state = (self.supers.first.1.state.get() & !STATE_RESIZE).into();
         self.supers.state_at_open &= !STATE_RESIZE;

@@ -186,7 +186,12 @@ impl Volume {
             .iter()
             .map(len)
             .sum();
-        let left = self.sufile.clean() - clean_there;
+        if clean_there + bad.len() as u64 != gone {
+            return Err(Error::Invalid(
+                "the table of segments is damaged behind the new end: what lies there cannot be told".into(),
+            ));
+        }
+        let left = self.sufile.clean().saturating_sub(clean_there);
         if left < silt_format::reserved_segments(nsegments, before.reserved_percent) {
             return Err(Error::NoSpace);
         }
@@ -263,4 +268,59 @@ impl Volume {
 
 fn len(range: &Range<u64>) -> u64 {
     range.end - range.start
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::fresh::fresh;
+    use crate::volume::OpenOptions;
+
+    /// One of three blocks of the table of segments that have segments in use is zeroed; its segments, and the segments in use.
+    fn blanked(v: &mut Volume) -> (Range<u64>, u64) {
+        while v.sufile.dirty() < 600 {
+            v.sufile.allocate(&mut v.store, &v.dat).unwrap();
+        }
+        v.sufile.file.block_mut(&v.store, &v.dat, 1, |_| {}).unwrap().fill(0);
+        // That block is there, and all of its segments are clean.
+        v.sufile.free(&v.store, &v.dat, SegNr(900)).unwrap();
+        v.meta_dirty = true;
+        v.checkpoint(3000).unwrap();
+        (256..500, 600)
+    }
+
+    /// What lies in its segments, or in those of a block that holds nothing, cannot be told.
+    #[test]
+    fn nothing_is_changed_where_the_table_of_segments_lost_entries() {
+        let (device, mut v) = fresh(64 << 20, 16);
+        blanked(&mut v);
+        v.close(3000).unwrap();
+        let (mut v, report) = Volume::open(device, &OpenOptions::default()).unwrap();
+        assert!(!report.damage.is_empty());
+        let mut counts = (v.sufile.clean(), v.supers.first.1.clone());
+        let end = (800 * 16) << 12;
+        assert!(v.segments_with_size(end + 8192) >= 800);
+        let refused = v.shrink(end + 8192, 3001);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        assert!(v.failure().is_none());
+        assert!(counts.0 == v.sufile.clean() && counts.1.to_disk() == v.supers.first.1.to_disk());
+    }
+
+    /// Neither is anything of it handed out after a resize that was cut off.
+    #[test]
+    fn a_resize_that_was_cut_off_does_not_make_lost_segments_clean() {
+        let (device, mut v) = fresh(64 << 20, 16);
+        let (lost, used) = blanked(&mut v);
+        v.mark_size(3000, None, STATE_RESIZE).unwrap();
+        drop(v);
+        let (mut v, report) = Volume::open(device, &OpenOptions::default()).unwrap();
+        assert!(!report.damage.is_empty());
+        for _ in 0..v.sufile.clean() {
+            let segment = v.sufile.allocate(&mut v.store, &v.dat).unwrap();
+            assert!(!lost.contains(&segment.0) && segment.0 > used - 5, "segment {segment} was in use");
+        }
+        assert_eq!(v.supers.state_at_open & STATE_RESIZE, 0);
+    }
 }

@@ -87,11 +87,19 @@ impl SuFile {
     /// Holds the counters against the entries, where that takes a moment only ([`AUDITED`] blocks). Segments of
     /// damaged blocks count as in use as long as this is open: what they hold cannot be told. What is wrong, in
     /// words, and whether `writers` (the segments of the log writer) are among them.
-    pub fn audit(&mut self, store: &Store, dat: &Dat, writers: [SegNr; 2]) -> (Option<String>, bool) {
+    ///
+    /// `resizing`: a resize was cut off, so that the clean ones are counted anew, however many there are.
+    pub fn audit(
+        &mut self,
+        store: &Store,
+        dat: &Dat,
+        writers: [SegNr; 2],
+        resizing: bool,
+    ) -> (Option<String>, bool) {
         let g = &store.geometry;
         let n = g.nsegments;
         let last = su::place(g, SegNr(n - 1)).0;
-        if last >= AUDITED {
+        if last >= AUDITED && !resizing {
             return (None, false);
         }
         let (mut clean, mut dirty, mut bad) = (0, 0, Vec::new());
@@ -115,15 +123,22 @@ impl SuFile {
             }
         }
         let (said_clean, said_dirty) = (self.clean(), self.dirty());
-        if bad.is_empty() && (clean, dirty) == (said_clean, said_dirty) {
+        if bad.is_empty() && dirty == said_dirty && (resizing || clean == said_clean) {
+            self.header.ncleansegs = clean.into();
             return (None, false);
         }
-        // As many more clean ones as there are fewer in use: a block was blanked.
-        let lost = clean > said_clean && clean - said_clean == said_dirty.saturating_sub(dirty);
-        let blanked = bad.is_empty() && (lost || (said_clean, said_dirty) == (0, 0));
-        if blanked {
-            bad = blank;
-            clean -= bad.iter().map(|(_, s)| s.end - s.start).sum::<u64>();
+        let size = |blocks: &[(u64, Range<u64>)]| blocks.iter().map(|(_, s)| s.end - s.start).sum::<u64>();
+        let fewer = said_dirty.saturating_sub(dirty);
+        let lost = if resizing || !bad.is_empty() {
+            // How many should be clean is not known.
+            fewer > size(&bad)
+        } else {
+            // As many more clean ones as there are fewer in use: a block was blanked.
+            (clean > said_clean && clean - said_clean == fewer) || (said_clean, said_dirty) == (0, 0)
+        };
+        if lost {
+            clean -= size(&blank);
+            bad.extend(blank);
         }
         self.header.ncleansegs = clean.into();
         self.header.ndirtysegs = dirty.into();
@@ -303,7 +318,8 @@ impl SuFile {
         Ok(before)
     }
 
-    fn store_header(&mut self, store: &Store, dat: &Dat) -> Result<()> {
+    /// Makes the counters part of the next log.
+    pub(crate) fn store_header(&mut self, store: &Store, dat: &Dat) -> Result<()> {
         su::store_header(self.file.block_mut(store, dat, 0, |_| {})?, &self.header);
         Ok(())
     }
@@ -514,20 +530,21 @@ mod tests {
     fn sound_counters_are_left_alone() {
         let mut v = partly_used(300);
         let counts = (v.sufile.clean(), v.sufile.dirty());
-        assert_eq!(v.sufile.audit(&v.store, &v.dat, NOWHERE), (None, false));
+        assert_eq!(v.sufile.audit(&v.store, &v.dat, NOWHERE, false), (None, false));
         assert_eq!((v.sufile.clean(), v.sufile.dirty()), counts);
     }
 
     /// Zeroes say that all segments of a block are clean: they are not handed out.
     #[test]
     fn a_block_that_lost_its_entries_counts_as_in_use() {
-        for byte in [0u8, 0xa5] {
+        for (byte, resizing) in [(0u8, false), (0xa5, false), (0, true), (0xa5, true)] {
             let mut v = partly_used(300);
             let lost = super::segments_in(&v.store.geometry, 2);
             assert!(lost.end <= 300, "all of them in use");
             v.sufile.file.block_mut(&v.store, &v.dat, 2, |_| {}).unwrap().fill(byte);
             v.sufile.busy.clear();
-            let (what, writers) = v.sufile.audit(&v.store, &v.dat, [SegNr(lost.start), SegNr(1999)]);
+            let (what, writers) =
+                v.sufile.audit(&v.store, &v.dat, [SegNr(lost.start), SegNr(1999)], resizing);
             assert!(what.unwrap().contains("count as in use") && writers, "{byte}");
             for _ in 0..v.sufile.clean() {
                 let segment = v.sufile.allocate(&mut v.store, &v.dat).unwrap();
@@ -536,13 +553,37 @@ mod tests {
         }
     }
 
+    /// One that reads as garbage hides no other.
+    #[test]
+    fn a_blank_block_beside_a_garbled_one_counts_as_in_use() {
+        let mut v = partly_used(300);
+        for (block, byte) in [(1, 0xa5u8), (2, 0)] {
+            v.sufile.file.block_mut(&v.store, &v.dat, block, |_| {}).unwrap().fill(byte);
+        }
+        v.sufile.busy.clear();
+        assert!(v.sufile.audit(&v.store, &v.dat, NOWHERE, false).0.is_some());
+        for _ in 0..v.sufile.clean() {
+            assert!(v.sufile.allocate(&mut v.store, &v.dat).unwrap().0 >= 300);
+        }
+    }
+
+    /// A resize that was cut off leaves a count of clean ones from before it.
+    #[test]
+    fn clean_ones_are_counted_anew_after_a_resize() {
+        let mut v = partly_used(300);
+        let counts = (v.sufile.clean(), v.sufile.dirty());
+        v.sufile.header.ncleansegs = (counts.0 - 70).into();
+        assert_eq!(v.sufile.audit(&v.store, &v.dat, NOWHERE, true), (None, false));
+        assert_eq!((v.sufile.clean(), v.sufile.dirty()), counts);
+    }
+
     /// Counters alone that are wrong are counted anew.
     #[test]
     fn wrong_counters_are_counted_anew() {
         let mut v = partly_used(300);
         let counts = (v.sufile.clean(), v.sufile.dirty());
         v.sufile.header.ncleansegs = (counts.0 - 70).into();
-        let (what, writers) = v.sufile.audit(&v.store, &v.dat, NOWHERE);
+        let (what, writers) = v.sufile.audit(&v.store, &v.dat, NOWHERE, false);
         assert!(what.is_some() && !writers);
         assert_eq!((v.sufile.clean(), v.sufile.dirty()), counts);
     }

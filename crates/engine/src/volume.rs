@@ -266,11 +266,11 @@ impl Volume {
         volume.inodes_count = entry.inodes_count.get();
         volume.tree_blocks = entry.blocks_count.get();
         let mut astray = false;
-        // A resize that was cut off leaves counts of before, which is put right below.
+        // One that was cut off leaves counts of before.
         let resizing = volume.supers.state_at_open & STATE_RESIZE != 0;
-        if !options.read_only && !resizing {
+        if !options.read_only {
             let Volume { sufile, store, dat, cursor, .. } = &mut volume;
-            let (wrong, writers) = sufile.audit(store, dat, [cursor.segment, cursor.next]);
+            let (wrong, writers) = sufile.audit(store, dat, [cursor.segment, cursor.next], resizing);
             report.damage.extend(wrong);
             astray = writers;
         }

@@ -53,6 +53,8 @@ pub struct Holdings {
     pub snapshots: u64,
     /// What each snapshot alone holds.
     pub alone: BTreeMap<u64, u64>,
+    /// Of the history: what each snapshot alone holds once only the floor is left of that.
+    pub left_to: BTreeMap<u64, u64>,
     pub mounted: u64,
     pub metadata: u64,
     /// Held by nobody: in segments in use, in the two of the log, in bad and in clean ones.
@@ -89,6 +91,7 @@ pub fn holdings(device: &dyn Device, kept: Kept<'_>) -> Result<Holdings, String>
     let snapshots: Vec<u64> = all.iter().filter(|c| c.snapshot).map(|c| c.number).collect();
     let mut count = Holdings { checkpoint: c.cno, ..Holdings::default() };
     count.alone = snapshots.iter().map(|s| (*s, 0)).collect();
+    count.left_to = count.alone.clone();
     let mut held: BTreeMap<u64, u64> = BTreeMap::new();
     let g = c.r.g;
     let mut hold = |block: u64| *held.entry(g.segment_of(BlockNr(block)).0).or_default() += 1;
@@ -124,6 +127,9 @@ pub fn holdings(device: &dyn Device, kept: Kept<'_>) -> Result<Holdings, String>
                 let loose = own.is_empty() && !mounted && !any(kept.firm, start, end);
                 count.history_loose += u64::from(loose);
                 count.history_soon += u64::from(own.is_empty() && !mounted && !any(kept.soon, start, end));
+                if let ([one], false, false) = (&own[..], mounted, any(kept.firm, start, end)) {
+                    *count.left_to.entry(*one).or_default() += 1;
+                }
             } else if !own.is_empty() {
                 count.snapshots += 1;
                 if let ([one], false) = (&own[..], mounted) {

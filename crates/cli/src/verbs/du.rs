@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use silt_control::past::{PastFile, PastQuery, PastTotal};
-use silt_control::{Account, Control, Request, Response, answers, connect, mounts};
+use silt_control::{Account, Alone, Control, Request, Response, answers, connect, mounts};
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output, count};
@@ -191,18 +191,23 @@ fn sums(t: &PastTotal, part: bool) -> Vec<String> {
     lines
 }
 
+/// What removing a snapshot brings.
+fn removing(s: &Alone) -> String {
+    let now = format!("removing snapshot {} alone gives {} back", s.number, size::show(s.bytes));
+    match s.left {
+        0 => now,
+        left => format!("{now}, and {} of the history where space is short", size::show(left)),
+    }
+}
+
 fn lines(a: &Account, all: bool) -> Vec<String> {
     let mut lines = vec![format!("{} in all:", size::show(a.size))];
     lines.extend(space::table(a));
-    let mut most: Vec<_> = a.alone.iter().filter(|s| s.bytes > 0).collect();
-    most.sort_by_key(|s| std::cmp::Reverse(s.bytes));
+    let mut most: Vec<_> = a.alone.iter().filter(|s| s.bytes > 0 || s.left > 0).collect();
+    most.sort_by_key(|s| std::cmp::Reverse(s.bytes.saturating_add(s.left)));
     let shown = if all { most.len() } else { most.len().min(SNAPSHOTS) };
     let none = a.snapshot_count - most.len() as u64;
-    lines.extend(
-        most.iter()
-            .take(shown)
-            .map(|s| format!("removing snapshot {} alone gives {} back", s.number, size::show(s.bytes))),
-    );
+    lines.extend(most.iter().take(shown).copied().map(removing));
     if most.len() > shown {
         lines.push(format!("and {} more snapshots: silt du --all", most.len() - shown));
     }

@@ -55,6 +55,32 @@ fn figures_add_up_and_agree_with_an_independent_count() {
     b.fails(9, &["du", "--history", "no-such.img"]);
 }
 
+/// Who is told that there is no space looks for the snapshot that fills the volume: the wish, which covers the same, gives way.
+#[test]
+fn the_snapshot_that_fills_a_volume_is_named() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let snapshots = |a: &Value| a["alone"].as_array().unwrap().clone();
+    b.ok(&["retain", &v, "nothing"]);
+    let alone = snapshots(&at_rest(&b, &v));
+    b.ok(&["retain", &v, "all for ever"]);
+    let a = at_rest(&b, &v);
+    let most = snapshots(&a).into_iter().max_by_key(|s| number(s, "left")).unwrap();
+    assert!(number(&most, "left") > 0, "{a}");
+    let both = |s: &Value| (number(s, "number"), number(s, "bytes") + number(s, "left"));
+    let before: Vec<_> = alone.iter().map(both).collect();
+    let after: Vec<_> = snapshots(&a).iter().map(both).collect();
+    assert_eq!(after, before, "what the wish covers, too, comes back with it where space is short");
+    let said = b.ok(&["du", &v]);
+    let line = format!("removing snapshot {} alone gives ", most["number"]);
+    let line = said.lines().find(|l| l.starts_with(&line)).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.ends_with(" of the history where space is short"), "{said}");
+    // Of what the floor keeps nothing does.
+    b.ok(&["retain", &v, "--keep", "all for ever"]);
+    let kept = at_rest(&b, &v);
+    assert!(snapshots(&kept).iter().all(|s| number(s, "left") == 0), "{kept}");
+}
+
 fn past(b: &Bench, args: &[&str]) -> (Vec<Value>, Value) {
     let all: Vec<&str> = ["du", "--history", "--json"].iter().chain(args).copied().collect();
     let mut list = b.json(&all).as_array().unwrap().clone();

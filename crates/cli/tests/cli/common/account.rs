@@ -69,12 +69,13 @@ fn agrees(volume: &Path, a: &Value) {
         assert_eq!(number(class), counted * block, "{class}: {a} {count:?}");
     }
     assert_eq!(number("free") + number("reserve"), count.clean * block, "clean: {a} {count:?}");
-    let alone: Vec<(u64, u64)> = count.alone.iter().map(|(n, blocks)| (*n, blocks * block)).collect();
-    let said: Vec<(u64, u64)> = a["alone"]
+    let each = count.alone.iter().zip(count.left_to.values());
+    let alone: Vec<[u64; 3]> = each.map(|((n, alone), left)| [*n, alone * block, left * block]).collect();
+    let said: Vec<[u64; 3]> = a["alone"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|s| (s["number"].as_u64().unwrap(), s["bytes"].as_u64().unwrap()))
+        .map(|s| ["number", "bytes", "left"].map(|name| s[name].as_u64().unwrap()))
         .collect();
     assert_eq!(said, alone);
 }
