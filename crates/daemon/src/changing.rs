@@ -176,7 +176,7 @@ where
 
 /// Whether a change has to wait for room, or for those that came before it and wait.
 pub fn must_wait(core: &Core, fs: &Fs, takes: Takes) -> bool {
-    core.must_wait(fs, takes) || !core.queue.lock().paced.is_empty()
+    core.must_wait(fs, takes) || core.queue.lock().paced.is_ahead_of(takes)
 }
 
 fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Option<NodeId>) -> bool {
@@ -209,6 +209,47 @@ mod tests {
     use super::*;
     use crate::config::MountOptions;
     use crate::fault_tests::{mkfs_of, open};
+
+    /// Somebody may wait for space as long as a volume is being made smaller.
+    #[test]
+    fn who_deletes_does_not_wait_for_who_waits_for_space() {
+        let core = Core::new(open(Arc::new(mkfs_of(64 << 20, 64))), MountOptions::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        {
+            let mut fs = core.fs.lock();
+            fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap();
+            fs.sync_all(3000).unwrap();
+            let mut sizes = (2..40).rev();
+            assert!(sizes.any(|n| {
+                let v = fs.volume_mut();
+                v.confine(Some(n)).is_ok() && v.check_space(2).is_err()
+            }));
+            assert!(!fs.volume().is_tight());
+        }
+        core.space.enable(true);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let start = |what: &'static str, takes: Takes| {
+            let (told, ctx) = (told.clone(), ctx.clone());
+            let run = move |fs: &mut Fs| match what {
+                "create" => fs.create(&ctx, Ino::ROOT, b"g", 0o644).map(|_| ((), None)),
+                _ => fs.unlink(&ctx, Ino::ROOT, b"f").map(|_| ((), None)),
+            };
+            let answer = move |result: Result<(), Errno>| told.lock().push((what, result.is_ok()));
+            Change { names: Vec::new(), node: None, takes, run, answer }.start(&core);
+        };
+        start("create", Takes::NAMES);
+        assert!(told.lock().is_empty());
+        start("unlink", Takes::NOTHING);
+        assert_eq!(*told.lock(), [("unlink", true)]);
+        // Neither does one that has to wait itself.
+        let again = told.clone();
+        core.pace(Takes::NOTHING, Box::new(move |_| again.lock().push(("chmod", true))));
+        core.fs.lock().volume_mut().confine(None).unwrap();
+        while let Some(paced) = core.queue.lock().paced.pop() {
+            paced(&core);
+        }
+        assert_eq!(*told.lock(), [("unlink", true), ("chmod", true), ("create", true)]);
+    }
 
     /// Who takes space is refused for what the newest pass found, not for what is believed for a while.
     #[test]

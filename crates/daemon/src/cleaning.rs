@@ -34,6 +34,9 @@ const REST_TIMES: u32 = 10;
 const LITTLE: u64 = 256;
 /// Pause after a run that was ended by an error, or by those who read.
 const AGAIN: Duration = Duration::from_millis(250);
+/// After so many runs in a row that failed and gained nothing, who waits for space is told that there is none: whatever
+/// the cleaner lacks may never come, and nothing would go on.
+const FAILURES: u32 = 12;
 /// Where it always cleans and nothing is written, it looks again after this: moments age.
 const AGED: Duration = Duration::from_secs(3600);
 
@@ -119,6 +122,7 @@ pub fn run(core: &Arc<Core>) {
     // A wish that makes no sense is told before it matters.
     crate::ladder::effective(core);
     let mut idle: Option<Idle> = None;
+    let mut failures = 0u32;
     loop {
         let mut wanted = match space.wait(tuning.look().value) {
             Call::Stop => break,
@@ -144,6 +148,12 @@ pub fn run(core: &Arc<Core>) {
             space.swept(rewritten, false);
             // What that gives back nobody has looked for yet.
             let came = if came == Came::Nothing && end_late(core, true) { Came::Unknown } else { came };
+            failures = match came {
+                Came::Failed if gained.is_little(core) => failures.saturating_add(1),
+                Came::Unknown => failures,
+                _ => 0,
+            };
+            let came = if failures >= FAILURES { Came::Nothing } else { came };
             // What is worth it goes on.
             let rest = match gained.is_little(core) {
                 true => tuning.look().value.max(REST_TIMES * begin.elapsed()),
@@ -153,7 +163,7 @@ pub fn run(core: &Arc<Core>) {
             // What was taken away meanwhile may not have counted.
             let nothing =
                 (came == Came::Nothing).then(|| (before, rewritten, REST.max(REST_TIMES * begin.elapsed())));
-            if came == Came::Unknown && !space.is_stopped() {
+            if matches!(came, Came::Unknown | Came::Failed) && !space.is_stopped() {
                 // Whatever kept it is not over at once.
                 std::thread::sleep(AGAIN);
             }

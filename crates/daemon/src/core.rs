@@ -54,21 +54,28 @@ pub type Paced = Box<dyn FnOnce(&Arc<Core>) + Send>;
 /// One of them, and what it takes.
 type Waiting = (Takes, Paced);
 
-/// Requests that wait for room, and the bytes of data they hold.
+/// Requests that wait for room, and the bytes of data they hold. Those that take no space come first: who deletes does
+/// not wait for somebody who waits for space.
 #[derive(Default)]
 pub struct PacedQueue {
-    requests: VecDeque<Waiting>,
+    freeing: VecDeque<Waiting>,
+    taking: VecDeque<Waiting>,
     bytes: u64,
 }
 
 impl PacedQueue {
     pub fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.freeing.is_empty() && self.taking.is_empty()
+    }
+
+    /// Whether some wait that come before one that takes this.
+    pub fn is_ahead_of(&self, takes: Takes) -> bool {
+        !self.freeing.is_empty() || (takes.space && !self.taking.is_empty())
     }
 
     /// What the first one takes.
     pub fn first(&self) -> Option<Takes> {
-        self.requests.front().map(|(takes, _)| *takes)
+        self.freeing.front().or(self.taking.front()).map(|(takes, _)| *takes)
     }
 
     /// Whether they hold more than this many bytes, so that whoever brings another one waits, and all requests behind it.
@@ -77,7 +84,7 @@ impl PacedQueue {
     }
 
     pub fn pop(&mut self) -> Option<Paced> {
-        let (takes, request) = self.requests.pop_front()?;
+        let (takes, request) = self.freeing.pop_front().or_else(|| self.taking.pop_front())?;
         self.bytes = self.bytes.saturating_sub(takes.bytes as u64);
         Some(request)
     }
@@ -97,7 +104,8 @@ fn keep(
         return None;
     }
     queue.paced.bytes += takes.bytes as u64;
-    push(&mut queue.paced.requests, (takes, request));
+    let paced = &mut queue.paced;
+    push(if takes.space { &mut paced.taking } else { &mut paced.freeing }, (takes, request));
     Some(queue)
 }
 

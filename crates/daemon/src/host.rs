@@ -214,6 +214,7 @@ impl Host for DaemonHost {
     }
 
     fn cleaned(&self, outcome: &Outcome) {
+        self.core.space.try_all();
         self.core.space.note(outcome);
     }
 
@@ -227,6 +228,9 @@ impl Host for DaemonHost {
                 report.aside.len()
             ));
         }
+        notes.extend(
+            report.failing.map(|why| format!("segments cannot be emptied: {why}; silt check looks closer")),
+        );
         notes.extend(crate::given_up::sentence(&report.given_up, now_secs()));
         (report.aside.into_keys().collect(), notes)
     }

@@ -41,6 +41,8 @@ pub enum Came {
     Nothing,
     /// It was ended before it could tell.
     Unknown,
+    /// Something that it goes by cannot be read, or nothing be written.
+    Failed,
 }
 
 /// How a descent ended.
@@ -51,8 +53,9 @@ enum End {
     Bottom,
     /// There would be enough if nobody read where it was gained.
     Read,
-    /// It was stopped, or failed.
+    /// It was stopped.
     Broken,
+    Failed,
     /// The wish was changed meanwhile.
     Changed,
 }
@@ -61,9 +64,10 @@ enum End {
 pub fn clean(core: &Arc<Core>) -> Came {
     loop {
         let wanted = core.space.wanted();
-        match tried(descend(core, false)) {
+        match tried(core, descend(core, false)) {
             End::Enough => return Came::Space,
             End::Broken | End::Read => return Came::Unknown,
+            End::Failed => return Came::Failed,
             // More is wanted than when it began: passes may have ended too early.
             End::Bottom if core.space.wanted() > wanted && !is_enough(core) => {}
             End::Bottom => break,
@@ -75,14 +79,17 @@ pub fn clean(core: &Arc<Core>) -> Came {
 
 /// Empties what costs next to nothing as the wish has it, while nothing is short.
 pub fn sweep(core: &Arc<Core>) {
-    tried(descend(core, true));
+    tried(core, descend(core, true));
 }
 
-fn tried(end: Result<End>) -> End {
-    end.unwrap_or_else(|e| {
-        tracing::warn!("segments cannot be emptied: {e}");
-        End::Broken
-    })
+fn tried(core: &Core, end: Result<End>) -> End {
+    let failed = end.as_ref().err().map(ToString::to_string);
+    if core.space.failed(failed.clone())
+        && let Some(why) = failed
+    {
+        tracing::warn!("segments cannot be emptied: {why}");
+    }
+    end.unwrap_or(End::Failed)
 }
 
 /// What counts now; what is wrong with it is told once.
@@ -140,7 +147,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             }
         }
         history.keep(&kept, &mut options);
-        options.aside.extend(core.space.report().aside.keys());
+        options.aside.extend(core.space.left_alone(Instant::now()));
         let short = available(core) < marks.low.unwrap_or(0);
         options.limits.segments = usize::try_from(tuning.segments(short)).unwrap_or(options.limits.segments);
         // Passes that hardly gain anything are not worth it before more is given up.

@@ -5,13 +5,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_device::Fault;
+use silt_device::{Device, Fault, Times};
 use silt_engine::{OpenOptions, Volume};
-use silt_format::Ino;
+use silt_format::checkpoint;
+use silt_format::{Cno, Ino};
 use silt_fs::{Context, Fs, WriteFlags};
+use silt_fuse::Errno;
 
+use crate::changing::{Change, Takes};
 use crate::config::MountOptions;
-use crate::core::{Core, now_secs};
+use crate::core::{Core, Want, now_secs};
 use crate::fault_tests::mkfs_of;
 use crate::ladder::{Came, clean};
 use crate::space::is_enough;
@@ -35,8 +38,12 @@ impl Kept {
     }
 
     fn with(options: MountOptions) -> Self {
+        Self::opened(options, &OpenOptions::default())
+    }
+
+    fn opened(options: MountOptions, how: &OpenOptions) -> Self {
         let device = Arc::new(Fault::new(mkfs_of(32 << 20, 64)));
-        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        let (mut volume, _) = Volume::open(device.clone(), how).unwrap();
         let now = now_secs();
         volume.take_over(now - 80 * HOUR).unwrap();
         let mut fs = Fs::new(volume, &silt_fs::Options::default());
@@ -134,9 +141,84 @@ fn a_step_that_failed_is_no_proof_that_nothing_can_be_gained() {
     let kept = Kept::new();
     write(&kept.core, kept.file, 1, 1);
     kept.device.set_full(true);
-    assert_eq!(clean(&kept.core), Came::Unknown);
+    assert_eq!(clean(&kept.core), Came::Failed);
     kept.device.heal();
     assert_eq!(clean(&kept.core), Came::Space);
+}
+
+/// Has reads of the oldest checkpoints fail.
+fn lose_old_checkpoints(device: &Fault<silt_device::MemoryDevice>, g: &silt_format::Geometry) -> usize {
+    let mut lost = 0;
+    let (block, _) = checkpoint::place(g, Cno(30)).unwrap();
+    assert!(block > 0);
+    let bs = g.bs();
+    let mut bytes = vec![0; bs];
+    let places: Vec<(usize, u64)> = (1..60)
+        .filter_map(|n| checkpoint::place(g, Cno(n)).ok().map(|(b, at)| (b, at, n)))
+        .filter_map(|(b, at, n)| (b == block).then_some((at, n)))
+        .collect();
+    for at in 0..device.len() / bs as u64 {
+        device.inner().read_at(at * bs as u64, &mut bytes).unwrap();
+        let holds = |(at, n): &(usize, u64)| {
+            checkpoint::entry(&bytes, *at).is_ok_and(|e| e.cno.get() == *n && !e.is_invalid())
+        };
+        if places.len() > 5 && places.iter().all(holds) {
+            device.fail_reads(at * bs as u64..(at + 1) * bs as u64, Times::Always);
+            lost += 1;
+        }
+    }
+    lost
+}
+
+/// Where it can never be told what is kept, who waits for space hears that there is none, who deletes does not wait, and once
+/// it can be told again there is space.
+#[test]
+fn nobody_waits_for_ever_for_a_cleaner_that_cannot_work() {
+    let little = OpenOptions { cache_bytes: 64 << 10, ..OpenOptions::default() };
+    let kept = Kept::opened(MountOptions::default(), &little);
+    let core = kept.core.clone();
+    let g = *core.fs.lock().volume().geometry();
+    assert!(lose_old_checkpoints(&kept.device, &g) > 0);
+    assert_eq!(clean(&core), Came::Failed);
+    let cleaner = core.clone();
+    let cleaner = std::thread::spawn(move || crate::cleaning::run(&cleaner));
+    let change = |what: &'static str| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let file = kept.file;
+        let run = move |fs: &mut Fs| match what {
+            "write" => {
+                fs.write(&ctx(), file, 0, &vec![7; 100 * 4096], WriteFlags::default()).map(|_| ((), None))
+            }
+            _ => fs.unlink(&ctx(), Ino::ROOT, b"f").map(|_| ((), None)),
+        };
+        let takes = if what == "write" { Takes::data(100 * 4096) } else { Takes::NOTHING };
+        let answer = move |result: Result<(), Errno>| tell.send(result.map_err(|e| e.raw())).unwrap();
+        Change { names: Vec::new(), node: None, takes, run, answer }.start(&core);
+        told.recv_timeout(Duration::from_secs(60)).unwrap()
+    };
+    let begin = Instant::now();
+    let refused = loop {
+        match change("write") {
+            Ok(()) => {
+                let (tell, told) = std::sync::mpsc::channel();
+                core.sync(Want::All, Box::new(move |r| tell.send(r).unwrap()));
+                told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+            }
+            Err(e) => break e,
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60));
+    };
+    assert_eq!(refused, libc::ENOSPC);
+    assert!(core.space.report().failing.is_some());
+    kept.device.heal();
+    let begin = Instant::now();
+    while change("write").is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(change("unlink"), Ok(()));
+    core.space.stop();
+    cleaner.join().unwrap();
 }
 
 /// A floor that is set while a pass runs holds for its next step.

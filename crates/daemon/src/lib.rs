@@ -9,6 +9,7 @@
 //! ```
 
 mod account;
+mod aside;
 mod burst;
 mod changing;
 mod cleanerd_conf;

@@ -385,14 +385,20 @@ impl Filesystem for Mount {
     // through mappings.
 
     fn tmpfile(&self, ctx: &Context, parent: NodeId, create: &Create, reply: ReplyCreate) {
-        // It comes remembered: without a name nothing else would keep it.
-        let made =
-            self.live().and_then(|()| self.core.fs.lock().tmpfile(&context(ctx), ino(parent), create.mode));
-        self.core.touched();
-        match made {
-            Ok(s) => reply.created(&entry(&s), 0, KEEP),
-            Err(e) => reply.error(self.errno(&e)),
+        let (ctx, mode) = (context(ctx), create.mode);
+        if let Err(e) = self.live() {
+            return reply.error(self.errno(&e));
         }
+        // It comes remembered: without a name nothing else would keep it.
+        let run = move |fs: &mut Fs| {
+            let s = fs.tmpfile(&ctx, ino(parent), mode)?;
+            Ok((s, Some(s.ino)))
+        };
+        let answer = move |made: Result<Stat, Errno>| match made {
+            Ok(s) => reply.created(&entry(&s), 0, KEEP),
+            Err(e) => reply.error(e),
+        };
+        Change { names: Vec::new(), node: None, takes: Takes::NAMES, run, answer }.start(&self.core);
     }
 
     fn read(&self, _: &Context, node: NodeId, read: &Read, reply: ReplyData) {

@@ -17,6 +17,7 @@ use silt_control::GivenUp;
 use silt_control::cleaner::Work;
 use silt_engine::Volume;
 
+use crate::aside::Aside;
 use crate::core::Core;
 use crate::tuning::Marks;
 
@@ -65,7 +66,9 @@ struct State {
     /// Before this nobody cleans who does not wait for space: the last time did not come to enough.
     rest_until: Option<Instant>,
     stop: bool,
-    aside: BTreeMap<u64, String>,
+    aside: Aside,
+    /// Why the last run of the cleaner failed.
+    failing: Option<String>,
     /// What of the past went.
     given_up: GivenUp,
     sweep: Sweep,
@@ -112,11 +115,16 @@ struct Nothing {
     rewritten: u64,
     /// Until then it is believed even if a little is given up, as long as nobody who takes space is refused for it.
     until: Instant,
+    /// It was tried and failed: what kept it may be over by then.
+    failed: bool,
 }
 
 impl Nothing {
     /// Whether it is still believed, when so many blocks are asked for.
     fn holds(&self, volume: &Volume, blocks: u64) -> bool {
+        if self.failed && Instant::now() >= self.until {
+            return false;
+        }
         let now = volume.given_up();
         let g = volume.geometry();
         let segment = u64::from(g.blocks_per_segment);
@@ -138,6 +146,8 @@ impl Nothing {
 pub struct Report {
     /// Segments that stay although they might be emptied, and why.
     pub aside: BTreeMap<u64, String>,
+    /// Why nothing can be emptied.
+    pub failing: Option<String>,
     /// What of the past went.
     pub given_up: GivenUp,
     pub work: Work,
@@ -220,7 +230,8 @@ impl Space {
         let now = Instant::now();
         state.rest_until = rest.map(|t| now + t);
         if let Some((then, rewritten, time)) = nothing {
-            state.nothing = Some(Nothing { then, rewritten, until: now + time });
+            let failed = state.failing.is_some();
+            state.nothing = Some(Nothing { then, rewritten, until: now + time, failed });
         }
         wanted
     }
@@ -239,9 +250,9 @@ impl Space {
         if !tight && has_space(spare(volume)) {
             return false;
         }
-        // Whoever cuts the end off is done before long, and if he gives up it is there for all.
+        // Whoever cuts the end off is done some time, and if he gives up it is there for all.
         if volume.is_confined() && volume.failure().is_none() {
-            return true;
+            return blocks > 0 || tight;
         }
         let cleans = self.enabled.load(Ordering::Relaxed);
         // What waits is estimated from above: once it is written, there may be space. A checkpoint for every change
@@ -293,7 +304,7 @@ impl Space {
     /// A change with so many blocks was refused: as long as nothing can be gained, so are all others of that size.
     pub fn refused(&self, volume: &mut Volume, blocks: u64) {
         // Not if it is believed for a while only.
-        if blocks > 0 && self.state.lock().nothing.is_some_and(|n| n.then == volume.given_up()) {
+        if blocks > 0 && self.state.lock().nothing.is_some_and(|n| !n.failed && n.then == volume.given_up()) {
             volume.refuse_from(blocks);
         }
     }
@@ -349,7 +360,12 @@ impl Space {
     /// What was done since the volume was mounted.
     pub fn report(&self) -> Report {
         let state = self.state.lock();
-        Report { aside: state.aside.clone(), given_up: state.given_up.clone(), work: state.work }
+        Report {
+            aside: state.aside.reasons(),
+            failing: state.failing.clone(),
+            given_up: state.given_up.clone(),
+            work: state.work,
+        }
     }
 
     /// Something else is to be kept from now on: what could not be gained before may be now.
@@ -388,8 +404,26 @@ impl Space {
         let mut state = self.state.lock();
         for a in &outcome.aside {
             let why = a.log.map_or_else(|| a.why.clone(), |log| format!("{} (block {log})", a.why));
-            state.aside.insert(a.segment.0, why);
+            state.aside.add(a.segment.0, why, Instant::now());
         }
+    }
+
+    /// Segments that are not tried now.
+    pub fn left_alone(&self, now: Instant) -> Vec<u64> {
+        self.state.lock().aside.left_alone(now)
+    }
+
+    /// Somebody emptied segments by hand: all may be tried again.
+    pub fn try_all(&self) {
+        self.state.lock().aside = Aside::default();
+    }
+
+    /// Why a run of the cleaner failed, or that it did not; whether that is news.
+    pub fn failed(&self, why: Option<String>) -> bool {
+        let mut state = self.state.lock();
+        let news = why.is_some() && state.failing != why;
+        state.failing = why;
+        news
     }
 }
 

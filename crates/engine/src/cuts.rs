@@ -17,7 +17,7 @@ use silt_format::Ino;
 
 use crate::bmap::{self, Seen};
 use crate::construct::{Construction, Stage};
-use crate::files::Tree;
+use crate::files::{Tree, path_to};
 use crate::inode::{Frozen, Inode, Overlay};
 use crate::meta::{Map, NodeReader};
 use crate::volume::Volume;
@@ -46,6 +46,7 @@ impl Volume {
             return Ok(());
         }
         let units = u64::from(self.store.geometry.block_size / 512);
+        let (has_tree, nodes) = path_to(self.loaded(Tree::Live, ino)?, 0, self.store.geometry.bs());
         let i = self.live_mut(ino)?;
         let below = !i.map.is_empty() || i.frozen.is_some();
         let before = i.current.blocks.len();
@@ -67,8 +68,14 @@ impl Volume {
             mapped.min(2 * gone + 2)
         };
         i.pending = i.pending.saturating_sub_unsigned(gone);
+        let mut edges = 0;
         if below {
+            let ranges = i.current.cuts.len();
+            let inside = if keys.end > max { 1 } else { 2 };
             i.current.cuts.insert(keys);
+            if has_tree && !everything {
+                edges = nodes * inside * i.current.cuts.len().saturating_sub(ranges) as u64;
+            }
             i.current.emptied |= i.current.cuts.get(&0).is_some_and(|cut| cut.end > max);
         }
         if !below || i.current.emptied {
@@ -76,6 +83,7 @@ impl Volume {
         }
         i.needs_checkpoint = true;
         self.dirty_blocks -= (before - left) as u64;
+        self.dirty.edges(edges);
         self.dirty.ends(ends);
         self.gave_up(ends + (before - left) as u64);
         Ok(())

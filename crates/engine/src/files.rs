@@ -5,13 +5,14 @@ use std::ops::{ControlFlow, Range};
 use silt_device::Kind;
 use silt_format::inode::RawInode;
 use silt_format::palloc::Kind as Part;
-use silt_format::{BlockNr, Cno, Ino, VBlockNr};
+use silt_format::{BlockNr, Cno, Ino, VBlockNr, btree, direct};
 
 use crate::block::Block;
 use crate::bmap;
 use crate::inode::{self, Attr, Inode};
 use crate::meta::{NodeReader, read_data};
 use crate::volume::Volume;
+use crate::waiting::PATH;
 use crate::{At, Error, Result};
 
 /// A tree that can be read: the live one or a checkpoint's.
@@ -33,10 +34,20 @@ pub enum Piece {
     Disk(BlockNr),
 }
 
-/// Keys that hang from one leaf of a map, or from two next to each other, half full; none of a direct map.
-fn leaf_of(key: u64, block_size: usize) -> Option<std::ops::Range<u64>> {
+/// Keys that hang from one leaf of a tree, or from two next to each other, half full.
+fn leaf_of(key: u64, block_size: usize) -> Range<u64> {
     let half = (block_size / 32) as u64;
-    (key >= silt_format::direct::KEYS).then(|| key - key % half..key - key % half + half)
+    key - key % half..key - key % half + half
+}
+
+/// Nodes that a file's map has on the way to a leaf, from above; `has_tree`: the map is one already, or may be before long.
+pub(crate) fn path_to(i: &Inode, end: u64, block_size: usize) -> (bool, u64) {
+    let has_tree = btree::is_btree(&i.map.root) || i.frozen.is_some();
+    let half = (block_size / 32) as u64;
+    let mapped = i.map.blocks / (block_size as u64 / 512);
+    // So few hang from one node, right below the root.
+    let is_small = end <= half && mapped <= half && i.frozen.is_none();
+    (has_tree, if is_small { 1 } else { PATH })
 }
 
 /// Who reads more blocks at once does not find them among those that were written in part.
@@ -371,9 +382,14 @@ impl Volume {
         let i = self.loaded(Tree::Live, ino)?;
         let replaced = i.current.blocks.contains_key(&key);
         let fresh = !replaced && !self.is_mapped(i, key)?;
-        let leaf = leaf_of(key, self.store.geometry.bs());
+        let mut leaf = leaf_of(key, self.store.geometry.bs());
+        let (has_tree, nodes) = path_to(i, leaf.end, self.store.geometry.bs());
         let i = self.live_mut(ino)?;
-        let new_leaf = leaf.is_some_and(|keys| i.current.blocks.range(keys).next().is_none());
+        if !has_tree {
+            // The first ones have none.
+            leaf.start = leaf.start.max(direct::KEYS);
+        }
+        let new_leaf = leaf.contains(&key) && i.current.blocks.range(leaf).next().is_none();
         i.current.blocks.insert(key, block);
         if fresh {
             i.pending += 1;
@@ -382,7 +398,7 @@ impl Volume {
             self.dirty_blocks += 1;
         }
         if new_leaf {
-            self.dirty.leaf();
+            self.dirty.leaf(nodes);
         }
         Ok(())
     }
@@ -399,7 +415,7 @@ impl Volume {
         i.pending += i64::from(fresh);
         if i.current.blocks.insert(key, block).is_none() {
             self.dirty_blocks += 1;
-            self.dirty.leaf();
+            self.dirty.leaf(PATH);
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use silt_format::{Ino, SegNr};
 
 use crate::construct::{Construction, Kind};
 use crate::files::Tree;
+use crate::meta::MetaFile;
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -59,20 +60,33 @@ impl Volume {
         let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
         let data = self.dirty_blocks.saturating_add(extra.data.min(whole));
         let leaves = extra.data / u64::from(g.block_size / 32) + 2;
-        let nodes = 3 * data.min(self.dirty.leaves() + leaves);
+        let nodes = self.dirty.nodes_with(data, leaves).min(whole);
         let inodes = self.dirty.inode_blocks();
         let ifile = self.in_blocks(self.ifile.file.map.blocks).min(whole);
         // Nodes, bitmaps and descriptors of the inode file.
         let ifile = inodes + (4 * inodes).min(ifile / 16 + 6);
         let written = data + nodes + ifile;
+        let (dat_changed, checkpoints) = self.changed_tables();
         // Each may end a life as well as begin one, and neighbours may be far apart in the DAT; but it has no more
         // blocks than it has, and new ones fill up.
-        let changed = 2 * written + self.dirty.ending().min(whole) + extra.table;
+        let changed =
+            2 * (written + checkpoints) + self.dirty.ending().min(whole) + dat_changed + extra.table;
         let dat = self.in_blocks(self.dat.file.map.blocks).min(whole);
         let dat = changed.min(dat + written / self.dat.palloc.layout.entries_per_block() + 6);
-        let blocks = written + dat + extra.moves + extra.checkpoints + FIXED;
+        let blocks = written + dat + extra.moves + extra.checkpoints + checkpoints + FIXED;
         let segments = blocks / u64::from(g.blocks_per_segment) + 2 + extra.frees;
         blocks + segments.min(self.in_blocks(self.sufile.file.map.blocks))
+    }
+
+    /// Blocks of the DAT, and of the checkpoint file, that changed since the last checkpoint began: with data that was synced
+    /// alone, with snapshots and checkpoints that were made, unmade and removed, and with cleanings that came to nothing.
+    fn changed_tables(&self) -> (u64, u64) {
+        if self.construction.as_ref().is_some_and(|k| k.kind != Kind::DataSync) {
+            // They are part of that one.
+            return (0, 0);
+        }
+        let of = |file: &MetaFile| (file.data.len() + file.map.nodes.len()) as u64;
+        (of(&self.dat.file), of(&self.cpfile.file))
     }
 
     /// Blocks that a segment certainly holds: besides them there are summaries, and ends too short for a log.
@@ -265,8 +279,99 @@ pub struct GivenUp {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use silt_format::Cno;
+
     use super::*;
-    use crate::fresh::fresh;
+    use crate::fresh::{file, fresh, write_out};
+
+    fn write(v: &mut Volume, ino: Ino, keys: impl Iterator<Item = u64>) {
+        keys.for_each(|key| v.write_block(ino, key, vec![7; 4096].into()).unwrap());
+    }
+
+    /// The first blocks of a file hang from its inode only as long as there are no others.
+    #[test]
+    fn nodes_are_counted_wherever_it_is_written() {
+        let (_, mut v) = fresh(256 << 20, 64);
+        let files: Vec<Ino> = (0..100).map(|_| file(&mut v)).collect();
+        files.iter().for_each(|ino| write(&mut v, *ino, (0..300).step_by(2)));
+        v.checkpoint(3000).unwrap();
+        assert_eq!(v.underestimated(), None);
+        files.iter().for_each(|ino| write(&mut v, *ino, 0..1));
+        let nodes = v.dirty.nodes_with(1000, 0);
+        assert!((100..=300).contains(&nodes), "{nodes}");
+        v.checkpoint(3001).unwrap();
+        // None of those that have no tree.
+        let small: Vec<Ino> = (0..100).map(|_| file(&mut v)).collect();
+        small.iter().for_each(|ino| write(&mut v, *ino, 0..6));
+        assert_eq!(v.dirty.nodes_with(1000, 0), 0);
+        small.iter().for_each(|ino| write(&mut v, *ino, 6..7));
+        assert_eq!(v.dirty.nodes_with(1000, 0), 100);
+        v.checkpoint(3002).unwrap();
+        assert_eq!(v.underestimated(), None);
+    }
+
+    /// Who only cuts writes nodes, too.
+    #[test]
+    fn cuts_inside_of_files_are_counted() {
+        let (_, mut v) = fresh(256 << 20, 64);
+        let files: Vec<Ino> = (0..1500).map(|_| file(&mut v)).collect();
+        files.iter().for_each(|ino| write(&mut v, *ino, 0..9));
+        v.checkpoint(3000).unwrap();
+        assert_eq!(v.underestimated(), None);
+        for ino in &files {
+            v.cut(*ino, 8..u64::MAX).unwrap();
+        }
+        v.checkpoint(3001).unwrap();
+        assert_eq!(v.underestimated(), None);
+        // Holes in one large file, far from each other.
+        write(&mut v, files[0], 8..20_000);
+        v.checkpoint(3002).unwrap();
+        for hole in (100..20_000).step_by(400) {
+            v.cut(files[0], hole..hole + 2).unwrap();
+        }
+        v.checkpoint(3003).unwrap();
+        assert_eq!(v.underestimated(), None);
+        // However often one is cut, it has one end.
+        let before = v.need(Extra::default());
+        for end in (10_000..15_000).rev() {
+            v.cut(files[0], end..u64::MAX).unwrap();
+        }
+        let nodes = v.dirty.nodes_with(0, 0);
+        assert!(nodes <= 3, "{nodes} nodes, {before} blocks before");
+    }
+
+    /// What data-sync logs leave for the next checkpoint is more than their data.
+    #[test]
+    fn what_was_synced_alone_is_counted() {
+        let (device, mut v) = fresh(256 << 20, 64);
+        let ino = file(&mut v);
+        write(&mut v, ino, 0..20_000);
+        v.checkpoint(3000).unwrap();
+        for round in 0..3 {
+            write(&mut v, ino, (round..20_000).step_by(300));
+            assert!(v.begin_data_sync(&[ino], 3001).unwrap());
+            write_out(&*device, &mut v);
+        }
+        v.checkpoint(3002).unwrap();
+        assert_eq!(v.underestimated(), None);
+    }
+
+    /// So are snapshots that are made and unmade.
+    #[test]
+    fn changes_of_many_checkpoints_are_counted() {
+        let (_, mut v) = fresh(256 << 20, 64);
+        let ino = file(&mut v);
+        for n in 0..1500 {
+            write(&mut v, ino, n % 3..n % 3 + 1);
+            v.checkpoint(3000 + n).unwrap();
+        }
+        let last = v.last_log().cno;
+        for cno in (2..last).step_by(10) {
+            v.make_snapshot(Cno(cno)).unwrap();
+        }
+        v.checkpoint(9000).unwrap();
+        assert_eq!(v.underestimated(), None);
+    }
 
     /// A damaged inode may say that it has any number of blocks, and so may the tables.
     #[test]

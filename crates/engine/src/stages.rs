@@ -99,10 +99,15 @@ impl Volume {
                     for (key, b) in &batch {
                         k.stage = Stage::Data { from: key.saturating_add(1) };
                         left = left.saturating_sub(1);
+                        let nodes = inode.map.nodes.len();
                         let mut change = self.change();
                         let v = change.replace(&mut inode.map, *key);
                         let (delta, damage) = (change.delta, change.damage.take());
                         k.owe(inode.ino, &mut change.owed);
+                        if k.kind == Kind::DataSync {
+                            // They stay until a checkpoint takes them.
+                            self.dirty.nodes(inode.map.nodes.len().saturating_sub(nodes) as u64);
+                        }
                         self.count_tree(delta);
                         frozen.pending -= delta.clamp(0, 1);
                         if let Some(e) = damage {

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use silt_format::Geometry;
 
+/// Nodes that change with what hangs from one leaf, or from two next to each other: these, and what is above them.
+pub(crate) const PATH: u64 = 3;
+
 /// Inodes that changed, and what their changes may bring with them.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
@@ -12,8 +15,12 @@ pub(crate) struct Waiting {
     per_block: u64,
     /// Blocks of the inode file that hold one of `inodes`.
     inode_blocks: u64,
-    /// Leaves of block maps that changed data may hang from; from above.
-    leaves: u64,
+    /// Nodes of block maps that changed data may hang from; from above.
+    paths: u64,
+    /// Nodes on the ways to the ends of ranges that are cut away inside of files; from above.
+    edges: u64,
+    /// Nodes of block maps that changed with data that was synced alone.
+    nodes: u64,
     /// Blocks whose life ends by cuts and deletions; from above.
     ending: u64,
 }
@@ -41,9 +48,25 @@ impl Waiting {
         }
     }
 
-    /// A leaf more than was known.
-    pub fn leaf(&mut self) {
-        self.leaves += 1;
+    /// A leaf more than was known, with so many nodes on the way to it, itself included.
+    pub fn leaf(&mut self, nodes: u64) {
+        self.paths = self.paths.saturating_add(nodes);
+    }
+
+    /// So many nodes more on the ways to ends of cuts.
+    pub fn edges(&mut self, nodes: u64) {
+        self.edges = self.edges.saturating_add(nodes);
+    }
+
+    /// So many nodes changed that no checkpoint holds, whatever becomes of the data below them.
+    pub fn nodes(&mut self, more: u64) {
+        self.nodes = self.nodes.saturating_add(more);
+    }
+
+    /// Nodes of block maps that a checkpoint with so many blocks of data, and so many leaves more, writes; from above.
+    pub fn nodes_with(&self, data: u64, leaves: u64) -> u64 {
+        let paths = self.paths.saturating_add(leaves.saturating_mul(PATH));
+        data.saturating_mul(PATH).min(paths).saturating_add(self.edges).saturating_add(self.nodes)
     }
 
     /// So many blocks more end.
@@ -53,7 +76,7 @@ impl Waiting {
 
     /// Everything is part of a checkpoint from now on; which inodes it were.
     pub fn take(&mut self) -> BTreeSet<u64> {
-        (self.inode_blocks, self.leaves, self.ending) = (0, 0, 0);
+        (self.inode_blocks, self.paths, self.edges, self.nodes, self.ending) = (0, 0, 0, 0, 0);
         std::mem::take(&mut self.inodes)
     }
 
@@ -67,10 +90,6 @@ impl Waiting {
 
     pub fn inode_blocks(&self) -> u64 {
         self.inode_blocks
-    }
-
-    pub fn leaves(&self) -> u64 {
-        self.leaves
     }
 
     pub fn ending(&self) -> u64 {
@@ -94,8 +113,13 @@ mod tests {
             assert_eq!(w.inode_blocks(), left, "{nr}");
         }
         w.ends(3);
-        w.leaf();
+        w.leaf(1);
+        w.leaf(2);
+        assert_eq!((w.nodes_with(9, 0), w.nodes_with(9, 2), w.nodes_with(0, 2)), (3, 9, 0));
+        w.edges(2);
+        w.nodes(5);
+        assert_eq!((w.nodes_with(9, 0), w.nodes_with(0, 0)), (10, 7));
         assert_eq!(w.take().len(), 2);
-        assert_eq!((w.len(), w.inode_blocks(), w.leaves(), w.ending()), (0, 0, 0, 0));
+        assert_eq!((w.len(), w.inode_blocks(), w.nodes_with(1, 0), w.ending()), (0, 0, 0, 0));
     }
 }
