@@ -25,11 +25,13 @@ pub struct Takes {
     pub reserves: u64,
     /// Whether it may take space at all. What deletes does not, nor what changes attributes.
     pub space: bool,
+    /// All that it takes was promised to it by `fallocate`.
+    pub promised: bool,
 }
 
 impl Takes {
-    pub const NOTHING: Takes = Takes { bytes: 0, reserves: 0, space: false };
-    pub const NAMES: Takes = Takes { bytes: 0, reserves: 0, space: true };
+    pub const NOTHING: Takes = Takes { bytes: 0, reserves: 0, space: false, promised: false };
+    pub const NAMES: Takes = Takes { bytes: 0, reserves: 0, space: true, promised: false };
 
     pub fn data(bytes: usize) -> Self {
         Takes { bytes, ..Takes::NAMES }
@@ -39,9 +41,15 @@ impl Takes {
         Takes { reserves: blocks, ..Takes::NAMES }
     }
 
-    /// Blocks for which there must be space.
-    pub fn blocks(&self, block_size: u64) -> u64 {
-        if self.space { (self.bytes as u64 / block_size + 2).saturating_add(self.reserves) } else { 0 }
+    /// Blocks for which there must be space, those included that are promised to others; where it wants some promised
+    /// itself, whoever made it counted those.
+    pub fn blocks(&self, fs: &Fs) -> u64 {
+        if !self.space {
+            return 0;
+        }
+        let block_size = u64::from(fs.volume().geometry().block_size);
+        let others = if self.promised || self.reserves > 0 { 0 } else { fs.kept_for_promises() };
+        (self.bytes as u64 / block_size + 2).saturating_add(self.reserves).saturating_add(others)
     }
 }
 
@@ -107,7 +115,7 @@ where
     /// [`Change::wait`].
     pub fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
         let result = self.outcome(core, &mut fs);
-        let blocks = self.takes.blocks(core.block_size);
+        let blocks = self.takes.blocks(&fs);
         // While the device takes nothing no pass comes.
         let is_refused = core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
         if is_refused && core.space.may_help(fs.volume(), blocks) && core.space.may_come(fs.volume(), blocks)
@@ -133,7 +141,8 @@ where
         let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
         let unfrozen = fs.volume().unfrozen_blocks();
         if matches!(result, Err(FsError::NoSpace)) {
-            core.space.refused(fs.volume_mut(), takes.blocks(core.block_size));
+            let blocks = takes.blocks(&fs);
+            core.space.refused(fs.volume_mut(), blocks);
         }
         drop(fs);
         let (value, handed_out) = match result {
@@ -209,6 +218,51 @@ mod tests {
     use super::*;
     use crate::config::MountOptions;
     use crate::fault_tests::{mkfs_of, open};
+
+    /// What is promised is no space for others: they wait for the cleaner as where nothing is clean.
+    #[test]
+    fn who_was_promised_nothing_waits_for_the_cleaner() {
+        let core = Core::new(open(Arc::new(mkfs_of(64 << 20, 64))), MountOptions::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        let whose = {
+            let mut fs = core.fs.lock();
+            let whose = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+            fs.create(&ctx, Ino::ROOT, b"g", 0o644).unwrap();
+            fs.sync_all(3000).unwrap();
+            let mut mib = 64;
+            while fs.fallocate(&ctx, whose, 0, 0, mib << 20).is_err() {
+                mib -= 1;
+            }
+            whose
+        };
+        core.space.enable(true);
+        let attempt = |ino: Ino, promised: bool| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let run = move |fs: &mut Fs| {
+                let flags = silt_fs::WriteFlags::default();
+                fs.write(&Context { privileged: true, ..Context::default() }, ino, 0, &[1; 1 << 20], flags)
+                    .map(|n| (n, None))
+            };
+            let takes = Takes { promised, ..Takes::data(1 << 20) };
+            let answer = move |result: Result<usize, Errno>| tell.send(result.is_ok()).unwrap();
+            let change = Change { names: Vec::new(), node: None, takes, run, answer };
+            let waits = change.attempt(&core, core.fs.lock()).is_some();
+            (waits, told.try_recv().ok())
+        };
+        let other = core.fs.lock().lookup(silt_engine::Tree::Live, Ino::ROOT, b"g").unwrap().ino;
+        assert!(core.fs.lock().is_promised(whose, 0, 1 << 20) && !core.fs.lock().is_promised(other, 0, 1));
+        assert_eq!(attempt(other, false), (true, None));
+        assert!(core.space.is_wanted());
+        assert_eq!(attempt(whose, true), (false, Some(true)));
+        // Where nothing more comes, who was promised space is not refused with the others.
+        {
+            let fs = core.fs.lock();
+            let then = (fs.volume().given_up(), fs.volume().rewritten_blocks(), Duration::from_secs(3600));
+            core.space.ran(None, Some(then));
+        }
+        assert_eq!(attempt(other, false), (false, Some(false)));
+        assert_eq!(attempt(whose, true), (false, Some(true)));
+    }
 
     /// Somebody may wait for space as long as a volume is being made smaller.
     #[test]

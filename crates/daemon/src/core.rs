@@ -221,7 +221,7 @@ impl Core {
     /// Whether a change has to wait: for space, for room, or so that those who sync do not wait long.
     pub fn must_wait(&self, fs: &Fs, takes: Takes) -> bool {
         let data = if takes.space { self.block_size + takes.bytes as u64 } else { 0 };
-        self.lacks_room(fs, data) || self.space.may_come(fs.volume(), takes.blocks(self.block_size))
+        self.lacks_room(fs, data) || self.space.may_come(fs.volume(), takes.blocks(fs))
     }
 
     /// Whether a change with `more` bytes has to wait for room, or so that those who sync do not wait long for

@@ -63,11 +63,7 @@ impl Range {
         }
         // While the device takes nothing, or writing ends, nothing comes.
         let ends = core.stall().is_some() || core.ending.load(Ordering::Relaxed) || core.queue.lock().stop;
-        if !ends && core.space.may_come(fs.volume(), takes.blocks(core.block_size)) {
-            Next::Wait
-        } else {
-            Next::Do(takes)
-        }
+        if !ends && core.space.may_come(fs.volume(), takes.blocks(fs)) { Next::Wait } else { Next::Do(takes) }
     }
 }
 

@@ -493,8 +493,7 @@ impl Writer {
                 // take long: better that some are refused than that nobody reads.
                 let waits = fs.volume().has_changes() || fs.volume().is_constructing();
                 let refused = blocks_all && takes.space && fs.volume().is_confined() && !waits;
-                let short =
-                    !refused && self.core.space.may_come(fs.volume(), takes.blocks(self.core.block_size));
+                let short = !refused && self.core.space.may_come(fs.volume(), takes.blocks(&fs));
                 (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes())
             };
             let stalled = self.core.stall().is_some();

@@ -20,7 +20,7 @@ pub fn write(
     flags: WriteFlags,
     reply: ReplyWrite,
 ) {
-    let (offset, takes) = (write.offset, Takes::data(write.data.len()));
+    let (offset, mut takes) = (write.offset, Takes::data(write.data.len()));
     // What comes out of the page cache was answered long ago.
     let whose = (!write.cached).then_some(node);
     let shared = core.clone();
@@ -44,6 +44,7 @@ pub fn write(
         fs.write(&ctx, ino(node), offset, data, flags).map(|n| ((n, loses), None))
     };
     let fs = core.fs.lock();
+    takes.promised = fs.is_promised(ino(node), offset, write.data.len() as u64);
     if must_wait(core, &fs, takes) {
         drop(fs);
         let data = write.data.to_vec();

@@ -52,6 +52,8 @@ pub struct SuFile {
     limit: Option<u64>,
     /// Clean ones among those.
     beyond: u64,
+    /// Segments that the last search passed over, since it cannot be told which of them are clean.
+    passed_over: u64,
 }
 
 impl SuFile {
@@ -74,14 +76,14 @@ impl SuFile {
                 format!("{} clean and {} dirty of {n} segments", header.ncleansegs, header.ndirtysegs),
             ));
         }
-        Ok(SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0 })
+        Ok(SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0, passed_over: 0 })
     }
 
     /// From its inode alone, where the header cannot be read: its counters are zero.
     pub fn bare(raw: RawInode) -> Self {
         let header = SuHeader { ncleansegs: 0.into(), ndirtysegs: 0.into(), last_alloc: 0.into() };
         let file = MetaFile::new(Ino::SUFILE, raw);
-        SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0 }
+        SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0, passed_over: 0 }
     }
 
     /// Holds the counters against the entries, where that takes a moment only ([`AUDITED`] blocks). Segments of
@@ -181,6 +183,11 @@ impl SuFile {
     /// Clean segments that are not handed out, because they lie behind the limit.
     pub fn beyond(&self) -> u64 {
         self.beyond
+    }
+
+    /// Segments that may count as clean and cannot be handed out at present; from above.
+    pub fn passed_over(&self) -> u64 {
+        self.passed_over
     }
 
     /// Whether segments are kept from being handed out.
@@ -330,6 +337,7 @@ impl SuFile {
         let n = self.limit.unwrap_or(u64::MAX).min(store.geometry.nsegments);
         let start = self.header.last_alloc.get().wrapping_add(1);
         let start = if start >= n { 0 } else { start };
+        self.passed_over = 0;
         let found = match self.find_clean(store, dat, start..n)? {
             Some(segment) => Some(segment),
             None => self.find_clean(store, dat, 0..start)?,
@@ -366,9 +374,9 @@ impl SuFile {
             let b = match self.file.block(store, dat, block) {
                 Ok(Some(b)) if count(g, &b, segments_in(g, block)).is_some() => b,
                 Ok(None) => return Ok(Some(SegNr(at))),
-                // What its segments hold cannot be told: they count as in use.
+                // What its segments hold cannot be told: they count as in use. A device may give it the next time.
                 _ => {
-                    self.busy.insert(at..stop);
+                    self.passed_over = self.passed_over.saturating_add(stop - at);
                     at = stop;
                     continue;
                 }
@@ -468,7 +476,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use silt_device::MemoryDevice;
+    use silt_device::{Fault, MemoryDevice, Times};
     use silt_format::SegNr;
 
     use crate::mkfs::{Parameters, Plan};
@@ -565,6 +573,35 @@ mod tests {
         for _ in 0..v.sufile.clean() {
             assert!(v.sufile.allocate(&mut v.store, &v.dat).unwrap().0 >= 300);
         }
+    }
+
+    /// It may be over before long; until then nobody counts on what lies there.
+    #[test]
+    fn a_read_that_fails_costs_no_segment_for_good() {
+        let size = 16 * 1024 * 2000;
+        let device = Arc::new(Fault::new(MemoryDevice::new(size)));
+        let parameters =
+            Parameters { block_size: 1024, blocks_per_segment: 16, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+        let options = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+        let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+        v.take_over(2000).unwrap();
+        // Every block is there, and none in memory.
+        for segment in (200..2000).step_by(50) {
+            v.sufile.free(&v.store, &v.dat, SegNr(segment)).unwrap();
+        }
+        v.meta_dirty = true;
+        v.checkpoint(3000).unwrap();
+        device.fail_reads(0..size, Times::Always);
+        let before = v.sufile.clean();
+        assert!(v.sufile.allocate(&mut v.store, &v.dat).is_err());
+        assert!(v.available_segments() + 1700 < before, "{} of {before}", v.available_segments());
+        device.heal();
+        let mut found = 0;
+        while v.sufile.allocate(&mut v.store, &v.dat).is_ok() {
+            found += 1;
+        }
+        assert_eq!((found, v.sufile.clean()), (before, 0));
     }
 
     /// A resize that was cut off leaves a count of clean ones from before it.

@@ -457,13 +457,19 @@ impl Volume {
     pub fn available_when_read(&mut self) -> u64 {
         self.store.held.release();
         let held = self.store.held.len().saturating_sub(self.store.held.read());
-        self.sufile.clean().saturating_sub(held.saturating_add(self.sufile.beyond()))
+        self.handed_out_but(held)
     }
 
     /// Clean segments that may be written now.
     pub fn available_segments(&self) -> u64 {
         // Those behind a limit may be held besides: then there are more than this says.
-        self.sufile.clean().saturating_sub(self.store.held.len().saturating_add(self.sufile.beyond()))
+        self.handed_out_but(self.store.held.len())
+    }
+
+    /// Clean segments that can be handed out, when so many are held back besides.
+    fn handed_out_but(&self, held: u64) -> u64 {
+        let kept = held.saturating_add(self.sufile.beyond()).saturating_add(self.sufile.passed_over());
+        self.sufile.clean().saturating_sub(kept)
     }
 
     /// Changes whenever something was taken away, so that there may be more to reclaim than before.

@@ -51,6 +51,22 @@ impl Fs {
         }
     }
 
+    /// Blocks that are kept for what `fallocate` promised: who was promised nothing leaves them.
+    pub fn kept_for_promises(&self) -> u64 {
+        self.kept(0)
+    }
+
+    /// Whether all of a range of a file, in bytes, is promised to it.
+    pub fn is_promised(&self, ino: Ino, offset: u64, len: u64) -> bool {
+        if self.reserved.total() == 0 || len == 0 {
+            return false;
+        }
+        let bits = self.volume.geometry().block_bits;
+        let last = offset.saturating_add(len - 1) >> bits;
+        let keys = offset >> bits..last.saturating_add(1);
+        self.reserved.covered(ino.0, &keys) == keys.end - keys.start
+    }
+
     /// How many of these blocks wait for a log already.
     fn waiting_in(&mut self, ino: Ino, keys: &Range<u64>) -> Result<u64> {
         let i = self.volume.inode(Tree::Live, ino).of(ino)?;
