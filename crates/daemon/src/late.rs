@@ -16,7 +16,10 @@ pub fn end_late(core: &Core, urgent: bool) -> bool {
     drop(fs);
     if ended {
         core.touched();
-        let_run(core);
+        // While nothing can be written it would be tried again and again.
+        if core.stall().is_none() {
+            let_run(core);
+        }
     }
     ended
 }

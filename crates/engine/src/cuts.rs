@@ -29,6 +29,19 @@ const LOOKED_AT: usize = 256;
 const PARTS: usize = 16;
 /// Nodes that cannot be read before a step ends.
 const FAILURES: u32 = 32;
+/// Halvings that find the key behind a part of a file well enough.
+const HALVINGS: u32 = 64;
+
+/// What became of [`Volume::cut_end`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortened {
+    /// Some of it goes with the next checkpoint.
+    Some,
+    /// The part before is not gone yet: a checkpoint comes first.
+    Waits,
+    /// So little is left that it can go as a whole.
+    Small,
+}
 
 impl Volume {
     /// Unmaps a range of blocks; they read as zeroes from now on. Takes the same time whatever is in
@@ -87,6 +100,40 @@ impl Volume {
         self.dirty.ends(ends);
         self.gave_up(ends + (before - left) as u64);
         Ok(())
+    }
+
+    /// Cuts about `most` blocks off the end of a file that nobody uses any more: all of a large one at once would have as
+    /// much of the DAT in memory, and in one checkpoint, as its blocks have entries. What is damaged goes as a whole, too.
+    pub fn cut_end(&mut self, ino: Ino, most: u64) -> Result<Shortened> {
+        self.writable()?;
+        self.load(ino)?;
+        let i = self.loaded(Tree::Live, ino)?;
+        if i.frozen.is_some() || !i.current.cuts.is_empty() {
+            return Ok(Shortened::Waits);
+        }
+        let mapped = i.map.blocks / u64::from(self.store.geometry.block_size / 512);
+        if mapped <= most.saturating_add(most / 2) {
+            return Ok(Shortened::Small);
+        }
+        let stays = 1.0 - most as f64 / mapped as f64;
+        let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
+        let (mut low, mut high) = (0, self.store.geometry.max_key().saturating_add(1));
+        for _ in 0..HALVINGS {
+            let middle = low + (high - low) / 2;
+            if low == middle {
+                break;
+            }
+            match bmap::part_below(&i.map.root, &reader, middle) {
+                Ok(part) if part < stays => low = middle,
+                Ok(_) => high = middle,
+                Err(_) => return Ok(Shortened::Small),
+            }
+        }
+        if high == 0 || self.cut(ino, high..u64::MAX).is_err() {
+            return Ok(Shortened::Small);
+        }
+        let has_cut = !self.loaded(Tree::Live, ino)?.current.cuts.is_empty();
+        Ok(if has_cut { Shortened::Some } else { Shortened::Small })
     }
 
     /// How many blocks of a live file a cut unmaps: 0 only if there are none, an estimate if there are

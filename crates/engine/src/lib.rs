@@ -49,6 +49,7 @@ mod waiting;
 
 pub use block::{Block, writable, zeroed};
 pub use construct::Step;
+pub use cuts::Shortened;
 pub use discard::Discard;
 pub use error::{At, Error, Result};
 pub use files::{Piece, Tree};

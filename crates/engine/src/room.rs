@@ -202,10 +202,17 @@ impl Volume {
 
     /// Whether an inode without links may end with the next checkpoint, besides what waits; with `keeps_floor` so that the
     /// cleaner has its room after that. Whoever lets go of one last is not asked, so it has to be put off until there is room.
-    pub fn has_room_to_end(&mut self, ino: Ino, keeps_floor: bool) -> bool {
-        let extra = Extra { data: 2, table: self.mapped_blocks(ino).min(MUCH), ..Extra::default() };
+    /// Of a large one no more than `most` blocks or so end at once ([`Volume::cut_end`]).
+    pub fn has_room_to_end(&mut self, ino: Ino, most: u64, keeps_floor: bool) -> bool {
+        let ends = self.mapped_blocks(ino).min(most.saturating_mul(2).saturating_add(2)).min(MUCH);
+        let extra = Extra { data: 2, table: ends, ..Extra::default() };
         let keep = if keeps_floor { self.floor() } else { 0 };
         self.segments_left() >= keep + self.segments_for(self.need(extra))
+    }
+
+    /// Blocks that end with the next checkpoint as it is; from above.
+    pub fn ending_blocks(&self) -> u64 {
+        self.dirty.ending()
     }
 
     /// Blocks that a live file's map holds; 0 where it cannot be read.

@@ -75,11 +75,14 @@ pub struct Options {
     pub access_times: usize,
     /// Key of the hash over names, so that nobody can make names collide.
     pub seed: u64,
+    /// Blocks of deleted files that end with one checkpoint, or so: their entries in the DAT are in memory meanwhile, 32
+    /// bytes each where they lie close together. More go with the next ones.
+    pub ends: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { index_bytes: 64 << 20, access_times: 100_000, seed: 0 }
+        Options { index_bytes: 64 << 20, access_times: 100_000, seed: 0, ends: 1 << 18 }
     }
 }
 
@@ -98,6 +101,9 @@ pub struct Fs {
     orphans: Option<u64>,
     /// Inodes without links that nobody holds any more, and that could not end yet for want of room.
     late: BTreeSet<u64>,
+    /// Those that end in parts, one with each checkpoint.
+    large: BTreeSet<u64>,
+    ends: u64,
     reclaimable: Option<Reclaimable>,
 }
 
@@ -115,6 +121,8 @@ impl Fs {
             appends: Appends::default(),
             orphans: Some(0),
             late: BTreeSet::new(),
+            large: BTreeSet::new(),
+            ends: options.ends.max(1),
             reclaimable: None,
         }
     }

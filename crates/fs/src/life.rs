@@ -1,11 +1,11 @@
 //! How long inodes live: who remembers them, and what becomes of those without links.
 //!
-//! Invariant: an inode of the live tree without links that nobody remembers is deleted, waits for room to be deleted
-//! ([`Fs::reap_late`]), or was left by a crash and waits for [`Fs::collect_orphans`].
+//! Invariant: an inode of the live tree without links that nobody remembers is deleted, waits for room to be deleted or
+//! goes in parts ([`Fs::reap_late`]), or was left by a crash and waits for [`Fs::collect_orphans`].
 
 use std::ops::ControlFlow;
 
-use silt_engine::Tree;
+use silt_engine::{Shortened, Tree};
 
 use crate::error::{Of, Result};
 use crate::{Fs, Ino};
@@ -86,13 +86,39 @@ impl Fs {
         self.atimes.remove(&ino.0);
         self.reserved.release_all(ino.0);
         self.appends.forget(ino.0);
+        // Together with what ends already it is no more than that, too.
+        let blocks = self.volume.mapped_blocks(ino);
+        if blocks > self.ends || self.volume.ending_blocks().saturating_add(blocks) > 2 * self.ends {
+            self.large.insert(ino.0);
+            return Ok(());
+        }
         self.volume.delete_inode(ino).of(ino)
+    }
+
+    /// Goes on with large files that end in parts; whether there were any.
+    fn reap_large(&mut self) -> Result<bool> {
+        let any = !self.large.is_empty();
+        while let Some(ino) = self.large.first().copied().map(Ino) {
+            if self.volume.ending_blocks() > self.ends || !self.volume.has_room_to_end(ino, self.ends, false)
+            {
+                break;
+            }
+            // Where nothing can be told of it, it goes as a whole.
+            match self.volume.cut_end(ino, self.ends).unwrap_or(Shortened::Small) {
+                Shortened::Some | Shortened::Waits => break,
+                Shortened::Small => {
+                    self.large.remove(&ino.0);
+                    self.volume.delete_inode(ino).of(ino)?;
+                }
+            }
+        }
+        Ok(any)
     }
 
     /// Deletes an inode that nobody holds any more. Nobody can be refused that: where the checkpoint that takes it might not fit,
     /// it is done later.
     fn reap_or_put_off(&mut self, ino: Ino) -> Result<()> {
-        if self.late.is_empty() && self.volume.has_room_to_end(ino, true) {
+        if self.late.is_empty() && self.volume.has_room_to_end(ino, self.ends, true) {
             return self.reap(ino);
         }
         self.late.insert(ino.0);
@@ -101,19 +127,27 @@ impl Fs {
 
     /// Whether inodes wait for room to be deleted.
     pub fn has_late(&self) -> bool {
-        !self.late.is_empty()
+        !self.late.is_empty() || !self.large.is_empty()
+    }
+
+    /// Blocks of them, so that it can be told whether they become fewer.
+    pub fn late_blocks(&mut self) -> u64 {
+        let all: Vec<u64> = self.late.iter().chain(&self.large).copied().collect();
+        all.iter().fold(0, |sum: u64, ino| {
+            sum.saturating_add(self.volume.mapped_blocks(Ino(*ino)).saturating_add(1))
+        })
     }
 
     /// Deletes of them those for which there is room, the cleaner's own left aside unless nothing else will come (`urgent`);
-    /// whether there were any. Looks at [`LATE`] of them: to be called again as long as there are. An error leaves one to
+    /// whether there were any, or large ones, of which a part goes each time. Looks at [`LATE`] of them: to be called again as long as there are. An error leaves one to
     /// [`Fs::collect_orphans`] after the next mount.
     pub fn reap_late(&mut self, urgent: bool) -> Result<bool> {
-        let mut any = false;
+        let mut any = self.reap_large()?;
         for ino in self.late.iter().copied().take(LATE).map(Ino).collect::<Vec<_>>() {
             let is_held = self.nodes.contains_key(&ino.0);
             let ends = !is_held && self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
             // A smaller one may have room where a large one has none.
-            if ends && !self.volume.has_room_to_end(ino, !urgent) {
+            if ends && !self.volume.has_room_to_end(ino, self.ends, !urgent) {
                 continue;
             }
             self.late.remove(&ino.0);

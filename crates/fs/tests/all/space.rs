@@ -477,7 +477,7 @@ fn what_is_small_ends_before_what_is_large() {
     let fits = |fs: &mut Fs, n| {
         let v = fs.volume_mut();
         let confined = v.confine(Some(n)).is_ok();
-        confined && !v.has_room_to_end(large, true) && v.has_room_to_end(small, true)
+        confined && !v.has_room_to_end(large, u64::MAX, true) && v.has_room_to_end(small, u64::MAX, true)
     };
     let segments = fs.volume().geometry().nsegments;
     assert!((10..segments).any(|n| fits(&mut fs, n)), "none or all");
@@ -490,4 +490,85 @@ fn what_is_small_ends_before_what_is_large() {
     fs.volume_mut().confine(None).unwrap();
     assert!(fs.reap_late(false).unwrap() && !fs.has_late());
     assert_eq!(inodes(&fs), before - 2);
+}
+
+/// The DAT of all its blocks would be in memory, and in one checkpoint.
+#[test]
+fn large_files_end_in_parts() {
+    let form = Form { block_size: 1024, blocks_per_segment: 64, size: 64 << 20 };
+    let device = device(form);
+    let mut fs = open(device.clone(), &Options { ends: 1000, ..Options::default() });
+    let c = root_at(10);
+    let make = |fs: &mut Fs, name: &[u8], blocks: usize, every: u64| {
+        let ino = fs.create(&c, ROOT, name, 0o644).unwrap().ino;
+        for at in 0..blocks as u64 {
+            fs.write(&c, ino, at * every << 10, &[5; 1 << 10], PLAIN).unwrap();
+            if at % 2000 == 1999 {
+                fs.sync_all(20).unwrap();
+            }
+        }
+        ino
+    };
+    let all = [
+        make(&mut fs, b"large", 9000, 1),
+        make(&mut fs, b"sparse", 5000, 777),
+        make(&mut fs, b"small", 900, 1),
+        make(&mut fs, b"other", 900, 1),
+        make(&mut fs, b"third", 900, 1),
+    ];
+    fs.sync_all(30).unwrap();
+    let live = |fs: &Fs| fs.volume().stat().unwrap().inodes;
+    let before = live(&fs);
+    for name in [&b"large"[..], b"sparse", b"small", b"other", b"third"] {
+        fs.unlink(&root_at(40), ROOT, name).unwrap();
+    }
+    let (mut rounds, mut blocks) = (0, fs.late_blocks());
+    assert!(blocks > 14_000, "{blocks}");
+    while fs.has_late() {
+        assert!(fs.volume().ending_blocks() <= 5000, "{}", fs.volume().ending_blocks());
+        fs.sync_all(50 + rounds).unwrap();
+        rounds += 1;
+        let now = fs.late_blocks();
+        assert!(now <= blocks && rounds < 40, "{blocks}, then {now}");
+        blocks = now;
+    }
+    assert!(rounds >= 12, "{rounds}");
+    fs.sync_all(100).unwrap();
+    assert_eq!(live(&fs), before - 5);
+    assert_eq!(fs.volume().underestimated(), None);
+    all.iter().for_each(|ino| assert_eq!(fs.getattr(Tree::Live, *ino).unwrap_err(), FsError::Stale));
+    fs.into_volume().close(200).unwrap();
+    let report = silt_verify::check(&*device, &silt_verify::Options::default());
+    assert_eq!(report.errors().count(), 0, "{report:?}");
+}
+
+/// A power cut in between leaves orphans like others.
+#[test]
+fn a_large_file_that_ended_in_part_ends_after_a_crash() {
+    let form = Form { block_size: 1024, blocks_per_segment: 64, size: 64 << 20 };
+    let device = device(form);
+    let options = Options { ends: 1000, ..Options::default() };
+    let mut fs = open(device.clone(), &options);
+    let c = root_at(10);
+    let ino = fs.create(&c, ROOT, b"large", 0o644).unwrap().ino;
+    for at in 0..9u64 {
+        fs.write(&c, ino, at * 1_000 << 10, &vec![5; 1000 << 10], PLAIN).unwrap();
+        fs.sync_all(20 + at).unwrap();
+    }
+    fs.unlink(&root_at(40), ROOT, b"large").unwrap();
+    (0..4).for_each(|n| assert!(fs.sync_all(50 + n).is_ok()));
+    assert!(fs.has_late());
+    drop(fs);
+    let mut fs = open(device.clone(), &options);
+    while fs.collect_orphans(100).unwrap() {}
+    let blocks = fs.late_blocks();
+    assert!((2000..8000).contains(&blocks), "{blocks}");
+    for n in 0..20 {
+        fs.sync_all(60 + n).unwrap();
+    }
+    assert!(!fs.has_late());
+    assert_eq!(fs.getattr(Tree::Live, ino).unwrap_err(), FsError::Stale);
+    fs.into_volume().close(200).unwrap();
+    let report = silt_verify::check(&*device, &silt_verify::Options::default());
+    assert_eq!(report.errors().count(), 0, "{report:?}");
 }
