@@ -6,6 +6,11 @@ use silt_engine::clean::Usage;
 use silt_engine::{Result, Volume};
 use silt_format::SegNr;
 
+use crate::gather::Access;
+
+/// Segments that are looked at under one hold of the lock.
+const AT_A_TIME: u64 = 1024;
+
 /// How segments are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
@@ -120,6 +125,23 @@ pub fn candidates(
         if candidate.reclaimable(size) >= least {
             all.push(candidate);
         }
+    }
+    Ok(all)
+}
+
+/// The same of the volume of a mount, some segments at a time.
+pub fn all_candidates(
+    access: &impl Access,
+    usage: &Usage,
+    range: std::ops::Range<u64>,
+    least: u64,
+) -> Result<Vec<Candidate>> {
+    let mut all = Vec::new();
+    let mut from = range.start;
+    while from < range.end.min(access.with(|v| v.geometry().nsegments)?) {
+        let end = from.saturating_add(AT_A_TIME).min(range.end);
+        all.append(&mut access.with(|v| candidates(v, usage, from..end, least))??);
+        from = end;
     }
     Ok(all)
 }

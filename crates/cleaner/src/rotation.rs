@@ -12,7 +12,7 @@ use silt_engine::clean::Usage;
 use silt_format::SegNr;
 
 use crate::gather::Access;
-use crate::policy::{Candidate, Policy, candidates};
+use crate::policy::{Candidate, Policy, all_candidates};
 use crate::run::Options;
 
 /// Of so many segments that are emptied one is taken for its age alone.
@@ -40,8 +40,8 @@ impl Rotation {
         if options.policy != Policy::WearLevelling {
             return Ok(Rotation::default());
         }
+        let mut all = all_candidates(access, usage, options.range.clone(), 0)?;
         access.with(|v| {
-            let mut all = candidates(v, usage, options.range.clone(), 0)?;
             all.retain(|c| !options.aside.contains(&c.segment.0));
             all.sort_by_key(|c| (c.modified, c.segment));
             // No more can become due.

@@ -10,7 +10,7 @@ use silt_engine::{Error, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
 
 use crate::gather::{Access, Gatherer, Limits, SetAside};
-use crate::policy::{Candidate, Policy, candidates};
+use crate::policy::{Candidate, Policy, all_candidates};
 use crate::rotation::Rotation;
 
 /// Blocks of the DAT counted at a time: some 30 us, for which others wait.
@@ -238,7 +238,7 @@ pub fn pass(
     })??;
     let usage = count(mover, keep)?;
     let least = options.least.max(1);
-    let mut all = mover.with(|v| candidates(v, &usage, options.range.clone(), least))??;
+    let mut all = all_candidates(mover, &usage, options.range.clone(), least)?;
     all.retain(|c| !options.aside.contains(&c.segment.0));
     Candidate::sort(&mut all, options.policy, options.now, size);
     let total = all.len() as u64;

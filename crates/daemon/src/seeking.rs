@@ -6,10 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use silt_engine::Tree;
 use silt_format::Ino;
-use silt_fs::{Fs, FsError, Seek};
+use silt_fs::{Fs, FsError, Seek, Sought};
 use silt_fuse::{NodeId, Notifier, ReplyLseek};
 
 use crate::changing::errno;
@@ -19,11 +19,35 @@ use crate::core::Core;
 /// A file may be written as fast as it is looked at: so many holes that were filled meanwhile are enough.
 const HOLES: u32 = 16;
 
+/// Blocks that are looked at under one hold of the lock: some 500 nodes, which may have to be read.
+const LOOKED_AT: u64 = 1 << 16;
+
+/// Looks from `offset` on, letting others go on meanwhile.
+fn sought(core: &Core, tree: Tree, node: NodeId, offset: u64, what: Seek) -> Result<u64, FsError> {
+    let mut from = offset;
+    loop {
+        let mut fs = core.fs.lock();
+        let found = fs.seek_within(tree, ino(node), from, what, LOOKED_AT);
+        MutexGuard::unlock_fair(fs);
+        match found? {
+            Sought::At(found) => return Ok(found),
+            Sought::More(on) => from = on,
+        }
+    }
+}
+
 /// Looks from `offset` on in a tree and answers.
 pub fn seek(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek, reply: ReplyLseek) {
     let (found, hole) = {
         let mut fs = core.fs.lock();
-        let found = fs.seek(tree, ino(node), offset, what);
+        let found = match fs.seek_within(tree, ino(node), offset, what, LOOKED_AT) {
+            Ok(Sought::At(found)) => Ok(found),
+            Ok(Sought::More(on)) => {
+                drop(fs);
+                return seek_on(core, tree, node, on, what, reply);
+            }
+            Err(e) => Err(e),
+        };
         let may_be_dirty = tree == Tree::Live && !core.options.read_only;
         let hole = may_be_dirty.then(|| hole(&mut fs, ino(node), offset, what, &found)).flatten();
         (found, hole)
@@ -31,19 +55,46 @@ pub fn seek(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek,
     let (Some(hole), Some(notifier)) = (hole, core.notifier.get().cloned()) else {
         return answer(core, tree, found, reply);
     };
-    // On a thread of its own: the kernel writes what is dirty there, which this one has to take.
-    let kept = Arc::new(Mutex::new(Some(reply)));
-    let (its, shared) = (kept.clone(), core.clone());
-    let look = move || {
-        let again = after_writing(&shared, &notifier, node, offset, what, hole);
-        if let Some(reply) = its.lock().take() {
-            answer(&shared, tree, again, reply);
+    // The kernel writes what is dirty there, which this thread has to take.
+    apart(core, tree, reply, found, move |core| after_writing(core, &notifier, node, offset, what, hole));
+}
+
+/// Goes on looking from `offset` on, where all before is data.
+fn seek_on(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek, reply: ReplyLseek) {
+    let look = move |core: &Core| {
+        let found = sought(core, tree, node, offset, what);
+        let may_be_dirty = tree == Tree::Live && !core.options.read_only;
+        let rests_on =
+            may_be_dirty.then(|| hole(&mut core.fs.lock(), ino(node), offset, what, &found)).flatten();
+        match (rests_on, core.notifier.get()) {
+            (Some(rests_on), Some(notifier)) => after_writing(core, notifier, node, offset, what, rests_on),
+            _ => found,
         }
     };
-    if let Err(e) = std::thread::Builder::new().name("seek".into()).spawn(look) {
-        tracing::warn!("no thread to look for data that is not written: {e}");
+    // Programs read all of it then.
+    apart(core, tree, reply, Err(FsError::NotSupported), look);
+}
+
+/// Looks on a thread of its own and answers; `or`: what is answered where there is none.
+fn apart(
+    core: &Arc<Core>,
+    tree: Tree,
+    reply: ReplyLseek,
+    or: Result<u64, FsError>,
+    look: impl FnOnce(&Core) -> Result<u64, FsError> + Send + 'static,
+) {
+    let kept = Arc::new(Mutex::new(Some(reply)));
+    let (its, shared) = (kept.clone(), core.clone());
+    let run = move || {
+        let found = look(&shared);
+        if let Some(reply) = its.lock().take() {
+            answer(&shared, tree, found, reply);
+        }
+    };
+    if let Err(e) = std::thread::Builder::new().name("seek".into()).spawn(run) {
+        tracing::warn!("no thread to look for data: {e}");
         if let Some(reply) = kept.lock().take() {
-            answer(core, tree, found, reply);
+            answer(core, tree, or, reply);
         }
     }
 }
@@ -85,9 +136,8 @@ fn after_writing(
             tracing::warn!("{e}");
         }
         holes += 1;
-        let mut fs = core.fs.lock();
-        let found = fs.seek(Tree::Live, ino(node), offset, what);
-        match hole(&mut fs, ino(node), offset, what, &found) {
+        let found = sought(core, Tree::Live, node, offset, what);
+        match hole(&mut core.fs.lock(), ino(node), offset, what, &found) {
             Some(next) if next.start >= rests_on.end && holes < HOLES => rests_on = next,
             _ => return found,
         }

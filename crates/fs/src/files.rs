@@ -13,6 +13,14 @@ use crate::types::{Context, Seek, WriteFlags, is_append_only, is_immutable, with
 /// Most bytes one [`Fs::read`] returns.
 pub const MAX_READ: usize = 64 << 20;
 
+/// What [`Fs::seek_within`] came to, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sought {
+    At(u64),
+    /// It goes on from here.
+    More(u64),
+}
+
 impl Fs {
     /// The target of a symbolic link. EINVAL: it is none.
     pub fn readlink(&mut self, tree: Tree, ino: Ino) -> Result<Vec<u8>> {
@@ -185,6 +193,24 @@ impl Fs {
     /// The first byte from `offset` on that is data (a block that is mapped) or in a hole; the
     /// end of the file counts as a hole. ENXIO: none, or `offset` at or behind the end.
     pub fn seek(&mut self, tree: Tree, ino: Ino, offset: u64, what: Seek) -> Result<u64> {
+        let mut from = offset;
+        loop {
+            match self.seek_within(tree, ino, from, what, u64::MAX)? {
+                Sought::At(found) => return Ok(found),
+                Sought::More(on) => from = on,
+            }
+        }
+    }
+
+    /// The same, looking at `most` blocks: the map of a large file without holes takes long to read.
+    pub fn seek_within(
+        &mut self,
+        tree: Tree,
+        ino: Ino,
+        offset: u64,
+        what: Seek,
+        most: u64,
+    ) -> Result<Sought> {
         let attr = self.attr(tree, ino)?;
         self.check_regular(&attr)?;
         if offset >= attr.size {
@@ -195,10 +221,15 @@ impl Fs {
         let last = (attr.size - 1) >> bits;
         let mut found = None;
         let mut hole = from;
+        let mut more = false;
         self.volume
             .for_each_data(tree, ino, from, |key| {
                 use std::ops::ControlFlow::{Break, Continue};
                 match what {
+                    Seek::Hole if hole - from >= most.max(1) => {
+                        more = true;
+                        Break(())
+                    }
                     Seek::Data => {
                         found = Some(key);
                         Break(())
@@ -211,13 +242,14 @@ impl Fs {
                 }
             })
             .of(ino)?;
-        match what {
+        Ok(match what {
             Seek::Data => match found {
-                Some(key) if key <= last => Ok(offset.max(key << bits)),
-                _ => Err(FsError::NoData),
+                Some(key) if key <= last => Sought::At(offset.max(key << bits)),
+                _ => return Err(FsError::NoData),
             },
-            Seek::Hole if hole > last => Ok(attr.size),
-            Seek::Hole => Ok(offset.max(hole << bits)),
-        }
+            Seek::Hole if hole > last => Sought::At(attr.size),
+            Seek::Hole if more => Sought::More(hole << bits),
+            Seek::Hole => Sought::At(offset.max(hole << bits)),
+        })
     }
 }

@@ -50,7 +50,7 @@ use silt_engine::{Attr, Block, Time, Volume};
 use silt_format::inode::LINK_MAX;
 
 pub use error::{FsError, Result};
-pub use files::MAX_READ;
+pub use files::{MAX_READ, Sought};
 pub use read::{ReadPiece, Source};
 pub use silt_engine::Tree;
 pub use silt_format::Ino;

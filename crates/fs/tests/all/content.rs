@@ -2,7 +2,7 @@
 
 use crate::common::{PLAIN, ROOT, SIZES, content, file, fresh, root_at, set, stat, t, user};
 use silt_engine::{writable, zeroed};
-use silt_fs::{Context, Fs, FsError, Seek, SetAttr, Source, Tree, WriteFlags, fallocate_mode};
+use silt_fs::{Context, Fs, FsError, Seek, SetAttr, Sought, Source, Tree, WriteFlags, fallocate_mode};
 
 #[test]
 fn writes_land_where_they_should() {
@@ -242,4 +242,26 @@ fn holes_are_punched_and_found() {
         assert_eq!(fs.fallocate(&c, f, 0, 1 << 62, 1 << 62).unwrap_err(), FsError::FileTooBig);
         assert_eq!(fs.fallocate(&c, ROOT, 0, 0, 1).unwrap_err(), FsError::IsDir);
     }
+}
+
+/// Of a large file without holes the map takes long to read.
+#[test]
+fn holes_are_looked_for_some_blocks_at_a_time() {
+    let mut fs = fresh(1024);
+    let c = root_at(1);
+    let ino = fs.create(&c, ROOT, b"f", 0o644).unwrap().ino;
+    fs.write(&c, ino, 0, &vec![1; 3000 << 10], PLAIN).unwrap();
+    fs.write(&c, ino, 4000 << 10, &[1; 1024], PLAIN).unwrap();
+    fs.sync_all(2).unwrap();
+    let (mut from, mut steps) = (500, 0);
+    let found = loop {
+        match fs.seek_within(Tree::Live, ino, from, Seek::Hole, 100).unwrap() {
+            Sought::At(found) => break found,
+            Sought::More(on) => from = on,
+        }
+        steps += 1;
+    };
+    assert_eq!((found, steps), (3000 << 10, 30));
+    assert_eq!(found, fs.seek(Tree::Live, ino, 500, Seek::Hole).unwrap());
+    assert_eq!(fs.seek_within(Tree::Live, ino, found, Seek::Data, 1).unwrap(), Sought::At(4000 << 10));
 }
