@@ -11,6 +11,7 @@ mod failure;
 mod interrupt;
 mod names;
 mod output;
+mod overwrite;
 mod picture;
 mod progress;
 mod signatures;

@@ -38,7 +38,9 @@ mod wire;
 pub mod wire;
 
 pub use account::{Account, Alone};
-pub use connect::{Control, answers, connect, connect_stored, mounted_volumes, of_mount, only_mount};
+pub use connect::{
+    Control, answers, connect, connect_stored, holds_super_block, mounted_volumes, of_mount, only_mount,
+};
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;
 pub use host::{Caller, Host, MountInfo};

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use silt_control::scrub::beside;
 use silt_control::{Control, ControlError, Kind, connect_stored};
 
 use crate::failure::{Failure, Result};
-use crate::size;
+use crate::{overwrite, size};
 
 /// Verify the checksums of all that is stored, mounted or not; write nothing to the volume
 #[derive(clap::Args)]
@@ -76,6 +77,10 @@ fn rate(text: &str) -> std::result::Result<u64, String> {
 /// Where the pass over a volume is kept.
 fn state_file(args: &Args, uuid: &str) -> Result<PathBuf> {
     if let Some(path) = &args.state {
+        // It is written beside, and then renamed.
+        for written in [path.as_path(), &beside(path)] {
+            overwrite::permit(written, &args.volume)?;
+        }
         return std::path::absolute(path).map_err(|e| ControlError::io(path.display(), &e).into());
     }
     // A UUID of our own making: digits and dashes alone.
