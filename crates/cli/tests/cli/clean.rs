@@ -206,6 +206,24 @@ fn write(m: &Mounted<'_>, name: &str, seed: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
+fn what_is_mounted_for_reading_is_not_cleaned_and_that_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let (m, _) = Mounted::new(&b, &["-r", &v], "m");
+    for args in
+        [&["clean"][..], &["clean", "-p", "0"], &["clean", "--retain"], &["clean", "--salvage"], &["trim"]]
+    {
+        let mut all = args.to_vec();
+        all.push(m.dir());
+        assert!(b.fails(11, &all).contains("the volume is mounted read-only"), "{args:?}");
+    }
+    m.unmount();
+}
+
+#[test]
 fn a_goal_that_was_missed_is_told_of() {
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
