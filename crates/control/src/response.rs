@@ -409,8 +409,11 @@ pub struct CleanReport {
     pub moved: u64,
     /// Checkpoints that went with what they alone held.
     pub checkpoints: u64,
-    /// Segments that can be written now.
+    /// Segments that can be written now, those that are kept back among them.
     pub clean_segments: u64,
+    /// Bytes that users can have of them, as df has it.
+    #[serde(default)]
+    pub available: u64,
     /// Bytes of a segment.
     pub segment_size: u64,
     /// Segments that stay as they are although something of them is needed no more; at most

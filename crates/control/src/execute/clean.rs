@@ -10,6 +10,7 @@ use silt_retention::{Ladder, Wish};
 
 use super::Out;
 use super::retain::{effective, wish};
+use super::status::{for_users, not_for_users};
 use crate::host::{Host, with};
 use crate::request::MAX_LIST;
 use crate::response::{CleanProgress, CleanReport, SetAside};
@@ -82,10 +83,10 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     };
     let salvage = if clean.salvage { Salvage::Readable } else { Salvage::No };
     let defaults = Options::default();
-    let (blocks, segment_size) = with(host, |v| {
+    let (blocks, segment_size, not_for_users) = with(host, |v| {
         let g = v.geometry();
         let blocks = u64::from(g.blocks_per_segment);
-        (blocks, blocks * u64::from(g.block_size))
+        (blocks, blocks * u64::from(g.block_size), not_for_users(v))
     })?;
     let least = match clean.least {
         // Copying nearly all of a segment to gain nearly nothing is no way to get space.
@@ -95,10 +96,12 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     };
     let most = defaults.limits.segments;
     let segments = clean.at_once.map_or(most, |n| usize::try_from(n).unwrap_or(most).clamp(1, most));
+    // One more, for what is kept back grows with the tables, which the cleaning itself writes.
+    let beyond = not_for_users.saturating_add(1);
     let mut options = Options {
         policy,
         oldest,
-        until: clean.until.map(|bytes| bytes.div_ceil(segment_size.max(1))),
+        until: clean.until.map(|b| b.div_ceil(segment_size.max(1)).saturating_add(beyond)),
         least,
         limits: Limits { salvage, segments, ahead: true, ..defaults.limits },
         now,
@@ -126,7 +129,11 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     if let Some(e) = gone {
         return Err(e);
     }
-    let clean_segments = with(host, |v| v.available_segments())?;
+    let host_free = host.device().backing_free();
+    let (clean_segments, available) = with(host, |v| {
+        let clean = v.available_segments();
+        (clean, for_users(v, clean, host_free))
+    })?;
     let name = |a: &silt_cleaner::SetAside| SetAside {
         segment: a.segment.0,
         block: a.log.map(|b| b.0),
@@ -142,6 +149,7 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
         moved: outcome.cleaned.moved,
         checkpoints: outcome.cleaned.checkpoints,
         clean_segments,
+        available,
         segment_size,
         set_aside: outcome.aside.iter().take(MAX_LIST).map(name).collect(),
         unverified: unverified.take(MAX_LIST).collect(),
