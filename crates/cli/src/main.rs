@@ -15,7 +15,6 @@ mod overwrite;
 mod picture;
 mod progress;
 mod signatures;
-mod size;
 mod space;
 mod target;
 mod times;
@@ -24,6 +23,7 @@ mod verbs;
 use std::process::ExitCode;
 
 use clap::Parser;
+use silt_control::size;
 
 use crate::args::Cli;
 use crate::names::Name;

@@ -31,6 +31,7 @@ mod response;
 pub mod retention;
 pub mod scrub;
 mod serve;
+pub mod size;
 pub mod socket;
 #[cfg(not(feature = "test-support"))]
 mod wire;

@@ -473,7 +473,9 @@ pub struct Discarding {
 pub struct Resized {
     pub segments_before: u64,
     pub segments: u64,
-    /// Bytes of the volume.
+    /// Bytes of the volume, before and now.
+    #[serde(default)]
+    pub size_before: u64,
     pub size: u64,
     /// Moments that had no room any more.
     #[serde(default)]

@@ -127,7 +127,7 @@ pub fn tune(host: &dyn Host, tune: &Tune, out: Out<'_>) -> Result<()> {
 
 /// Grows the volume, the image below it first where that is needed; or makes it smaller, and the image after it.
 pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
-    let (before, present) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
+    let (before, present) = super::shrink::of(host)?;
     let device = host.device();
     if let Some(size) = size {
         if size < present {
@@ -139,6 +139,12 @@ pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
     }
     host.sync()?;
     change(host, |v| v.grow(size, host.now()))?;
-    let (segments, size) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
-    out(Response::Resized(Resized { segments_before: before, segments, size, moments_gone: 0 }))
+    let (segments, size) = super::shrink::of(host)?;
+    out(Response::Resized(Resized {
+        segments_before: before,
+        segments,
+        size_before: present,
+        size,
+        moments_gone: 0,
+    }))
 }
