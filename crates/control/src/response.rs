@@ -265,7 +265,7 @@ pub struct Status {
     pub available: u64,
     /// The files of the live tree as of the newest checkpoint.
     pub live: u64,
-    /// Taken by neither: past moments, and what can be reclaimed.
+    /// Taken by neither: past moments, what can be reclaimed, and what the log holds.
     pub past: u64,
     /// Free space of the file system that holds the image.
     pub host_free: Option<u64>,

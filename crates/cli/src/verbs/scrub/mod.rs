@@ -6,7 +6,7 @@ mod offline;
 mod online;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,6 +14,7 @@ use silt_control::scrub::beside;
 use silt_control::{Control, ControlError, Kind, connect_stored};
 
 use crate::failure::{Failure, Result};
+use crate::output::quoted;
 use crate::{overwrite, size};
 
 /// Verify the checksums of all that is stored, mounted or not; write nothing to the volume
@@ -129,9 +130,16 @@ fn uuid_of(control: &mut dyn Control) -> Result<String> {
     uuid.ok_or_else(|| ControlError::new(Kind::Unavailable, "the daemon did not answer").into())
 }
 
-/// The command that goes on.
-fn again(volume: &Path) -> String {
-    format!("silt scrub {}", crate::output::quoted(volume))
+/// The command that goes on: with what says which pass that is.
+fn again(args: &Args) -> String {
+    let mut command = "silt scrub".to_owned();
+    if args.live {
+        command += " --live";
+    }
+    if let Some(file) = &args.state {
+        command += &format!(" --state {}", quoted(file));
+    }
+    format!("{command} {}", quoted(&args.volume))
 }
 
 #[cfg(test)]
