@@ -166,6 +166,7 @@ fn a_device_can_be_cut_off_afterwards() {
     let b = Bench::new();
     let (v, _) = used(&b);
     let Some(device) = Loop::writable(&v) else { return };
+    assert!(b.fails(2, &["resize", device.path(), "128M"]).contains("has only 64 MiB (67108864 bytes)"));
     b.ok(&["resize", device.path(), "56M"]);
     assert_eq!(std::fs::metadata(&v).unwrap().len(), 64 << 20);
     assert_eq!(b.json(&["tune", "--json", device.path()])["device_size"], 56 << 20);

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Out;
 use crate::host::{Host, change, with};
 use crate::response::{Response, Settings};
-use crate::{ControlError, Kind, Resized, Result, Tune};
+use crate::{ControlError, Kind, Resized, Result, Tune, size};
 
 /// Text that may be no UTF-8, for showing.
 pub fn text(bytes: &[u8]) -> String {
@@ -133,7 +133,14 @@ pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
         if size < present {
             return super::shrink::resize(host, size, out);
         }
-        if size > device.refresh_len()? {
+        let there = device.refresh_len()?;
+        if size > there && !host.is_image() {
+            let message = format!("the device has only {}", size::exact(there));
+            return Err(ControlError::new(Kind::Invalid, message).about(host.volume().display()).hint(
+                "make the partition or device longer first; without a size the volume takes all of it",
+            ));
+        }
+        if size > there {
             host.grow_device(size)?;
         }
     }
