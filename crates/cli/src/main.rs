@@ -11,10 +11,10 @@ mod failure;
 mod interrupt;
 mod names;
 mod output;
+mod overwrite;
 mod picture;
 mod progress;
 mod signatures;
-mod size;
 mod space;
 mod target;
 mod times;
@@ -23,6 +23,7 @@ mod verbs;
 use std::process::ExitCode;
 
 use clap::Parser;
+use silt_control::size;
 
 use crate::args::Cli;
 use crate::names::Name;

@@ -152,13 +152,16 @@ pub fn only_mount() -> Result<Mount> {
     }
 }
 
-/// Whether a file or device holds a super block, one of the two.
+/// Whether this is a file with a super block, or no file at all but a device.
 fn is_image(path: &Path) -> bool {
-    use std::os::unix::fs::FileExt;
     let Ok(meta) = std::fs::metadata(path) else { return false };
-    if !meta.is_file() {
-        return !meta.is_dir();
-    }
+    if meta.is_file() { holds_super_block(path) } else { !meta.is_dir() }
+}
+
+/// Whether a regular file holds a super block, one of the two.
+pub fn holds_super_block(path: &Path) -> bool {
+    use std::os::unix::fs::FileExt;
+    let Some(meta) = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file) else { return false };
     let Ok(file) = std::fs::File::open(path) else { return false };
     [sb::PRIMARY_OFFSET, sb::secondary_offset(meta.len())].into_iter().any(|at| {
         let mut bytes = [0; sb::SIZE];

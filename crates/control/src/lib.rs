@@ -31,6 +31,7 @@ mod response;
 pub mod retention;
 pub mod scrub;
 mod serve;
+pub mod size;
 pub mod socket;
 #[cfg(not(feature = "test-support"))]
 mod wire;
@@ -38,7 +39,9 @@ mod wire;
 pub mod wire;
 
 pub use account::{Account, Alone};
-pub use connect::{Control, answers, connect, connect_stored, mounted_volumes, of_mount, only_mount};
+pub use connect::{
+    Control, answers, connect, connect_stored, holds_super_block, mounted_volumes, of_mount, only_mount,
+};
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;
 pub use host::{Caller, Host, MountInfo};

@@ -159,7 +159,7 @@ pub struct Clean {
     pub policy: Option<String>,
     /// What a segment must give to be taken; none: a twentieth of it.
     pub least: Option<Least>,
-    /// End when so many bytes can be written.
+    /// End when users can have so many bytes.
     pub until: Option<u64>,
     /// Also take blocks whose log does not match its checksum, as they are.
     pub salvage: bool,

@@ -265,7 +265,7 @@ pub struct Status {
     pub available: u64,
     /// The files of the live tree as of the newest checkpoint.
     pub live: u64,
-    /// Taken by neither: past moments, and what can be reclaimed.
+    /// Taken by neither: past moments, what can be reclaimed, and what the log holds.
     pub past: u64,
     /// Free space of the file system that holds the image.
     pub host_free: Option<u64>,
@@ -409,8 +409,11 @@ pub struct CleanReport {
     pub moved: u64,
     /// Checkpoints that went with what they alone held.
     pub checkpoints: u64,
-    /// Segments that can be written now.
+    /// Segments that can be written now, those that are kept back among them.
     pub clean_segments: u64,
+    /// Bytes that users can have of them, as df has it.
+    #[serde(default)]
+    pub available: u64,
     /// Bytes of a segment.
     pub segment_size: u64,
     /// Segments that stay as they are although something of them is needed no more; at most
@@ -470,7 +473,9 @@ pub struct Discarding {
 pub struct Resized {
     pub segments_before: u64,
     pub segments: u64,
-    /// Bytes of the volume.
+    /// Bytes of the volume, before and now.
+    #[serde(default)]
+    pub size_before: u64,
     pub size: u64,
     /// Moments that had no room any more.
     #[serde(default)]

@@ -105,6 +105,13 @@ pub fn load_pass(path: &Path) -> Result<Option<State>> {
     }
 }
 
+/// The file in which a pass is written before it takes the name of the one before.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
 /// Keeps a pass: the file holds either the one before or this one, whole.
 pub fn save_pass(path: &Path, state: &State) -> Result<()> {
     let fail = |e: io::Error| ControlError::io(path.display(), &e);
@@ -112,9 +119,7 @@ pub fn save_pass(path: &Path, state: &State) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
+    let new = beside(path);
     let bytes = serde_json::to_vec(state).map_err(|e| fail(e.into()))?;
     let written =
         File::create(&new).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_data()));

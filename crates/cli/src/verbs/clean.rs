@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use silt_control::{Clean, CleanReport, ControlError, Kind, Least, Request, Response};
+use silt_control::{Clean, CleanReport, Control, ControlError, Kind, Least, Request, Response};
 
 use crate::failure::Result;
 use crate::output::{Output, count};
@@ -35,7 +35,7 @@ pub struct Args {
     /// The order: oldest, greedy, cost-benefit or wear-levelling
     #[arg(long, value_name = "NAME", default_value = "cost-benefit", value_parser = ["oldest", "timestamp", "greedy", "cost-benefit", "wear-levelling"])]
     policy: String,
-    /// End when this much can be written, as 10G; exit code 8 where less can be in the end
+    /// End when users can have this much, as 10G; exit code 8 where less can be in the end
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     until: Option<u64>,
     /// Also empty segments that are set aside: what can be read of them is taken as it is, wrong or not
@@ -111,22 +111,56 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     bar.finish_and_clear();
     let Some(report) = report else { return out.finish() };
+    let missed = args.until.filter(|wanted| report.available < *wanted);
     if args.json {
         out.json(&report)?;
     } else if !args.quiet {
         lines(&report, args.salvage).iter().try_for_each(|line| out.line(line))?;
+        if report.freed == 0 || missed.is_some() {
+            protected(args, &mut *control, report.segment_size).iter().try_for_each(|line| out.line(line))?;
+        }
     }
     out.finish()?;
-    let free = report.clean_segments.saturating_mul(report.segment_size);
-    match args.until.filter(|wanted| free < *wanted) {
+    match missed {
         Some(wanted) => Err(ControlError::new(
             Kind::NoSpace,
-            format!("{} can be written, and not the {} that were wanted", size::show(free), size::show(wanted)),
+            format!(
+                "{} can be written, and not the {} that were wanted",
+                size::show(report.available),
+                size::show(wanted)
+            ),
         )
         .hint("silt du says what holds the rest; less of the past, a larger volume, or deleting something makes room")
         .into()),
         None => Ok(()),
     }
+}
+
+/// What the protection period keeps that could be had, in a sentence; none where that is not a segment, or not known.
+fn protected(args: &Args, control: &mut dyn Control, segment: u64) -> Option<String> {
+    if args.retain.is_some() || args.protection_period == 0 {
+        return None;
+    }
+    let mut account = None;
+    let told = control.call(Request::Account, &mut |part| {
+        if let Response::Account(a) = part {
+            account = Some(a);
+        }
+        Ok(())
+    });
+    let a = account.filter(|_| told.is_ok())?;
+    let all = a.shown.saturating_add(a.history_loose);
+    (all >= segment.max(1)).then(|| {
+        let unwished = match a.shown {
+            few if few < segment => String::new(),
+            some => format!(", --retain those that the volume does not wish to keep ({})", size::show(some)),
+        };
+        format!(
+            "moments younger than {} are kept, and hold up to {}: a shorter -p lets them go{unwished}",
+            times::span(args.protection_period),
+            size::show(all)
+        )
+    })
 }
 
 /// What was done, in sentences.
@@ -145,9 +179,10 @@ fn lines(r: &CleanReport, salvage: bool) -> Vec<String> {
         lines.push(format!("{} went with what only they held", count(r.checkpoints, "moment")));
     }
     lines.push(format!(
-        "{} can be written now ({})",
+        "{} can be written now ({}, {} for you)",
         count(r.clean_segments, "segment"),
-        size::show(r.clean_segments.saturating_mul(r.segment_size))
+        size::show(r.clean_segments.saturating_mul(r.segment_size)),
+        size::show(r.available)
     ));
     for a in &r.set_aside {
         let block = a.block.map_or_else(String::new, |b| format!(" (block {b})"));

@@ -8,6 +8,7 @@ use silt_control::{Account, Alone, Control, Request, Response, answers, connect,
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output, count};
+use crate::verbs::status;
 use crate::{progress, size, space, target};
 
 /// Snapshots that are listed unless all are asked for.
@@ -64,7 +65,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         out.json(&account)?;
     } else {
-        lines(&account, args.all).iter().try_for_each(|line| out.line(line))?;
+        // A volume that is not mounted shows none.
+        let status = if control.is_mounted() { status::ask(&mut *control)? } else { None };
+        let shown = status.iter().flat_map(|s| &s.mounts).filter_map(|m| m.checkpoint).collect::<Vec<_>>();
+        lines(&account, args.all, &shown).iter().try_for_each(|line| out.line(line))?;
     }
     out.finish()
 }
@@ -200,7 +204,17 @@ fn removing(s: &Alone) -> String {
     }
 }
 
-fn lines(a: &Account, all: bool) -> Vec<String> {
+/// Why snapshots hold nothing alone that hold something together, where moments are mounted that show it.
+fn besides(a: &Account, mounted: &[u64]) -> String {
+    let alone: u64 = a.alone.iter().map(|s| s.bytes).sum();
+    if a.snapshots <= alone || mounted.is_empty() {
+        return String::new();
+    }
+    let moments: Vec<String> = mounted.iter().map(u64::to_string).collect();
+    format!(" (what a mounted moment shows stays without them, too: {})", moments.join(", "))
+}
+
+fn lines(a: &Account, all: bool, mounted: &[u64]) -> Vec<String> {
     let mut lines = vec![format!("{} in all:", size::show(a.size))];
     lines.extend(space::table(a));
     let mut most: Vec<_> = a.alone.iter().filter(|s| s.bytes > 0 || s.left > 0).collect();
@@ -213,8 +227,8 @@ fn lines(a: &Account, all: bool) -> Vec<String> {
     }
     match none {
         0 => {}
-        1 => lines.push("1 snapshot holds nothing alone".to_owned()),
-        n => lines.push(format!("{n} snapshots hold nothing alone")),
+        1 => lines.push(format!("1 snapshot holds nothing alone{}", besides(a, mounted))),
+        n => lines.push(format!("{n} snapshots hold nothing alone{}", besides(a, mounted))),
     }
     lines.push(format!("kept as long as there is space: {}", a.wish));
     if a.floor != "nothing" {

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::Output;
 use crate::picture::{Picture, Style};
-use crate::target;
+use crate::{overwrite, target};
 
 /// Draw the segments: what lies in them, and who needs it
 ///
@@ -34,6 +34,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.svg {
+        overwrite::permit(path, &args.volume)?;
         let (head, segments) = ask(&mut *connect(&args.volume)?)?;
         let text = Picture::new(&head, &segments).svg(&args.volume.display().to_string());
         return std::fs::write(path, text).map_err(|e| ControlError::io(path.display(), &e).into());

@@ -179,16 +179,20 @@ pub fn run(args: Args) -> Result<()> {
 /// Blocks of a segment where nothing else is asked for, and those that a small volume may get in place of them.
 const USUAL: u32 = 2048;
 const SMALLEST: u32 = 64;
+/// The fewest that can be asked for.
+const FEWEST: u32 = 16;
+/// A size that has room for segments of any length.
+const LARGE: u64 = 1 << 50;
 
 /// The plan. Where nobody asked for a size of segments, and few of the usual fit, they are smaller, and that is said; mkfs of
 /// nilfs-utils refuses there.
 fn planned(args: &Args, parameters: Parameters, bytes: u64) -> Result<Plan> {
     let usual = Plan::new(parameters.clone(), bytes);
-    if usual.is_ok() || args.blocks_per_segment.is_some() || !by_own_name() {
+    if usual.is_ok() || !by_own_name() {
         return Ok(usual?);
     }
     let mut blocks = USUAL / 2;
-    while blocks >= SMALLEST {
+    while args.blocks_per_segment.is_none() && blocks >= SMALLEST {
         let smaller = Parameters { blocks_per_segment: blocks, ..parameters.clone() };
         if let Ok(plan) = Plan::new(smaller, bytes) {
             if !args.quiet {
@@ -201,7 +205,27 @@ fn planned(args: &Args, parameters: Parameters, bytes: u64) -> Result<Plan> {
         }
         blocks /= 2;
     }
-    Ok(usual?)
+    let least = Parameters { blocks_per_segment: args.blocks_per_segment.unwrap_or(SMALLEST), ..parameters };
+    too_small(&least, bytes).map_or_else(|| usual.map_err(Failure::from), Err)
+}
+
+/// Refuses a size that is below the least that will do; none where it is not the size that is wrong.
+fn too_small(parameters: &Parameters, bytes: u64) -> Option<Failure> {
+    let will_do = |bytes: u64| Plan::new(parameters.clone(), bytes).is_ok();
+    let (mut low, mut high) = (bytes, LARGE);
+    if will_do(low) || !will_do(high) {
+        return None;
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if will_do(middle) { high = middle } else { low = middle }
+    }
+    let mut hint = format!("{} or more will do", size::exact(high));
+    if parameters.blocks_per_segment > FEWEST {
+        hint += ", or smaller segments with -B";
+    }
+    let message = format!("{} are too small for a volume", size::exact(bytes));
+    Some(ControlError::new(Kind::Invalid, message).hint(hint).into())
 }
 
 fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parameters) -> Result<()> {

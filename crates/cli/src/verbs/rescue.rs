@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::{Output, printable};
 use crate::progress::Stages;
-use crate::{exit, times};
+use crate::{exit, overwrite, times};
 
 /// See what survives on a damaged volume, and copy it out
 ///
@@ -90,6 +90,9 @@ pub fn super_block(volume: &Path, log: u64) -> std::result::Result<Vec<u8>, Cont
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(file) = &args.report {
+        overwrite::permit(file, &args.volume)?;
+    }
     let watch = Interruptible::new(Stages::new(args.quiet));
     let device = open(&args.volume)?;
     let found = survey(&args.volume, &device, &watch);

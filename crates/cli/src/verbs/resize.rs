@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 use std::path::PathBuf;
 
-use silt_control::{Request, Response, connect};
-
+use silt_control::{Request, Resized, Response, connect};
 use silt_verify::{Unwatched, Watch as _};
 
 use crate::failure::{Failure, Result};
@@ -19,7 +18,7 @@ use crate::{progress, size, target};
 /// With a smaller one, what lies behind the new end moves, and the image file is cut off; a partition can be made
 /// smaller after it. Snapshots and the floor that silt retain --keep set stay; of the rest of the past, what has no room
 /// goes as it does when space is short. A size that is too small is refused before anything is changed, with the
-/// smallest that works. Ctrl-C leaves the old size.
+/// smallest that works, if there is one. Ctrl-C leaves the old size.
 #[derive(clap::Args)]
 pub struct Args {
     /// Say nothing
@@ -43,16 +42,19 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let mut control = connect(&args.volume)?;
+    let mounted = control.is_mounted();
     let mut out = Output::new();
-    let mut smaller = false;
     let bar = progress::steps("segments", args.quiet || args.json);
     let stop = Interruptible::new(Unwatched);
     target::call(&mut *control, Request::Resize { size: args.size }, |part| {
         if let Response::Progress(p) = &part {
-            smaller = true;
             bar.set_length(p.total);
             bar.set_position(p.done);
-            return if stop.stop() { Err(Failure::Interrupted) } else { Ok(()) };
+            if stop.stop() {
+                bar.finish_and_clear();
+                return Err(ended(args, mounted));
+            }
+            return Ok(());
         }
         let Response::Resized(r) = part else { return Ok(()) };
         bar.finish_and_clear();
@@ -65,15 +67,36 @@ pub fn run(args: &Args) -> Result<()> {
         if r.moments_gone > 0 {
             out.line(format!("{} moments went with what only they held", r.moments_gone))?;
         }
-        let (volume, now, before) = (args.volume.display(), r.segments, r.segments_before);
-        out.line(match now.cmp(&before) {
-            Ordering::Equal if smaller => {
-                format!("{volume} has {now} segments, as before, and {} bytes", r.size)
-            }
-            Ordering::Equal => format!("{volume} has {now} segments; there is no room for more"),
-            Ordering::Greater => format!("{volume} has {now} segments, {} more than before", now - before),
-            Ordering::Less => format!("{volume} has {now} segments, {} fewer than before", before - now),
-        })
+        out.line(done(args, &r))
     })?;
     out.finish()
+}
+
+/// What was done, in a sentence.
+fn done(args: &Args, r: &Resized) -> String {
+    let (volume, now, before) = (args.volume.display(), r.segments, r.segments_before);
+    match now.cmp(&before) {
+        Ordering::Equal if args.size.is_none() => {
+            format!("{volume} has {now} segments; there is no room for more")
+        }
+        Ordering::Equal if r.size == r.size_before => {
+            format!("{volume} has that size already: {}, {now} segments", size::exact(r.size))
+        }
+        Ordering::Equal => format!("{volume} has {now} segments, as before, and {}", size::exact(r.size)),
+        Ordering::Greater => format!("{volume} has {now} segments, {} more than before", now - before),
+        Ordering::Less => format!("{volume} has {now} segments, {} fewer than before", before - now),
+    }
+}
+
+/// Ended by Ctrl-C, while what lies behind the new end was being moved.
+fn ended(args: &Args, mounted: bool) -> Failure {
+    let volume = args.volume.display();
+    if !mounted {
+        return Failure::Ended(format!("{volume}: ended before it was done; it has its old size"));
+    }
+    // A daemon hears that we are gone at its next word to us, which the last step does not say.
+    Failure::Ended(format!(
+        "{volume}: given up before it was done; it keeps its old size, but where the end was just being cut off (silt \
+         status says)"
+    ))
 }

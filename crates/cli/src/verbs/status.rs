@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use silt_control::{
-    Account, Control, Damage, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes,
-    of_mount,
+    Control, Damage, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes, of_mount,
 };
 
 use crate::failure::{Failure, Result};
@@ -119,7 +118,7 @@ fn all(json: bool) -> Result<()> {
     if some_failed { Err(Failure::Told) } else { Ok(()) }
 }
 
-fn ask(control: &mut dyn Control) -> Result<Option<Status>> {
+pub(super) fn ask(control: &mut dyn Control) -> Result<Option<Status>> {
     let mut answer = None;
     control.answer_within(Some(PATIENCE));
     target::call(control, Request::Status, |part| {
@@ -138,7 +137,7 @@ fn lines(s: &Status) -> Vec<String> {
     lines.push(format!("{}{label}: a NILFS2 volume of {}", s.volume.display(), size::show(s.size)));
     lines.extend(mounts(s));
     lines.push(format!(
-        "space: {} of files, {} of past moments and what can be reclaimed, {} free ({} for you)",
+        "space: {} of files, {} of past moments, what can be reclaimed and the log, {} free ({} for you)",
         size::show(s.live),
         size::show(s.past),
         size::show(s.free),
@@ -208,9 +207,14 @@ fn account(s: &Status) -> Vec<String> {
         (Some(a), None) if !s.mounts.is_empty() => lines.push(format!("  {}", space::counted(a))),
         _ => {}
     }
+    let Some(a) = &kept.account else { return lines };
     // A hundredth of the volume is more than the next count waits for.
-    let changed = |a: &Account| s.newest_checkpoint > a.checkpoint && a.live.abs_diff(s.live) > s.size / 100;
-    if kept.account.as_ref().is_some_and(changed) {
+    if a.size.saturating_sub(a.outside).abs_diff(s.size) >= s.segment_size {
+        lines.push(format!(
+            "  the volume had another size then ({}), and these figures are of that; silt du counts anew",
+            size::show(a.size)
+        ));
+    } else if s.newest_checkpoint > a.checkpoint && a.live.abs_diff(s.live) > s.size / 100 {
         lines.push(
             "  much changed since: these figures are older than those above; silt du counts anew".to_owned(),
         );

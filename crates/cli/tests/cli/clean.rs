@@ -205,6 +205,57 @@ fn write(m: &Mounted<'_>, name: &str, seed: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// What is kept back is nobody's, and what the protection period holds is told of.
+#[test]
+fn a_goal_is_what_users_can_have() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    b.ok(&["retain", &v, "nothing"]);
+    let (m, _) = Mounted::new(&b, &["-o", "nogc", &v], "m");
+    let full =
+        || std::fs::write(m.path("f"), vec![7; 1 << 20]).is_err() || b.run(&["sync", m.dir()]).code != 0;
+    assert!((0..100).any(|_| full()), "it does not become full");
+    // Until nothing is left but what is young.
+    let last = (0..10).map(|_| b.ok(&["clean", m.dir()])).find(|said| said.starts_with("no segment"));
+    let last = last.expect("it ends");
+    let hint = "moments younger than 60 minutes are kept, and hold up to ";
+    assert!(last.contains(hint) && last.contains(": a shorter -p lets them go, --retain those"), "{last}");
+    let r = b.json(&["clean", "--json", m.dir()]);
+    let n = |what: &str| r[what].as_u64().unwrap();
+    let kept_back = n("clean_segments") * n("segment_size") - n("available");
+    assert!(kept_back > 1 << 20, "{r}");
+    // More than users have, and less than is clean.
+    let wanted = (n("available") + (1 << 20)).to_string();
+    let run = b.run(&["clean", "--until", &wanted, m.dir()]);
+    assert!(run.code == 8 && run.out.contains(hint), "{}{}", run.out, run.err);
+    let said = b.ok(&["clean", "--retain", "--until", "8M", m.dir()]);
+    assert!(!said.contains(hint), "{said}");
+    assert!(b.json(&["status", "--json", m.dir()])["available"].as_u64().unwrap() >= 8 << 20);
+    m.unmount();
+    sound(&b, &v);
+}
+
+#[test]
+fn what_is_mounted_for_reading_is_not_cleaned_and_that_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    let (m, _) = Mounted::new(&b, &["-r", &v], "m");
+    for args in
+        [&["clean"][..], &["clean", "-p", "0"], &["clean", "--retain"], &["clean", "--salvage"], &["trim"]]
+    {
+        let mut all = args.to_vec();
+        all.push(m.dir());
+        assert!(b.fails(11, &all).contains("the volume is mounted read-only"), "{args:?}");
+    }
+    m.unmount();
+}
+
 #[test]
 fn a_goal_that_was_missed_is_told_of() {
     let b = Bench::new();

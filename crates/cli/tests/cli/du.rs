@@ -301,3 +301,31 @@ fn a_table_older_than_what_changed_says_so() {
     assert!(said.contains("much changed since: these figures are older"), "{said}");
     m.unmount();
 }
+
+/// A snapshot that is mounted as well holds nothing alone, and why is said.
+#[test]
+fn why_a_snapshot_holds_nothing_alone_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    b.ok(&["retain", &v, "nothing"]);
+    let (m, _) = Mounted::new(&b, &["-o", "nogc", &v], "m");
+    std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
+    b.ok(&["mkcp", "-s", m.dir()]);
+    let snapshot = b.checkpoints(m.dir()).into_iter().find(|(_, snapshot)| *snapshot).unwrap().0;
+    std::fs::remove_file(m.path("f")).unwrap();
+    b.ok(&["sync", m.dir()]);
+    let gives = format!("removing snapshot {snapshot} alone gives 3");
+    assert!(b.ok(&["du", m.dir()]).contains(&gives));
+    let (past, _) = Mounted::new(&b, &["-o", &format!("ro,cp={snapshot}"), &v], "past");
+    let said = b.ok(&["du", m.dir()]);
+    let why = format!(
+        "1 snapshot holds nothing alone (what a mounted moment shows stays without them, too: {snapshot})"
+    );
+    assert!(said.contains(&why), "{said}");
+    past.unmount();
+    assert!(b.ok(&["du", m.dir()]).contains(&gives));
+    m.unmount();
+}

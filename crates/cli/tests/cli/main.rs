@@ -27,6 +27,7 @@ mod map;
 mod mkcp;
 mod mkfs;
 mod mount;
+mod overwrite;
 mod permissions;
 mod repair;
 mod rescue;

@@ -348,6 +348,7 @@ fn a_server_that_hangs_holds_no_command_up() {
     let below = m.path("d");
     let below = below.to_str().unwrap();
     std::fs::create_dir(b.path("past")).unwrap();
+    std::fs::write(b.path("map.svg"), "an older one").unwrap();
     let (past, begun) = (b.name("past"), Instant::now());
     let commands = [
         &["lscp", m.dir()][..],
@@ -355,6 +356,8 @@ fn a_server_that_hangs_holds_no_command_up() {
         &["sync", m.dir()],
         &["sync", below],
         &["du", "--history", below],
+        &["map", "--svg", "map.svg", m.dir()],
+        &["map", "--svg", below, image],
         &["mkcp", image],
         &["check", m.dir()],
         &["check", image],

@@ -105,7 +105,10 @@ fn shrinks_and_keeps_all_that_is_kept() {
     // Too small: nothing changes, and what it says works.
     let before = std::fs::read(&v).unwrap();
     let said = b.fails(8, &["resize", &v, "20M"]);
-    let least: u64 = said.split("  (").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(said.contains("20 MiB (20971520 bytes) are too few"), "{said}");
+    let hint = said.lines().nth(1).unwrap();
+    let least = hint.split(" bytes) work now").next().unwrap().rsplit('(').next().unwrap();
+    let least: u64 = least.parse().unwrap();
     assert!((20 << 20..49 << 20).contains(&least), "{said}");
     let after = std::fs::read(&v).unwrap();
     let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
@@ -163,6 +166,7 @@ fn a_device_can_be_cut_off_afterwards() {
     let b = Bench::new();
     let (v, _) = used(&b);
     let Some(device) = Loop::writable(&v) else { return };
+    assert!(b.fails(2, &["resize", device.path(), "128M"]).contains("has only 64 MiB (67108864 bytes)"));
     b.ok(&["resize", device.path(), "56M"]);
     assert_eq!(std::fs::metadata(&v).unwrap().len(), 64 << 20);
     assert_eq!(b.json(&["tune", "--json", device.path()])["device_size"], 56 << 20);
@@ -178,6 +182,18 @@ fn a_device_can_be_cut_off_afterwards() {
     holds(&b, &v, "ro", (0..10).chain(30..40));
 }
 
+/// Makes it smaller until Ctrl-C so many milliseconds later; the exit code, and what was said.
+fn interrupted(b: &Bench, volume: &str, wait: u64) -> (Option<i32>, String) {
+    let mut command = b.command(SILT);
+    command.args(["resize", volume, "44M"]).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(wait));
+    let pid = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// Ctrl-C leaves a sound volume of one size or the other.
 #[test]
 fn it_can_be_interrupted() {
@@ -187,17 +203,10 @@ fn it_can_be_interrupted() {
     let b = Bench::new();
     for wait in [10, 40, 80, 150] {
         let (v, _) = used(&b);
-        let mut child = b
-            .command(SILT)
-            .args(["resize", &v, "44M"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(wait));
-        let pid = rustix::process::Pid::from_child(&child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-        let code = child.wait().unwrap().code();
+        let (code, said) = interrupted(&b, &v, wait);
+        if code == Some(130) {
+            assert!(said.contains("ended before it was done; it has its old size"), "{said}");
+        }
         let size = std::fs::metadata(&v).unwrap().len();
         match code {
             Some(0) => assert_eq!(size, 44 << 20),
@@ -226,19 +235,17 @@ fn a_mounted_one_can_be_interrupted() {
     for wait in [5, 15, 30, 60] {
         let (v, _) = used(&b);
         let (m, _) = Mounted::new(&b, &["-o", "nogc", &v], "m");
-        let mut command = b.command(SILT);
-        command.args(["resize", m.dir(), "44M"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(wait));
-        let pid = rustix::process::Pid::from_child(&child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-        let code = child.wait().unwrap().code();
+        let (code, said) = interrupted(&b, m.dir(), wait);
         // Who asked is gone; the daemon sees that at its next word to him.
         let settled = || b.json(&["tune", "--json", m.dir()])["device_size"].as_u64().unwrap();
         if code == Some(0) {
             assert_eq!(settled(), 44 << 20);
         } else {
             assert!(matches!(code, Some(130) | None), "{code:?}");
+            assert!(
+                code.is_none() || said.contains("given up before it was done; it keeps its old size"),
+                "{said}"
+            );
             ended += 1;
         }
         b.ok(&["sync", m.dir()]);
@@ -288,7 +295,31 @@ fn sizes_that_are_none_are_refused() {
     for size in ["0", "1", "4096", "1M"] {
         assert!(b.fails(8, &["resize", &v, size]).contains("work now"), "{size}");
     }
+    assert!(b.ok(&["resize", &v, "32M"]).contains("has that size already: 32 MiB (33554432 bytes)"));
     assert_eq!(std::fs::metadata(&v).unwrap().len(), before);
     assert_eq!(b.run(&["resize", &v, "16Q"]).code, 2);
+    sound(&b, &v);
+}
+
+/// What a refusal says works is smaller than what there is, or nothing is.
+#[test]
+fn a_full_volume_cannot_be_made_smaller_and_that_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    assert!((0..100).any(|n| std::fs::write(m.path(&format!("f{n}")), bytes(n, 1 << 20)).is_err()));
+    b.ok(&["sync", m.dir()]);
+    for size in ["20M", "31M"] {
+        let said = b.fails(8, &["resize", m.dir(), size]);
+        assert!(
+            said.contains("cannot be made smaller now") && said.contains("32 MiB (33554432 bytes)"),
+            "{said}"
+        );
+    }
+    m.unmount();
+    assert!(b.fails(8, &["resize", &v, "31M"]).contains("cannot be made smaller now"));
     sound(&b, &v);
 }

@@ -124,7 +124,7 @@ fn it_rests_and_goes_on() {
     interrupt(&child);
     let run = Run::of(&child.wait_with_output().unwrap());
     assert_eq!(run.code, 1, "{}{}", run.out, run.err);
-    assert!(run.err.contains("silt: paused; to go on: silt scrub "), "{}", run.err);
+    assert!(run.err.contains("silt: paused; to go on: silt scrub --state pass.json "), "{}", run.err);
     assert!(run.out.contains("so far sound; "), "{}", run.out);
     let status = b.ok(&["scrub", "--status", "--state", "pass.json", &g]);
     assert!(status.contains("a scrub was left at ") && status.contains(": so far "), "{status}");

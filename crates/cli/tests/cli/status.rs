@@ -52,3 +52,35 @@ fn says_where_it_is_mounted_and_what_waits() {
     assert!(all.as_array().unwrap().iter().any(|s| s["volume"] == v.as_str()), "{all}");
     m.unmount();
 }
+
+#[test]
+fn what_the_log_holds_is_not_called_the_past() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let out = b.ok(&["status", &v]);
+    assert!(out.contains("of past moments, what can be reclaimed and the log, "), "{out}");
+}
+
+/// An account of the old size is said to be one.
+#[test]
+fn says_so_where_the_size_has_changed() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let counted = || b.json(&["status", "--json", m.dir()])["account"]["account"]["size"].as_u64();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while counted().is_none() {
+        assert!(std::time::Instant::now() < until, "it is never counted");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let note = "the volume had another size then (32 MiB)";
+    assert!(!b.ok(&["status", m.dir()]).contains(note));
+    b.ok(&["resize", m.dir(), "64M"]);
+    let out = b.ok(&["status", m.dir()]);
+    // Unless it was counted again between.
+    assert!(out.contains(note) || counted() == Some(64 << 20), "{out}");
+    m.unmount();
+}

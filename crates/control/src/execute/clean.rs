@@ -1,19 +1,25 @@
 //! Emptying segments for somebody who asks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use silt_cleaner::{Access, History, Limits, Mover, Options, Salvage, run_as_wished};
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_engine::{Error, Volume};
+use silt_format::{BlockNr, SegNr};
 use silt_retention::{Ladder, Wish};
 
 use super::Out;
 use super::retain::{effective, wish};
+use super::status::{for_users, not_for_users};
 use crate::host::{Host, with};
 use crate::request::MAX_LIST;
 use crate::response::{CleanProgress, CleanReport, SetAside};
 use crate::{Clean, ControlError, Kind, Least, Response, Result};
+
+/// Why what is salvaged of a log is told.
+const UNVERIFIED: &str = "the log does not match its checksum";
 
 /// A host as the cleaner sees it.
 pub(super) struct Via<'a>(pub &'a dyn Host);
@@ -82,10 +88,10 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     };
     let salvage = if clean.salvage { Salvage::Readable } else { Salvage::No };
     let defaults = Options::default();
-    let (blocks, segment_size) = with(host, |v| {
+    let (blocks, segment_size, not_for_users) = with(host, |v| {
         let g = v.geometry();
         let blocks = u64::from(g.blocks_per_segment);
-        (blocks, blocks * u64::from(g.block_size))
+        (blocks, blocks * u64::from(g.block_size), not_for_users(v))
     })?;
     let least = match clean.least {
         // Copying nearly all of a segment to gain nearly nothing is no way to get space.
@@ -95,10 +101,12 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     };
     let most = defaults.limits.segments;
     let segments = clean.at_once.map_or(most, |n| usize::try_from(n).unwrap_or(most).clamp(1, most));
+    // One more, for what is kept back grows with the tables, which the cleaning itself writes.
+    let beyond = not_for_users.saturating_add(1);
     let mut options = Options {
         policy,
         oldest,
-        until: clean.until.map(|bytes| bytes.div_ceil(segment_size.max(1))),
+        until: clean.until.map(|b| b.div_ceil(segment_size.max(1)).saturating_add(beyond)),
         least,
         limits: Limits { salvage, segments, ahead: true, ..defaults.limits },
         now,
@@ -126,25 +134,42 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     if let Some(e) = gone {
         return Err(e);
     }
-    let clean_segments = with(host, |v| v.available_segments())?;
-    let name = |a: &silt_cleaner::SetAside| SetAside {
-        segment: a.segment.0,
-        block: a.log.map(|b| b.0),
-        why: a.why.clone(),
-    };
-    let unverified = outcome.unverified.iter().map(|(segment, log)| SetAside {
-        segment: segment.0,
-        block: Some(log.0),
-        why: "the log does not match its checksum".into(),
-    });
+    let host_free = host.device().backing_free();
+    let (clean_segments, available) = with(host, |v| {
+        let clean = v.available_segments();
+        (clean, for_users(v, clean, host_free))
+    })?;
     out(Response::Cleaned(Box::new(CleanReport {
         freed: outcome.cleaned.segments,
         moved: outcome.cleaned.moved,
         checkpoints: outcome.cleaned.checkpoints,
         clean_segments,
+        available,
         segment_size,
-        set_aside: outcome.aside.iter().take(MAX_LIST).map(name).collect(),
-        unverified: unverified.take(MAX_LIST).collect(),
+        set_aside: each_once(outcome.aside.iter().map(|a| (a.segment, a.log, a.why.as_str()))),
+        unverified: each_once(outcome.unverified.iter().map(|(s, log)| (*s, Some(*log), UNVERIFIED))),
         out_of_room: outcome.out_of_room,
     })))
+}
+
+/// What is told of logs, in order and once of each: a step for which there was no room is tried again, and meets them again.
+fn each_once<'a>(met: impl Iterator<Item = (SegNr, Option<BlockNr>, &'a str)>) -> Vec<SetAside> {
+    let mut told = HashSet::new();
+    met.filter(|(segment, log, _)| told.insert((*segment, *log)))
+        .take(MAX_LIST)
+        .map(|(segment, log, why)| SetAside { segment: segment.0, block: log.map(|b| b.0), why: why.into() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_met_again_is_told_once() {
+        let log = |segment, block| (SegNr(segment), Some(BlockNr(block)), UNVERIFIED);
+        let told = each_once([log(3, 192), log(7, 448), log(3, 192), log(3, 200)].into_iter());
+        let places: Vec<_> = told.iter().map(|a| (a.segment, a.block)).collect();
+        assert_eq!(places, [(3, Some(192)), (7, Some(448)), (3, Some(200))]);
+    }
 }

@@ -17,7 +17,9 @@ mod shrink;
 mod status;
 mod trim;
 
-use crate::host::{Caller, Host};
+use silt_engine::Volume;
+
+use crate::host::{Caller, Host, with};
 use crate::{ControlError, Kind, Request, Response, Result};
 
 /// Items of one batch.
@@ -32,9 +34,8 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
         return Ok(());
     }
     permit(host, caller, &request)?;
-    if request.writes() && host.is_remounted_read_only() {
-        return Err(ControlError::new(Kind::ReadOnly, "the volume was remounted read-only")
-            .hint("make it writable again first: mount -o remount,rw DIR"));
+    if request.writes() {
+        writable(host)?;
     }
     match request {
         Request::Ping => Ok(()),
@@ -51,7 +52,7 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
         Request::DumpSegments { segments } => dump::dump(host, &segments, out),
         Request::Sync => out(Response::Checkpoint(host.sync()?)),
         Request::LatestLog => {
-            let last = crate::host::with(host, |volume| volume.last_log())?;
+            let last = with(host, |volume| volume.last_log())?;
             out(Response::LatestLog(last.into()))
         }
         Request::ShowSettings => settings::show(host, out),
@@ -89,6 +90,21 @@ pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>)
             Ok(())
         }
     }
+}
+
+/// Refuses changes of a volume that is mounted for reading alone.
+fn writable(host: &dyn Host) -> Result<()> {
+    if host.is_remounted_read_only() {
+        return Err(ControlError::new(Kind::ReadOnly, "the volume was remounted read-only")
+            .hint("make it writable again first: mount -o remount,rw DIR"));
+    }
+    // One on which writing failed says why.
+    let for_reading = |v: &mut Volume| v.is_read_only() && v.failure().is_none();
+    if host.mounted().is_some() && with(host, for_reading)? {
+        return Err(ControlError::new(Kind::ReadOnly, "the volume is mounted read-only")
+            .hint("unmount it, and mount it for writing where it can be"));
+    }
+    Ok(())
 }
 
 /// Whether the caller may see the names of files in directories that may be closed to him.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Out;
 use crate::host::{Host, change, with};
 use crate::response::{Response, Settings};
-use crate::{ControlError, Kind, Resized, Result, Tune};
+use crate::{ControlError, Kind, Resized, Result, Tune, size};
 
 /// Text that may be no UTF-8, for showing.
 pub fn text(bytes: &[u8]) -> String {
@@ -127,18 +127,31 @@ pub fn tune(host: &dyn Host, tune: &Tune, out: Out<'_>) -> Result<()> {
 
 /// Grows the volume, the image below it first where that is needed; or makes it smaller, and the image after it.
 pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
-    let (before, present) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
+    let (before, present) = super::shrink::of(host)?;
     let device = host.device();
     if let Some(size) = size {
         if size < present {
             return super::shrink::resize(host, size, out);
         }
-        if size > device.refresh_len()? {
+        let there = device.refresh_len()?;
+        if size > there && !host.is_image() {
+            let message = format!("the device has only {}", size::exact(there));
+            return Err(ControlError::new(Kind::Invalid, message).about(host.volume().display()).hint(
+                "make the partition or device longer first; without a size the volume takes all of it",
+            ));
+        }
+        if size > there {
             host.grow_device(size)?;
         }
     }
     host.sync()?;
     change(host, |v| v.grow(size, host.now()))?;
-    let (segments, size) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
-    out(Response::Resized(Resized { segments_before: before, segments, size, moments_gone: 0 }))
+    let (segments, size) = super::shrink::of(host)?;
+    out(Response::Resized(Resized {
+        segments_before: before,
+        segments,
+        size_before: present,
+        size,
+        moments_gone: 0,
+    }))
 }

@@ -11,7 +11,7 @@ use super::clean::Via;
 use super::retain::effective;
 use crate::host::{Host, change, with};
 use crate::response::{Progress, Resized, Response};
-use crate::{ControlError, Kind, Result};
+use crate::{ControlError, Kind, Result, size};
 
 /// For so long those are waited for who read behind the new end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,7 +34,13 @@ fn tried(host: &dyn Host, size: u64, out: Out<'_>) -> Result<Resized> {
     let mut wishes = wishes(host);
     loop {
         let fit = shrink::fit(&Via(host), size, (&wishes.0, &wishes.1), host.now(), from)?;
-        let fit = fit.map_err(|e| too_small(size, e.least))?;
+        let fit = match fit {
+            Ok(fit) => fit,
+            Err(e) => {
+                let (_, present) = of(host)?;
+                return Err(too_small(size, e.least, present));
+            }
+        };
         if let Some(wish) = &fit.down_to {
             let kept = if wish == "nothing" { String::new() } else { format!(", and {wish}") };
             let text = format!("not all of the past has room in it: snapshots and the floor are kept{kept}");
@@ -77,14 +83,29 @@ fn in_use() -> ControlError {
     ControlError::new(Kind::Busy, message).hint("try again when that is done")
 }
 
-fn too_small(size: u64, least: u64) -> ControlError {
+/// Segments, and bytes of the volume.
+pub(super) fn of(host: &dyn Host) -> Result<(u64, u64)> {
+    with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))
+}
+
+/// Refuses a size, of a volume that has another one now.
+fn too_small(size: u64, least: u64, present: u64) -> ControlError {
+    // What works is counted from above, with what is kept back: it may be more than there is.
+    if least >= present {
+        let message = format!(
+            "the volume cannot be made smaller now: what it has to keep needs all of its {}",
+            size::exact(present)
+        );
+        return ControlError::new(Kind::NoSpace, message)
+            .hint("with less in it, or fewer snapshots, it can be; silt du says what holds how much");
+    }
     let hint = if least > size {
-        format!("{least} bytes work now; with less in it, or fewer snapshots, less will do")
+        format!("{} work now; with less in it, or fewer snapshots, less will do", size::exact(least))
     } else {
         "what lies behind the new end could not be moved in front of it; a larger size works, or deleting something".into()
     };
-    ControlError::new(Kind::NoSpace, format!("{size} bytes are too few for what the volume has to keep"))
-        .hint(hint)
+    let message = format!("{} are too few for what the volume has to keep", size::exact(size));
+    ControlError::new(Kind::NoSpace, message).hint(hint)
 }
 
 /// Empties the end as a fit has it and cuts it off; nothing where another wish or floor counts before that is done.
@@ -95,7 +116,7 @@ fn confined(
     as_of: &(Wish, Wish),
     out: Out<'_>,
 ) -> Result<Option<Resized>> {
-    let before = with(host, |v| v.geometry().nsegments)?;
+    let before = of(host)?;
     let gone = RefCell::new(None);
     let changed = Cell::new(false);
     let mut watch = |e: &Emptied| {
@@ -135,8 +156,14 @@ fn confined(
         }
         v.device_was_cut()
     })?;
-    let (segments, size) = with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))?;
-    Ok(Some(Resized { segments_before: before, segments, size, moments_gone: emptied.moments }))
+    let (segments, size) = of(host)?;
+    Ok(Some(Resized {
+        segments_before: before.0,
+        segments,
+        size_before: before.1,
+        size,
+        moments_gone: emptied.moments,
+    }))
 }
 
 /// Nothing that is needed may lie in a segment that is marked bad.

@@ -1,5 +1,6 @@
 //! What a volume is and how it is.
 
+use silt_engine::Volume;
 use silt_format::Cno;
 use silt_format::super_block::{STATE_ERROR, STATE_VALID};
 use uuid::Uuid;
@@ -33,8 +34,6 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
         let segment = block.saturating_mul(u64::from(s.blocks_per_segment));
         let size = segment.saturating_mul(s.segments);
         let free = segment.saturating_mul(s.clean_segments);
-        // As df has it: one segment more is where ENOSPC begins.
-        let kept = segment.saturating_mul(v.kept_back().saturating_add(1));
         let live = block.saturating_mul(blocks);
         Ok(Status {
             volume: host.volume().to_owned(),
@@ -48,7 +47,7 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
             current_segment: s.current_segment,
             size,
             free,
-            available: free.saturating_sub(kept).min(host_free.unwrap_or(u64::MAX)),
+            available: for_users(v, s.clean_segments, host_free),
             live,
             past: size.saturating_sub(free).saturating_sub(live),
             host_free,
@@ -108,6 +107,19 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
         status.pid = Some(std::process::id());
     }
     out(Response::Status(Box::new(status)))
+}
+
+/// Segments that users get nothing of, however few are clean. As df has it: one more than is kept back is where ENOSPC begins.
+pub(super) fn not_for_users(v: &Volume) -> u64 {
+    v.kept_back().saturating_add(1)
+}
+
+/// Bytes that users can have of so many clean segments.
+pub(super) fn for_users(v: &Volume, clean: u64, host_free: Option<u64>) -> u64 {
+    let g = v.geometry();
+    let segment = u64::from(g.blocks_per_segment).saturating_mul(u64::from(g.block_size));
+    let bytes = clean.saturating_sub(not_for_users(v)).saturating_mul(segment);
+    bytes.min(host_free.unwrap_or(u64::MAX))
 }
 
 /// Files found damaged.

@@ -21,7 +21,7 @@ use silt_control::{
 
 use crate::failure::{Failure, Result};
 use crate::output::{Output, printable, quoted};
-use crate::{size, target, times};
+use crate::{overwrite, size, target, times};
 use options::Options;
 
 /// Mount a volume, or a past moment of one
@@ -104,6 +104,9 @@ pub(super) fn mount(job: Job) -> Result<()> {
     notes.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
     if job.verbose {
         details.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
+    }
+    if let Some(log) = &job.log {
+        overwrite::permit(log, &job.volume)?;
     }
     answers(&job.dir)?;
     let dir = directory(&job.dir)?;

@@ -6,14 +6,16 @@ mod offline;
 mod online;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use silt_control::scrub::beside;
 use silt_control::{Control, ControlError, Kind, connect_stored};
 
 use crate::failure::{Failure, Result};
-use crate::size;
+use crate::output::quoted;
+use crate::{overwrite, size};
 
 /// Verify the checksums of all that is stored, mounted or not; write nothing to the volume
 #[derive(clap::Args)]
@@ -76,6 +78,10 @@ fn rate(text: &str) -> std::result::Result<u64, String> {
 /// Where the pass over a volume is kept.
 fn state_file(args: &Args, uuid: &str) -> Result<PathBuf> {
     if let Some(path) = &args.state {
+        // It is written beside, and then renamed.
+        for written in [path.as_path(), &beside(path)] {
+            overwrite::permit(written, &args.volume)?;
+        }
         return std::path::absolute(path).map_err(|e| ControlError::io(path.display(), &e).into());
     }
     // A UUID of our own making: digits and dashes alone.
@@ -124,9 +130,16 @@ fn uuid_of(control: &mut dyn Control) -> Result<String> {
     uuid.ok_or_else(|| ControlError::new(Kind::Unavailable, "the daemon did not answer").into())
 }
 
-/// The command that goes on.
-fn again(volume: &Path) -> String {
-    format!("silt scrub {}", crate::output::quoted(volume))
+/// The command that goes on: with what says which pass that is.
+fn again(args: &Args) -> String {
+    let mut command = "silt scrub".to_owned();
+    if args.live {
+        command += " --live";
+    }
+    if let Some(file) = &args.state {
+        command += &format!(" --state {}", quoted(file));
+    }
+    format!("{command} {}", quoted(&args.volume))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     show::pass(args, &state)?;
     if outcome == Outcome::Paused {
         kept?;
-        eprintln_quiet(&format!("silt: paused; to go on: {}", again(&args.volume)));
+        eprintln_quiet(&format!("silt: paused; to go on: {}", again(args)));
         return Err(if state.damaged() > 0 { Failure::Damaged } else { Failure::Told });
     }
     if let Err(e) = kept {

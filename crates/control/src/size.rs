@@ -40,6 +40,11 @@ pub fn show(bytes: u64) -> String {
     format!("{} {}", text.trim_end_matches(".0"), UNITS[unit])
 }
 
+/// The same with all digits behind it, for a size that may be typed again.
+pub fn exact(bytes: u64) -> String {
+    if bytes < 1024 { show(bytes) } else { format!("{} ({bytes} bytes)", show(bytes)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,5 +71,6 @@ mod tests {
         assert_eq!(show(16 << 30), "16 GiB");
         assert_eq!(show(255 << 20), "255 MiB");
         assert_eq!(show(u64::MAX), "16 EiB");
+        assert_eq!((exact(1000), exact(1536)), ("1000 bytes".to_owned(), "1.5 KiB (1536 bytes)".to_owned()));
     }
 }
