@@ -104,6 +104,7 @@ pub struct Fs {
     /// Those that end in parts, one with each checkpoint.
     large: BTreeSet<u64>,
     ends: u64,
+    of_the_reserve: bool,
     reclaimable: Option<Reclaimable>,
 }
 
@@ -123,6 +124,7 @@ impl Fs {
             late: BTreeSet::new(),
             large: BTreeSet::new(),
             ends: options.ends.max(1),
+            of_the_reserve: false,
             reclaimable: None,
         }
     }
@@ -185,8 +187,20 @@ impl Fs {
         if attr.links == 0 { Err(FsError::NotFound) } else { Ok(attr) }
     }
 
+    /// Has `f` take what it takes, which is a few blocks, of what is kept back for those who give space back: it is part of
+    /// that.
+    pub fn of_the_reserve<T>(&mut self, f: impl FnOnce(&mut Fs) -> T) -> T {
+        let before = std::mem::replace(&mut self.of_the_reserve, true);
+        let result = f(self);
+        self.of_the_reserve = before;
+        result
+    }
+
     /// Makes sure that `blocks` more can be written, those promised to others aside.
     fn need(&self, blocks: u64) -> Result<()> {
+        if self.of_the_reserve {
+            return self.volume.check_change(false, 0).of(Ino::ROOT);
+        }
         self.volume.check_space(blocks.saturating_add(self.kept(0))).of(Ino::ROOT)
     }
 

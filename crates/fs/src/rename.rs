@@ -154,7 +154,12 @@ impl Fs {
         {
             return Err(FsError::NotEmpty);
         }
-        self.need(NAME_BLOCKS)?;
+        // What only takes the place of something else, or of itself, hardly takes any.
+        if across && m.target.is_none() {
+            self.need(NAME_BLOCKS)?;
+        } else {
+            self.need(NAME_BLOCKS).or_else(|_| self.need_for_change(None))?;
+        }
         if across && m.source_is_dir() {
             self.dir_check_parent(m.source.0.ino)?;
         }

@@ -64,7 +64,8 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
         let mut settings = read(fs).unwrap_or_default();
         settings.wish = new_wish.clone().unwrap_or(settings.wish);
         settings.floor = new_floor.clone().unwrap_or(settings.floor);
-        let stored = store(fs, &settings, now);
+        // A full volume may be full of what is to be kept no more.
+        let stored = fs.of_the_reserve(|fs| store(fs, &settings, now));
         (stored, fs.lookup(Tree::Live, Ino::ROOT, DIR))
     });
     let Some((stored, dir)) = stored else {

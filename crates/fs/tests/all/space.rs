@@ -572,3 +572,39 @@ fn a_large_file_that_ended_in_part_ends_after_a_crash() {
     let report = silt_verify::check(&*device, &silt_verify::Options::default());
     assert_eq!(report.errors().count(), 0, "{report:?}");
 }
+
+/// A full volume has room for names that take the place of others, and for few blocks of those who give space back.
+#[test]
+fn names_can_be_moved_on_a_full_volume() {
+    let form = Form { block_size: 4096, blocks_per_segment: 16, size: 16 << 20 };
+    let mut fs = open(device(form), &Options::default());
+    let c = root_at(10);
+    let other = fs.mkdir(&c, ROOT, b"other", 0o755).unwrap().ino;
+    for n in 0..6 {
+        fs.create(&c, ROOT, format!("f{n}").as_bytes(), 0o644).unwrap();
+    }
+    let mut n = 0;
+    while n < 10_000 {
+        let name = format!("full{n}");
+        let made = fs.create(&c, ROOT, name.as_bytes(), 0o644).map(|made| made.ino);
+        if made.and_then(|ino| fs.write(&c, ino, 0, &[7; 8 << 10], PLAIN)).is_err() {
+            if !fs.volume().has_changes() {
+                break;
+            }
+            fs.sync_all(20).unwrap();
+        }
+        n += 1;
+    }
+    assert_eq!(fs.create(&c, ROOT, b"new", 0o644).unwrap_err(), FsError::NoSpace);
+    fs.rename(&c, ROOT, b"f0", ROOT, b"f1", 0).unwrap();
+    fs.rename(&c, ROOT, b"f1", ROOT, b"f2-with-a-name-that-is-longer", 0).unwrap();
+    assert_eq!(fs.rename(&c, ROOT, b"f3", other, b"f3", 0).unwrap_err(), FsError::NoSpace);
+    let made = fs.of_the_reserve(|fs| {
+        let ino = fs.create(&c, ROOT, b"new", 0o644)?.ino;
+        fs.write(&c, ino, 0, &[7; 100], PLAIN)
+    });
+    assert_eq!(made.unwrap(), 100);
+    assert_eq!(fs.create(&c, ROOT, b"newer", 0o644).unwrap_err(), FsError::NoSpace);
+    fs.sync_all(30).unwrap();
+    assert_eq!(fs.volume().underestimated(), None);
+}
