@@ -248,7 +248,7 @@ impl History {
 
     fn target(&self, now: u64) -> Result<FsTarget> {
         let device: Arc<dyn Device> = open(&self.image)?;
-        let mut target = FsTarget::open(device, silt_fs::Options::default(), now)?;
+        let mut target = FsTarget::open(device, silt_fs::Options { ends: 16, ..Default::default() }, now)?;
         target.set_snapshots(self.snapshots.clone(), self.model.snapshots_made());
         Ok(target)
     }

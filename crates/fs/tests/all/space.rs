@@ -502,7 +502,7 @@ fn large_files_end_in_parts() {
     let make = |fs: &mut Fs, name: &[u8], blocks: usize, every: u64| {
         let ino = fs.create(&c, ROOT, name, 0o644).unwrap().ino;
         for at in 0..blocks as u64 {
-            fs.write(&c, ino, at * every << 10, &[5; 1 << 10], PLAIN).unwrap();
+            fs.write(&c, ino, (at * every) << 10, &[5; 1 << 10], PLAIN).unwrap();
             if at % 2000 == 1999 {
                 fs.sync_all(20).unwrap();
             }
@@ -552,7 +552,7 @@ fn a_large_file_that_ended_in_part_ends_after_a_crash() {
     let c = root_at(10);
     let ino = fs.create(&c, ROOT, b"large", 0o644).unwrap().ino;
     for at in 0..9u64 {
-        fs.write(&c, ino, at * 1_000 << 10, &vec![5; 1000 << 10], PLAIN).unwrap();
+        fs.write(&c, ino, (at * 1_000) << 10, &vec![5; 1000 << 10], PLAIN).unwrap();
         fs.sync_all(20 + at).unwrap();
     }
     fs.unlink(&root_at(40), ROOT, b"large").unwrap();

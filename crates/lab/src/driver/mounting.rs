@@ -31,12 +31,14 @@ pub(super) enum How {
     Cut,
 }
 
-/// Opens for writing.
-fn open(device: Arc<dyn Device>, now: u64) -> Result<Fs> {
+/// Opens for writing. In some workloads files of a few blocks end in parts, as large ones do.
+fn open(workload: &Workload, device: Arc<dyn Device>, now: u64) -> Result<Fs> {
     let options = OpenOptions { now, cache_bytes: 8 << 20, ..OpenOptions::default() };
     let (mut volume, _) = Volume::open(device, &options).during("opening the volume")?;
     volume.take_over(now).during("taking the volume over")?;
-    Ok(Fs::new(volume, &silt_fs::Options::default()))
+    let usual = silt_fs::Options::default();
+    let ends = if workload.seed % 4 == 3 { 2 } else { usual.ends };
+    Ok(Fs::new(volume, &silt_fs::Options { ends, ..usual }))
 }
 
 /// The file system of a device, and what makes it durable.
@@ -46,7 +48,7 @@ pub(super) fn mount(
     clock: &Arc<AtomicU64>,
 ) -> Result<(FsTarget, Stepped)> {
     let device: Arc<dyn Device> = disk.clone();
-    let fs = open(device.clone(), clock.load(Ordering::Relaxed))?;
+    let fs = open(workload, device.clone(), clock.load(Ordering::Relaxed))?;
     let options =
         MountOptions { barrier: workload.barrier, order_strict: workload.strict, ..MountOptions::default() };
     let told = clock.clone();
