@@ -90,6 +90,10 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
     let (aside, told) = host.cleaning();
     status.set_aside = aside;
     status.notes.extend(told);
+    if with(host, |v| v.is_refusing())? {
+        let note = "there was no space for somebody, and there is none before something is deleted: silt du says what holds it";
+        status.notes.push(note.to_owned());
+    }
     status.notes.extend(super::retain::effective(host).problem);
     status.account = super::account::kept(host);
     status.damaged = host.damage().0.len() as u64;
@@ -116,6 +120,10 @@ pub(super) fn not_for_users(v: &Volume) -> u64 {
 
 /// Bytes that users can have of so many clean segments.
 pub(super) fn for_users(v: &Volume, clean: u64, host_free: Option<u64>) -> u64 {
+    // Where somebody was refused, so is the next one.
+    if !v.has_changes() && v.check_space(1).is_err() {
+        return 0;
+    }
     let g = v.geometry();
     let segment = u64::from(g.blocks_per_segment).saturating_mul(u64::from(g.block_size));
     let bytes = clean.saturating_sub(not_for_users(v)).saturating_mul(segment);
