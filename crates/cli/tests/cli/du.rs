@@ -120,6 +120,47 @@ fn history_of_volumes_adds_up_to_the_account() {
     assert!(seen > 50, "{seen}");
 }
 
+/// Status, df and whoever writes say the same of a full volume, and a wish can be set on it.
+#[test]
+fn a_full_volume_says_so_and_what_fills_it() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::write(m.path("gone"), vec![1; 16 << 20]).unwrap();
+    b.ok(&["mkcp", "-s", m.dir()]);
+    std::fs::remove_file(m.path("gone")).unwrap();
+    let full = (0..).find_map(|n| std::fs::write(m.path(&format!("f{n}")), vec![n as u8; 1 << 20]).err());
+    assert_eq!(full.unwrap().kind(), std::io::ErrorKind::StorageFull);
+    for n in 0.. {
+        b.ok(&["sync", m.dir()]);
+        if std::fs::write(m.path(&format!("small{n}")), vec![1; 64 << 10]).is_err() {
+            break;
+        }
+    }
+    b.ok(&["sync", m.dir()]);
+    let status = b.json(&["status", "--json", m.dir()]);
+    assert_eq!(number(&status, "available"), 0, "{status}");
+    let said = b.ok(&["status", m.dir()]);
+    assert!(
+        said.contains("(0 bytes for you)") && said.contains("note: there was no space for somebody"),
+        "{said}"
+    );
+    let a = b.json(&["du", "--json", m.dir()]);
+    let [snapshot] = &a["alone"].as_array().unwrap()[..] else { panic!("{a}") };
+    assert!(number(snapshot, "bytes") + number(snapshot, "left") >= 16 << 20, "{a}");
+    b.ok(&["retain", m.dir(), "all for 1 hour", "--keep", "nothing"]);
+    b.ok(&["chcp", "cp", m.dir(), &snapshot["number"].to_string()]);
+    let begin = Instant::now();
+    while std::fs::write(m.path("small"), vec![1; 8 << 20]).is_err() {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    m.unmount();
+}
+
 #[test]
 fn a_mounted_volume_is_counted_in_the_background() {
     if !can_mount() {
