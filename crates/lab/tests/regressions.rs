@@ -7,6 +7,7 @@ use silt_lab::history::Progress;
 use silt_lab::random::{Kind, random};
 use silt_lab::workload::{Step, Workload, ops};
 use silt_lab::{driver, oracle};
+use silt_model::rng::mix;
 
 /// As many cuts as there are.
 fn survives(mut workload: Workload, setup: &str, steps: &str) {
@@ -204,6 +205,53 @@ fn a_repair_that_was_cut_off_is_finished_by_the_next() {
         mended += u32::from(result.unwrap());
     }
     assert!(mended >= 4 && states > 50, "{mended} volumes, {states} states");
+}
+
+/// Logs of a repair that was cut off lie in free segments, some of them, and the next one writes its first log before them:
+/// they are not taken for what follows it.
+#[test]
+fn what_a_repair_left_is_not_taken_for_the_next_one_s() {
+    let (mut states, seed) = (0, mix(9191 ^ 6939));
+    let result = silt_lab::mending::examine(seed, &mut |_, _| {
+        states += 1;
+        true
+    });
+    assert!(result.unwrap() && states > 20, "{states} states");
+}
+
+/// Symlinks side by side lose their targets: that is no damage of the block with their inodes, nor is what a repair could
+/// not bring back of them. What shares the block with them stays.
+#[test]
+fn nothing_goes_with_symlinks_that_lost_their_targets() {
+    let mut workload = Workload::new("symlinks", 1, 4096);
+    let mut setup = String::new();
+    for n in 0..5 {
+        setup += &format!("create f{n} 644\nwrite :f{n} 0 9000 {n}\nsymlink l{n} =target-of-{n}\n");
+    }
+    (workload.setup, workload.steps) = (ops(&setup).unwrap(), vec![Step::Op(ops("sync").unwrap().remove(0))]);
+    let device = driver::play(&workload).unwrap().end(1).unwrap().unwrap().device;
+    let sound = oracle::look(oracle::disk(&device), oracle::ALL).unwrap().live;
+    let mut targets = Vec::new();
+    device.for_each_chunk(|at, bytes| {
+        let blocks = bytes.chunks(4096).enumerate().filter(|(_, b)| b.starts_with(b"target-of-"));
+        targets.extend(blocks.map(|(n, b)| (at + n as u64 * 4096, b.len())));
+    });
+    assert_eq!(targets.len(), 5);
+    for (at, len) in targets {
+        device.write_at(at, &[&vec![0xff; len]]).unwrap();
+    }
+    let options = silt_repair::Options { now: 2_000_000_000, cache_bytes: 8 << 20, ..Default::default() };
+    let plan = silt_repair::plan(oracle::disk(&device), &options).unwrap();
+    let said: Vec<_> = plan.rounds.iter().flat_map(|r| &r.done).collect();
+    let left: Vec<_> = plan.after.errors().map(ToString::to_string).collect();
+    assert!(left.is_empty(), "{left:#?}\n{said:#?}");
+    plan.apply(&device).unwrap();
+    let mended = oracle::look(oracle::disk(&device), oracle::ALL).unwrap().live;
+    let files: Vec<_> = sound.entries().filter(|e| e.mode & 0o170_000 == 0o100_000).collect();
+    assert_eq!(files.len(), 5);
+    for file in files {
+        assert_eq!(mended.get(&file.path), Some(file), "{said:#?}");
+    }
 }
 
 /// A volume of 64 segments with files all over it, which shrinks, is written on, and grows again.

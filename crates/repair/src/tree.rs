@@ -62,14 +62,16 @@ impl Work {
         }
     }
 
-    /// Where many inodes of one block of the ifile are damaged, the block is: no field of them is believed.
-    fn doubt_blocks(&mut self, g: Option<&Geometry>) {
+    /// Where many inodes of one block of the ifile are damaged, the block is: no field of them is believed. What is wrong with
+    /// those that were `tried` is their own: they are what a round before made of them, and so are all others of the block.
+    fn doubt_blocks(&mut self, g: Option<&Geometry>, tried: &BTreeMap<u64, u32>) {
         const MANY: usize = 3;
         let Some(g) = g else { return };
         let per = u64::from((g.block_size / g.inode_size.max(1)).max(1));
         let harsh = |ino: &u64| self.inodes.get(ino).is_some_and(|f| *f as u8 >= Fix::Rebuild as u8);
         let mut blocks: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-        for ino in self.inodes.keys().filter(|i| harsh(i)).chain(&self.impossible) {
+        let found = self.inodes.keys().filter(|i| harsh(i)).chain(&self.impossible);
+        for ino in found.filter(|i| !tried.contains_key(i)) {
             blocks.entry(ino / per).or_default().insert(*ino);
         }
         blocks.retain(|_, all| all.len() >= MANY && all.iter().any(harsh));
@@ -130,7 +132,7 @@ pub(crate) fn work_of<'a>(
             mine.push(*f);
         }
     }
-    w.doubt_blocks(g);
+    w.doubt_blocks(g, tried);
     for (ino, fix) in &mut w.inodes {
         if matches!(fix, Fix::Rebuild | Fix::Restore) {
             let n = tried.entry(*ino).or_insert(0);

@@ -202,7 +202,9 @@ impl Mender {
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s != current.0))?;
         let own = wounds.known.own && clean && found.tail.is_none() && wounds.bad.is_empty();
         if !own || wounds.start.is_some() {
-            volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+            // What a repair that was cut off left would follow logs with its numbers.
+            let greatest = start::greatest_sequence(&*volume.store.device, &geometry, found.last_seq);
+            volume.leave_tail(found.tail.as_ref(), greatest, &found.touched)?;
         }
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
         let mut aside = wounds.known.aside.clone();

@@ -16,6 +16,10 @@ use crate::supers::{LastLog, Supers};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
 
+/// How far ahead of the newest log a sequence number may be that is believed: millions of recoveries, each cut off, go
+/// no further.
+const AHEAD: u64 = 1 << 40;
+
 /// What is lost of a log that a super block names, besides blocks that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
@@ -114,6 +118,14 @@ pub fn roots(device: &dyn Device, g: &Geometry) -> Vec<LastLog> {
     all.sort_unstable_by_key(|l| std::cmp::Reverse((l.seq, l.pseg)));
     all.dedup();
     all
+}
+
+/// The greatest sequence number of a log that begins a segment, `last` if none is ahead of that: a repair or a recovery
+/// that was cut off may have left logs in free segments, which nothing leads to. Reads a block of each segment.
+pub(super) fn greatest_sequence(device: &dyn Device, g: &Geometry, last: u64) -> u64 {
+    let first = |s| sound(device, g, g.segment_start(s), g.segment_end(s).0);
+    let ahead = (0..g.nsegments).map(SegNr).filter_map(first).map(|h| h.seq.get().wrapping_sub(last));
+    last.wrapping_add(ahead.filter(|ahead| *ahead <= AHEAD).max().unwrap_or(0))
 }
 
 /// Blocks that the device cannot read of a log whose summary and super root verify; none of one that cannot be told.

@@ -103,6 +103,39 @@ fn an_interrupted_repair_is_finished_by_the_next() {
     }
 }
 
+/// The disk writes the logs of a repair in any order, and the power goes before the first super block: the volume is what it
+/// was, and the next repair says and does the same. Its logs have the numbers of none that are there: those would follow its
+/// first one. Both repairs have one seed here, which chance alone gives them.
+#[test]
+fn nothing_follows_a_repair_that_one_before_it_left() {
+    let mut s = Surgeon::golden("basic-4k");
+    let now = s.file(2)[&0];
+    let cno = (1..s.cno()).rev().find(|c| s.past_file(*c, 2)[&0] != now).unwrap();
+    let block = s.past_file(cno, 2)[&0];
+    s.patch_with(block, Sums::None, |b| b.copy_from_slice(&noise(b.len(), 7)));
+    let ino = s.ino("six");
+    s.patch_inode(ino, |i| i.links_count = 7.into());
+    let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
+    let supers = [PRIMARY_OFFSET, secondary_offset(s.device.len())];
+    let mut logs = writes(&made, &s.device);
+    logs.truncate(logs.iter().position(|w| supers.contains(&w.offset)).unwrap());
+    assert!(logs.len() > 2, "{} logs:\n{}", logs.len(), say(&made));
+    for landed in 0u64..32 {
+        let device = s.device.fork();
+        // That which begins a segment, and any others.
+        let any = noise(logs.len(), landed);
+        for (n, change) in logs.iter().enumerate().filter(|(n, _)| *n == 0 || any[*n].is_multiple_of(2)) {
+            let Content::Bytes(bytes) = &change.content else { panic!("write {n} has no bytes") };
+            device.write_at(change.offset, &[bytes]).unwrap();
+        }
+        let second = plan(Arc::new(device.fork()), &options()).unwrap();
+        assert_eq!(errors(&second.after), 0, "{landed}:\n{}", say(&second));
+        assert_eq!(say(&second), say(&made), "{landed}");
+        second.apply(&device).unwrap();
+        assert!(checked(&device).is_clean(), "{landed}");
+    }
+}
+
 /// Synced data behind the newest checkpoint, which rounds set aside until what it belongs to is mended: wherever the repair
 /// is cut off, the next one has all of it.
 #[test]
