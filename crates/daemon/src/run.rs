@@ -452,16 +452,11 @@ impl Closer {
         }
         // What had no room to end may have it once the rest is written, and large files end in parts; what is left the next
         // mount ends.
-        let mut left = u64::MAX;
-        while fs.has_late() && stalled == 0 && fs.volume().failure().is_none() {
-            let before = std::mem::replace(&mut left, fs.late_blocks());
-            if left >= before {
-                break;
-            }
-            if let Err(e) = fs.sync_all(now_secs()) {
-                tracing::warn!("{e}");
-                break;
-            }
+        if stalled == 0
+            && fs.volume().failure().is_none()
+            && let Err(e) = fs.end_late(now_secs())
+        {
+            tracing::warn!("{e}");
         }
         let volume = fs.volume_mut();
         if let Some(watched) = volume.verifier() {

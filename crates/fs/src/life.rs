@@ -13,6 +13,10 @@ use crate::{Fs, Ino};
 /// Inodes that are looked at under one hold of the lock when they may end at last.
 const LATE: usize = 512;
 
+/// Checkpoints in which nothing of what is late ended, before it is left to the next mount: what goes with one is counted
+/// after it.
+const IN_VAIN: u32 = 3;
+
 /// What is known of a remembered inode. Small: there may be millions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Node {
@@ -95,14 +99,17 @@ impl Fs {
         self.volume.delete_inode(ino).of(ino)
     }
 
-    /// Goes on with large files that end in parts; whether there were any.
-    fn reap_large(&mut self) -> Result<bool> {
-        let any = !self.large.is_empty();
+    /// Goes on with large files that end in parts; whether some of one goes with the next checkpoint.
+    fn reap_large(&mut self, urgent: bool) -> Result<bool> {
+        let mut any = false;
         while let Some(ino) = self.large.first().copied().map(Ino) {
-            if self.volume.ending_blocks() > self.ends || !self.volume.has_room_to_end(ino, self.ends, false)
-            {
+            if self.volume.ending_blocks() > self.ends {
+                return Ok(true);
+            }
+            if !self.volume.has_room_to_end(ino, self.ends, !urgent) {
                 break;
             }
+            any = true;
             // Where nothing can be told of it, it goes as a whole.
             match self.volume.cut_end(ino, self.ends).unwrap_or(Shortened::Small) {
                 Shortened::Some | Shortened::Waits => break,
@@ -130,6 +137,18 @@ impl Fs {
         !self.late.is_empty() || !self.large.is_empty()
     }
 
+    /// Deletes all of them, with a checkpoint after the other, as long as they become fewer: for the end of a mount.
+    pub fn end_late(&mut self, now: u64) -> Result<()> {
+        let (mut left, mut in_vain) = (u64::MAX, 0);
+        while self.has_late() && in_vain < IN_VAIN {
+            let blocks = self.late_blocks();
+            in_vain = if blocks < left { 0 } else { in_vain + 1 };
+            left = blocks;
+            self.sync_all(now)?;
+        }
+        Ok(())
+    }
+
     /// Blocks of them, so that it can be told whether they become fewer.
     pub fn late_blocks(&mut self) -> u64 {
         let all: Vec<u64> = self.late.iter().chain(&self.large).copied().collect();
@@ -139,10 +158,10 @@ impl Fs {
     }
 
     /// Deletes of them those for which there is room, the cleaner's own left aside unless nothing else will come (`urgent`);
-    /// whether there were any, or large ones, of which a part goes each time. Looks at [`LATE`] of them: to be called again as long as there are. An error leaves one to
+    /// whether there were any, or some of a large one. Looks at [`LATE`] of them: to be called again as long as there are. An error leaves one to
     /// [`Fs::collect_orphans`] after the next mount.
     pub fn reap_late(&mut self, urgent: bool) -> Result<bool> {
-        let mut any = self.reap_large()?;
+        let mut any = self.reap_large(urgent)?;
         for ino in self.late.iter().copied().take(LATE).map(Ino).collect::<Vec<_>>() {
             let is_held = self.nodes.contains_key(&ino.0);
             let ends = !is_held && self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);

@@ -542,6 +542,41 @@ fn large_files_end_in_parts() {
     assert_eq!(report.errors().count(), 0, "{report:?}");
 }
 
+/// Whoever goes on as long as something ends would go on for ever.
+#[test]
+fn a_large_file_without_room_is_no_progress() {
+    let form = Form { block_size: 1024, blocks_per_segment: 16, size: 16 << 20 };
+    let mut fs = open(device(form), &Options { ends: 1000, ..Options::default() });
+    let c = root_at(10);
+    let ino = fs.create(&c, ROOT, b"large", 0o644).unwrap().ino;
+    fs.remember(ino);
+    fs.write(&c, ino, 0, &vec![5; 4000 << 10], PLAIN).unwrap();
+    fs.sync_all(20).unwrap();
+    fs.unlink(&root_at(30), ROOT, b"large").unwrap();
+    fs.sync_all(40).unwrap();
+    let segments = fs.volume().geometry().nsegments;
+    let fits = |fs: &mut Fs, n| {
+        let v = fs.volume_mut();
+        v.confine(Some(n)).is_ok() && !v.has_room_to_end(ino, 1000, false)
+    };
+    assert!((10..segments).rev().any(|n| fits(&mut fs, n)));
+    fs.forget(ino, u64::MAX).unwrap();
+    assert!(fs.has_late());
+    for urgent in [false, true] {
+        assert!(!fs.reap_late(urgent).unwrap() && fs.has_late());
+    }
+    fs.end_late(45).unwrap();
+    assert!(fs.has_late());
+    fs.volume_mut().confine(None).unwrap();
+    let mut rounds = 0;
+    while fs.has_late() {
+        assert!(fs.reap_late(false).unwrap() && rounds < 20);
+        fs.sync_all(50 + rounds).unwrap();
+        rounds += 1;
+    }
+    assert!(rounds >= 3, "{rounds}");
+}
+
 /// A power cut in between leaves orphans like others.
 #[test]
 fn a_large_file_that_ended_in_part_ends_after_a_crash() {
@@ -563,9 +598,7 @@ fn a_large_file_that_ended_in_part_ends_after_a_crash() {
     while fs.collect_orphans(100).unwrap() {}
     let blocks = fs.late_blocks();
     assert!((2000..8000).contains(&blocks), "{blocks}");
-    for n in 0..20 {
-        fs.sync_all(60 + n).unwrap();
-    }
+    fs.end_late(60).unwrap();
     assert!(!fs.has_late());
     assert_eq!(fs.getattr(Tree::Live, ino).unwrap_err(), FsError::Stale);
     fs.into_volume().close(200).unwrap();
