@@ -2,6 +2,7 @@
 //! concerned ask for it (`chattr +S` and `+D`, the options `sync` and `dirsync`) they are answered when they
 //! are durable. Callers that wait at the same time share one log.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,6 +16,19 @@ use crate::convert::ino;
 use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::notices::Notice;
+
+thread_local! {
+    /// What is done on this thread is answered, whatever comes of it.
+    static IS_LAST: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has `f` answer what it does, if with an error, where it would be put back for want of space.
+pub fn for_the_last_time<T>(f: impl FnOnce() -> T) -> T {
+    let before = IS_LAST.replace(true);
+    let result = f();
+    IS_LAST.set(before);
+    result
+}
 
 /// What a change takes.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +132,10 @@ where
         let blocks = self.takes.blocks(&fs);
         // While the device takes nothing no pass comes.
         let is_refused = core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
-        if is_refused && core.space.may_help(fs.volume(), blocks) && core.space.may_come(fs.volume(), blocks)
+        if is_refused
+            && !IS_LAST.get()
+            && core.space.may_help(fs.volume(), blocks)
+            && core.space.may_come(fs.volume(), blocks)
         {
             return Some(self);
         }

@@ -146,14 +146,14 @@ pub fn run(core: &Arc<Core>) {
             let gained = Gained::before(core);
             let came = crate::ladder::clean(core);
             space.swept(rewritten, false);
-            // What that gives back nobody has looked for yet.
-            let came = if came == Came::Nothing && end_late(core, true) { Came::Unknown } else { came };
             failures = match came {
                 Came::Failed if gained.is_little(core) => failures.saturating_add(1),
                 Came::Unknown => failures,
                 _ => 0,
             };
             let came = if failures >= FAILURES { Came::Nothing } else { came };
+            // What that gives back nobody has looked for yet.
+            let came = if came == Came::Nothing && end_late(core, true) { Came::Unknown } else { came };
             // What is worth it goes on.
             let rest = match gained.is_little(core) {
                 true => tuning.look().value.max(REST_TIMES * begin.elapsed()),

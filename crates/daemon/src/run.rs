@@ -415,6 +415,9 @@ fn orphans(core: &Arc<Core>) -> Result<JoinHandle<()>, Error> {
     })?)
 }
 
+/// For so long at most the end of a mount waits for what ends in parts.
+const LATE: Duration = Duration::from_secs(20);
+
 /// Ends writing and closes the volume, once.
 pub struct Closer {
     core: Arc<Core>,
@@ -454,7 +457,7 @@ impl Closer {
         // mount ends.
         if stalled == 0
             && fs.volume().failure().is_none()
-            && let Err(e) = fs.end_late(now_secs())
+            && let Err(e) = fs.end_late(now_secs(), LATE)
         {
             tracing::warn!("{e}");
         }

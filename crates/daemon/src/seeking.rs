@@ -29,9 +29,15 @@ fn sought(core: &Core, tree: Tree, node: NodeId, offset: u64, what: Seek) -> Res
         let mut fs = core.fs.lock();
         let found = fs.seek_within(tree, ino(node), from, what, LOOKED_AT);
         MutexGuard::unlock_fair(fs);
-        match found? {
-            Sought::At(found) => return Ok(found),
-            Sought::More(on) => from = on,
+        match found {
+            Ok(Sought::At(found)) => return Ok(found),
+            Ok(Sought::More(on)) => from = on,
+            // It was cut meanwhile. Its end is a hole.
+            Err(FsError::NoData) if from > offset => {
+                let size = core.fs.lock().getattr(tree, ino(node))?.size;
+                return if offset < size { Ok(size) } else { Err(FsError::NoData) };
+            }
+            Err(e) => return Err(e),
         }
     }
 }

@@ -30,6 +30,7 @@ use parking_lot::MutexGuard;
 use silt_engine::{Error as EngineError, LogWrite, Step, Tree, WriteOrder};
 use silt_format::{BlockNr, Ino};
 
+use crate::changing::for_the_last_time;
 use crate::cleaning::Job;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
@@ -487,14 +488,14 @@ impl Writer {
                 let Some(takes) = queue.paced.first() else { return };
                 (takes, queue.paced.holds_more_than(self.core.options.dirty))
             };
-            let (full, waits) = {
+            let (full, waits, refused) = {
                 let fs = self.core.fs.lock();
                 // Its bytes count once they wait for a log; space for them there must be now. To empty the end of a volume may
                 // take long: better that some are refused than that nobody reads.
                 let waits = fs.volume().has_changes() || fs.volume().is_constructing();
                 let refused = blocks_all && takes.space && fs.volume().is_confined() && !waits;
                 let short = !refused && self.core.space.may_come(fs.volume(), takes.blocks(&fs));
-                (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes())
+                (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes(), refused)
             };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
@@ -507,7 +508,12 @@ impl Writer {
             let Some(paced) = queue.paced.pop() else { return };
             self.core.room.notify_all();
             drop(queue);
-            paced(&self.core);
+            if refused {
+                // Put back it would be let run again at once.
+                for_the_last_time(|| paced(&self.core));
+            } else {
+                paced(&self.core);
+            }
         }
     }
 }

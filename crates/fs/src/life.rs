@@ -4,6 +4,7 @@
 //! goes in parts ([`Fs::reap_late`]), or was left by a crash and waits for [`Fs::collect_orphans`].
 
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use silt_engine::{Shortened, Tree};
 
@@ -96,27 +97,37 @@ impl Fs {
             self.large.insert(ino.0);
             return Ok(());
         }
+        // Its number may be another file's before long.
+        self.large.remove(&ino.0);
         self.volume.delete_inode(ino).of(ino)
     }
 
-    /// Goes on with large files that end in parts; whether some of one goes with the next checkpoint.
+    /// Goes on with large files that end in parts; whether some of one goes with the next checkpoint. Looks at [`LATE`] of them.
     fn reap_large(&mut self, urgent: bool) -> Result<bool> {
         let mut any = false;
-        while let Some(ino) = self.large.first().copied().map(Ino) {
+        let all: Vec<Ino> = self.large.iter().copied().take(LATE).map(Ino).collect();
+        for ino in all {
+            // Somebody came to it by its number, or it is not that one any more.
+            let is_orphan = self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
+            let node = self.nodes.get_mut(&ino.0);
+            if !is_orphan || node.is_some() {
+                self.large.remove(&ino.0);
+                if let Some(node) = node {
+                    node.unlinked |= is_orphan;
+                }
+                continue;
+            }
             if self.volume.ending_blocks() > self.ends {
                 return Ok(true);
             }
             if !self.volume.has_room_to_end(ino, self.ends, !urgent) {
-                break;
+                continue;
             }
             any = true;
             // Where nothing can be told of it, it goes as a whole.
-            match self.volume.cut_end(ino, self.ends).unwrap_or(Shortened::Small) {
-                Shortened::Some | Shortened::Waits => break,
-                Shortened::Small => {
-                    self.large.remove(&ino.0);
-                    self.volume.delete_inode(ino).of(ino)?;
-                }
+            if self.volume.cut_end(ino, self.ends).unwrap_or(Shortened::Small) == Shortened::Small {
+                self.large.remove(&ino.0);
+                self.volume.delete_inode(ino).of(ino)?;
             }
         }
         Ok(any)
@@ -125,6 +136,9 @@ impl Fs {
     /// Deletes an inode that nobody holds any more. Nobody can be refused that: where the checkpoint that takes it might not fit,
     /// it is done later.
     fn reap_or_put_off(&mut self, ino: Ino) -> Result<()> {
+        if self.large.contains(&ino.0) {
+            return Ok(());
+        }
         if self.late.is_empty() && self.volume.has_room_to_end(ino, self.ends, true) {
             return self.reap(ino);
         }
@@ -137,10 +151,12 @@ impl Fs {
         !self.late.is_empty() || !self.large.is_empty()
     }
 
-    /// Deletes all of them, with a checkpoint after the other, as long as they become fewer: for the end of a mount.
-    pub fn end_late(&mut self, now: u64) -> Result<()> {
+    /// Deletes all of them, with a checkpoint after the other, as long as they become fewer, and for no longer than `limit`:
+    /// for the end of a mount. The next one goes on.
+    pub fn end_late(&mut self, now: u64, limit: Duration) -> Result<()> {
         let (mut left, mut in_vain) = (u64::MAX, 0);
-        while self.has_late() && in_vain < IN_VAIN {
+        let begin = Instant::now();
+        while self.has_late() && in_vain < IN_VAIN && begin.elapsed() < limit {
             let blocks = self.late_blocks();
             in_vain = if blocks < left { 0 } else { in_vain + 1 };
             left = blocks;

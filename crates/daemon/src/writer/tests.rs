@@ -143,6 +143,43 @@ fn nobody_keeps_others_from_reading_while_the_end_is_emptied() {
     assert!(matches!(told.lock()[..], [_, Ok(_)]), "{:?}", told.lock());
 }
 
+/// Nor does the log writer try the same request for ever, which nobody but itself could make room for.
+#[test]
+fn what_is_refused_while_the_end_is_emptied_is_not_put_back() {
+    let w = writer_with(MountOptions { dirty: 1 << 20, ..MountOptions::default() });
+    let core = w.core.clone();
+    let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+    let file = {
+        let mut fs = core.fs.lock();
+        let file = fs.create(&ctx, Ino::ROOT, b"f", 0o100_644).unwrap().ino;
+        fs.sync_all(1001).unwrap();
+        fs.volume_mut().confine(Some(14)).unwrap();
+        file
+    };
+    core.space.enable(true);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for at in 0..2u64 {
+        let (answers, ctx) = (told.clone(), ctx.clone());
+        crate::changing::Change {
+            names: Vec::new(),
+            node: None,
+            takes: Takes::data(1 << 20),
+            run: move |fs: &mut Fs| {
+                let flags = silt_fs::WriteFlags::default();
+                fs.write(&ctx, file, at << 20, &vec![1; 1 << 20], flags).map(|n| (n, None))
+            },
+            answer: move |result: Result<usize, silt_fuse::Errno>| {
+                answers.lock().push(result.map_err(|e| e.raw()));
+            },
+        }
+        .wait(&core);
+    }
+    assert!(core.queue.lock().paced.holds_more_than(1 << 20));
+    w.let_paced_run();
+    assert_eq!(*told.lock(), [Err(libc::ENOSPC)]);
+    assert!(!core.queue.lock().paced.is_empty());
+}
+
 /// A removal that finds too little waits for a pass over what is there, before all others; the log writer, which lets it
 /// run, does not wait for room itself.
 #[test]

@@ -1,6 +1,7 @@
 //! Space: what is promised, what is refused, and that refusing leaves no trace.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{Form, device, file, fresh, open, root_at, stat};
 use silt_device::{Capabilities, Counter, Device, MemoryDevice};
@@ -565,7 +566,7 @@ fn a_large_file_without_room_is_no_progress() {
     for urgent in [false, true] {
         assert!(!fs.reap_late(urgent).unwrap() && fs.has_late());
     }
-    fs.end_late(45).unwrap();
+    fs.end_late(45, Duration::from_secs(60)).unwrap();
     assert!(fs.has_late());
     fs.volume_mut().confine(None).unwrap();
     let mut rounds = 0;
@@ -598,7 +599,7 @@ fn a_large_file_that_ended_in_part_ends_after_a_crash() {
     while fs.collect_orphans(100).unwrap() {}
     let blocks = fs.late_blocks();
     assert!((2000..8000).contains(&blocks), "{blocks}");
-    fs.end_late(60).unwrap();
+    fs.end_late(60, Duration::from_secs(60)).unwrap();
     assert!(!fs.has_late());
     assert_eq!(fs.getattr(Tree::Live, ino).unwrap_err(), FsError::Stale);
     fs.into_volume().close(200).unwrap();
@@ -640,4 +641,53 @@ fn names_can_be_moved_on_a_full_volume() {
     assert_eq!(fs.create(&c, ROOT, b"newer", 0o644).unwrap_err(), FsError::NoSpace);
     fs.sync_all(30).unwrap();
     assert_eq!(fs.volume().underestimated(), None);
+}
+
+/// A file that ends late is not deleted again once its number is another file's.
+#[test]
+fn what_ends_late_ends_once() {
+    let form = Form { block_size: 1024, blocks_per_segment: 64, size: 64 << 20 };
+    let device = device(form);
+    let options = Options { ends: 1000, ..Options::default() };
+    let mut fs = open(device.clone(), &options);
+    let c = root_at(10);
+    let make = |fs: &mut Fs, name: &[u8], blocks: u64| {
+        let ino = fs.create(&c, ROOT, name, 0o644).unwrap().ino;
+        for at in 0..blocks {
+            fs.write(&c, ino, at << 10, &[5; 1 << 10], PLAIN).unwrap();
+        }
+        fs.sync_all(20).unwrap();
+        ino
+    };
+    let (_, large) = (make(&mut fs, b"larger", 5000), make(&mut fs, b"large", 1900));
+    let last = make(&mut fs, b"last", 900);
+    for name in [&b"larger"[..], b"large", b"last"] {
+        fs.unlink(&root_at(30), ROOT, name).unwrap();
+    }
+    assert!(fs.has_late());
+    // What comes to them on other ways while they wait: the search for orphans, and somebody who has a handle.
+    fs.remember(large);
+    let mut reused = false;
+    for n in 0..30 {
+        fs.sync_all(40 + n).unwrap();
+        while fs.collect_orphans(100).unwrap() {}
+        let ino = fs.create(&c, ROOT, format!("new{n}").as_bytes(), 0o644).unwrap().ino;
+        reused |= ino == last;
+        fs.write(&c, ino, 0, &[9; 4096], PLAIN).unwrap();
+    }
+    assert!(reused && !fs.has_late());
+    assert_eq!(fs.getattr(Tree::Live, large).unwrap().size, 1900 << 10);
+    assert_eq!(fs.read(Tree::Live, large, 1800 << 10, 1024).unwrap(), [5; 1024]);
+    fs.forget(large, 1).unwrap();
+    for n in 0..10 {
+        fs.sync_all(80 + n).unwrap();
+    }
+    assert!(!fs.has_late());
+    for n in 0..30 {
+        let found = fs.lookup(Tree::Live, ROOT, format!("new{n}").as_bytes()).unwrap();
+        assert_eq!(fs.read(Tree::Live, found.ino, 0, 4096).unwrap(), [9; 4096], "new{n}");
+    }
+    fs.into_volume().close(200).unwrap();
+    let report = silt_verify::check(&*device, &silt_verify::Options::default());
+    assert_eq!(report.errors().count(), 0, "{report:?}");
 }
