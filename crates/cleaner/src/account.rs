@@ -243,7 +243,7 @@ impl Counting {
             inside += access.with(|v| self.segments(v, from, end))??;
             from = end;
         }
-        let back = access.with(|v| v.kept_back().saturating_add(1))?;
+        let back = access.with(|v| v.kept_back_of_clean().saturating_add(1))?;
         let a = &mut self.account;
         a.reserve = a.free.min(back.saturating_mul(a.blocks_per_segment));
         a.free -= a.reserve;

@@ -62,6 +62,7 @@ impl LocalVolume {
             read_only: access == Access::ReadOnly,
             now,
             seed: getrandom::u64().unwrap_or(now),
+            backed: true,
             ..OpenOptions::default()
         };
         let behind = lost::look(&*file);

@@ -240,7 +240,10 @@ pub fn marks(core: &Core) -> (u64, Marks) {
 }
 
 fn marks_of(core: &Core, volume: &Volume) -> Marks {
-    core.options.cleaner.marks(volume.geometry(), kept(volume), core.space.room())
+    let marks = core.options.cleaner.marks(volume.geometry(), kept(volume), core.space.room());
+    // What the host has no space for is clean all the same: only where users are about to wait is it short.
+    let (unbacked, least) = (volume.unbacked_segments(), kept(volume).saturating_add(1));
+    if unbacked > 0 { marks.with_fewer(unbacked, least) } else { marks }
 }
 
 impl Writer {
@@ -248,6 +251,9 @@ impl Writer {
     pub(crate) fn look_for_space(&self) {
         let fs = self.core.fs.lock();
         self.core.space.look(fs.volume(), &marks_of(&self.core, fs.volume()));
+        if fs.volume().counts_backed_only() {
+            self.core.space.host.ask(0);
+        }
     }
 
     /// Does what the cleaner wants. `before`: what became of the round that it was part of.

@@ -25,6 +25,7 @@ mod fixing;
 mod freed;
 mod given_up;
 mod host;
+mod host_space;
 mod kernel;
 mod ladder;
 mod late;

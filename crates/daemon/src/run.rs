@@ -95,6 +95,11 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let count = move || crate::account::run(&core);
         beside.push(std::thread::Builder::new().name("account".into()).spawn(count)?);
     }
+    if core.fs.lock().volume().is_backing_counted() {
+        let core = core.clone();
+        let back = move || crate::defects::contain(&core, "host space", || crate::host_space::run(&core));
+        beside.push(std::thread::Builder::new().name("host space".into()).spawn(back)?);
+    }
     if crate::discarder::is_wanted(&options, &device) && !core.fs.lock().volume().is_read_only() {
         // What a device has clean was said to it, or is no business of this mount; an image may have been copied.
         if let Err(e) = core.fs.lock().volume_mut().remember_unwanted(!device.is_block_device()) {
@@ -146,6 +151,7 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
         cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
         now: now_secs(),
         seed: u64::from_ne_bytes(seed),
+        backed: true,
         ..OpenOptions::default()
     };
     let options = if o.verify { verifying(&device, options) } else { options };
@@ -434,6 +440,7 @@ impl Closer {
         }
         // Who waits for space hears that there is none.
         self.core.space.stop();
+        self.core.space.host.stop();
         self.core.account.stop();
         // What waits may need what somebody wants to cut off.
         let _ = self.core.fs.lock().volume_mut().confine(None);
@@ -475,6 +482,7 @@ impl Closer {
         // What the last checkpoint could not take is said, too.
         let met = volume.take_damage();
         drop(fs);
+        crate::host_space::end(&self.core);
         for (ino, what) in met {
             self.core.met_damage(Met::of(Tree::Live, ino, what));
         }

@@ -19,6 +19,7 @@ use silt_engine::Volume;
 
 use crate::aside::Aside;
 use crate::core::Core;
+use crate::host_space::HostSpace;
 use crate::tuning::Marks;
 
 /// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
@@ -49,6 +50,8 @@ pub struct Space {
     enabled: AtomicBool,
     /// Segments that can be clean besides those kept back, and one: nothing is known with 0.
     room: AtomicU64,
+    /// What the storage below has space for.
+    pub host: HostSpace,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -261,6 +264,11 @@ impl Space {
         if (waits || volume.is_constructing()) && (tight || !has_space(0)) {
             return true;
         }
+        // The host may have what is lacking.
+        let asked = blocks.saturating_add(BESIDES + spare(volume));
+        if volume.may_be_backed(asked) && self.host.ask(asked) {
+            return true;
+        }
         if !cleans {
             return false;
         }
@@ -448,7 +456,8 @@ pub fn is_enough(core: &Core) -> bool {
 
 /// Segments with which users wait for more: the reserve, what is being written, and what the next checkpoint may take.
 pub fn kept(volume: &Volume) -> u64 {
-    crate::tuning::kept_back(volume.geometry()).max(volume.segments_with_space(2 * spare(volume)))
+    let kept = crate::tuning::kept_back(volume.geometry()).saturating_sub(volume.unbacked_segments());
+    kept.max(volume.segments_with_space(2 * spare(volume)))
 }
 
 /// Blocks for which there is to be space besides those of a change.

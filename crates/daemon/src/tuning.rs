@@ -39,6 +39,18 @@ pub struct Marks {
     pub short: u64,
 }
 
+impl Marks {
+    /// Where so many segments do not count although they are clean; no mark falls below `least`.
+    pub fn with_fewer(self, uncounted: u64, least: u64) -> Self {
+        let less = |n: u64| n.saturating_sub(uncounted).max(least.min(n));
+        Marks {
+            low: self.low.map(less),
+            high: self.high.map(|n| less(n).max(least.saturating_add(1).min(n))),
+            short: less(self.short),
+        }
+    }
+}
+
 impl Tuning {
     fn said<T>(&self, of: impl Fn(&Conf) -> Option<T>) -> Option<Said<T>> {
         let value = self.conf.as_ref().and_then(of)?;

@@ -171,6 +171,10 @@ impl<D: Device> Device for Counter<D> {
         self.inner.capabilities()
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+        self.inner.allocate(offset, len)
+    }
+
     fn backing_free(&self) -> Option<u64> {
         self.inner.backing_free()
     }

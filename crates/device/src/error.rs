@@ -16,6 +16,7 @@ pub enum Operation {
     Write,
     Flush,
     Discard,
+    Allocate,
 }
 
 impl fmt::Display for Operation {
@@ -25,6 +26,7 @@ impl fmt::Display for Operation {
             Operation::Write => "write",
             Operation::Flush => "flush",
             Operation::Discard => "discard",
+            Operation::Allocate => "allocate",
         })
     }
 }

@@ -325,6 +325,10 @@ impl<D: Device> Device for Fault<D> {
         self.inner.capabilities()
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+        self.inner.allocate(offset, len)
+    }
+
     fn backing_free(&self) -> Option<u64> {
         let below = self.inner.backing_free();
         let plan = self.plan.lock();

@@ -38,6 +38,10 @@ const TOGETHER: usize = 32;
 /// Bytes of one hint to the system to read: of a longer one it may take only as much as it reads ahead itself.
 const HINT: usize = 128 << 10;
 
+/// Hosts that write what is allocated in place, by the magic numbers of their file systems: ext2 to ext4, XFS, tmpfs. Others
+/// (btrfs, ZFS) take new space for what is written over.
+const IN_PLACE: [u32; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+
 /// Reads of so many bytes go past the page cache.
 const LARGE: u64 = 256 << 10;
 
@@ -80,6 +84,7 @@ pub struct FileDevice {
     lacks_dsync: AtomicBool,
     lacks_discard: AtomicBool,
     lacks_large: AtomicBool,
+    lacks_allocate: AtomicBool,
     /// How many failed; held while one is done, so that nobody finds the system's answer taken and the count as before.
     failed_flushes: Mutex<u64>,
 }
@@ -113,6 +118,7 @@ impl FileDevice {
             lacks_dsync: AtomicBool::new(false),
             lacks_discard: AtomicBool::new(false),
             lacks_large: AtomicBool::new(false),
+            lacks_allocate: AtomicBool::new(false),
             failed_flushes: Mutex::new(0),
         };
         device.refresh_len()?;
@@ -492,6 +498,27 @@ impl Device for FileDevice {
         }
         let host = rustix::fs::fstatvfs(&self.main).ok()?;
         Some(host.f_bavail.saturating_mul(host.f_frsize))
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+        self.check_write(Operation::Allocate, offset, len)?;
+        if self.kind == Kind::Block || len == 0 || self.lacks_allocate.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let writes_in_place = rustix::fs::fstatfs(&self.main)
+            .is_ok_and(|host| u32::try_from(host.f_type).is_ok_and(|magic| IN_PLACE.contains(&magic)));
+        let lacks = || {
+            self.lacks_allocate.store(true, Ordering::Relaxed);
+            Ok(false)
+        };
+        if !writes_in_place {
+            return lacks();
+        }
+        match retry_on_intr(|| rustix::fs::fallocate(&self.main, FallocateFlags::KEEP_SIZE, offset, len)) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => lacks(),
+            Err(e) => Err(Error::of_request(Operation::Allocate, offset, len, e.into())),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 //!
 //! - Backends: [`FileDevice`] (image files and block devices, opened with [`open`] or made with
-//!   [`create_image`]) and [`MemoryDevice`].
+//!   [`create_image`]), [`MemoryDevice`], and [`Hosted`], an image on a host that may be full, in memory.
 //! - Wrappers: [`Counter`] counts, [`Recorder`] keeps a log of writes and flushes, [`Fault`]
 //!   breaks things, [`Throttle`] takes a disk's time, [`Masked`] shows other bytes and lets nothing be written,
 //!   [`Overlay`] keeps writes from what is below.
@@ -20,6 +20,7 @@ mod crash;
 mod error;
 mod fault;
 mod file;
+mod hosted;
 mod ioctl;
 mod masked;
 mod memory;
@@ -40,6 +41,7 @@ pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Fate, Landed, Landin
 pub use error::{Error, Operation, Result};
 pub use fault::{Fault, Struck, Times};
 pub use file::FileDevice;
+pub use hosted::Hosted;
 pub use masked::Masked;
 pub use memory::MemoryDevice;
 pub use open::{Access, OpenOptions, create_image, open};
@@ -170,6 +172,13 @@ pub trait Device: Send + Sync {
     fn backing_free(&self) -> Option<u64> {
         None
     }
+
+    /// Has the storage below hold space for a range, so that it can be written, and written over, with none to spare there.
+    /// What the range holds stays. `Ok(false)`: that is no question here, or cannot be had. Errors: no space, of which a part
+    /// of the range may have some then; past the end, read-only.
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// A device behind a pointer is that device.
@@ -214,6 +223,9 @@ macro_rules! forward {
             }
             fn backing_free(&self) -> Option<u64> {
                 (**self).backing_free()
+            }
+            fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+                (**self).allocate(offset, len)
             }
         }
     )*};

@@ -235,6 +235,7 @@ impl Volume {
         for s in segments.split_off(entered + 1) {
             self.sufile.free(&self.store, &self.dat, s)?;
             self.store.held.give_back(s);
+            self.is_clean_again(s)?;
         }
         Ok(logs)
     }

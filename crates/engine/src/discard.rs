@@ -56,17 +56,18 @@ impl Unwanted {
         self.fresh.iter().chain(self.ripe.iter()).map(|r| r.end - r.start).sum()
     }
 
-    /// Up to `most` ripe segments in a row, from `from` on and around; the first `ahead` that wait are passed over.
-    fn next(&self, from: u64, mut ahead: u64, most: u64) -> Option<Range<u64>> {
+    /// Up to `most` ripe segments in a row, from `from` on and around; the first `ahead` that wait are passed over, and those
+    /// that are `kept`.
+    fn next(&self, from: u64, mut ahead: u64, most: u64, kept: &RangeSet<u64>) -> Option<Range<u64>> {
         let halves = [from..u64::MAX, 0..from];
         for half in halves {
             for run in self.ripe.overlapping(half.clone()) {
                 let run = run.start.max(half.start)..run.end.min(half.end);
                 let skipped = ahead.min(run.end - run.start);
                 ahead -= skipped;
-                let start = run.start + skipped;
-                if start < run.end {
-                    return Some(start..run.end.min(start.saturating_add(most.max(1))));
+                let rest = run.start + skipped..run.end;
+                if let Some(rest) = kept.gaps(&rest).next() {
+                    return Some(rest.start..rest.end.min(rest.start.saturating_add(most.max(1))));
                 }
             }
         }
@@ -178,7 +179,10 @@ impl Volume {
         let mut left = self.segments_left().saturating_sub(self.segments_with_space(0)) / 2;
         let tight = left == 0;
         left = left.max(1);
-        for mut run in self.clean_segments(wanted)? {
+        let kept = self.kept_backed();
+        let runs = self.clean_segments(wanted)?.into_iter();
+        let runs: Vec<_> = runs.flat_map(|run| kept.gaps(&run).collect::<Vec<_>>()).collect();
+        for mut run in runs {
             run.end = run.end.min(run.start.saturating_add(left));
             left -= run.end - run.start;
             discard.bytes.push(bytes_of(&self.store.geometry, &run));
@@ -195,6 +199,9 @@ impl Volume {
             if let Some(u) = &mut self.store.held.unwanted {
                 run.clone().for_each(|s| u.taken(s));
             }
+            if let Some(b) = &mut self.store.held.backed {
+                b.discarded(run.clone());
+            }
             if !tight {
                 self.store.held.hold_for_discard(run.clone());
             }
@@ -210,7 +217,9 @@ impl Volume {
         let after = self.sufile.header().last_alloc.get().wrapping_add(1);
         // No more of a small volume than a sixteenth.
         let ahead = (AHEAD / segment).min(g.nsegments / 16);
-        let next = self.store.held.unwanted.as_ref().and_then(|u| u.next(after, ahead, bytes / segment));
+        let kept = self.kept_backed();
+        let unwanted = self.store.held.unwanted.as_ref();
+        let next = unwanted.and_then(|u| u.next(after, ahead, bytes / segment, &kept));
         let Some(range) = next else { return Ok(None) };
         let discard = self.begin_discard(range.clone())?;
         if discard.is_empty() {
@@ -386,10 +395,14 @@ mod tests {
     fn ripe_ones_are_taken_round_from_the_log_on() {
         let mut u = Unwanted::default();
         u.ripe.extend([2..5, 8..20]);
-        assert_eq!(u.next(10, 0, 4), Some(10..14));
-        assert_eq!(u.next(10, 3, 100), Some(13..20));
-        assert_eq!(u.next(10, 10, 100), Some(2..5));
-        assert_eq!(u.next(10, 11, 1), Some(3..4));
-        assert_eq!(u.next(10, 15, 1), None);
+        let none = RangeSet::new();
+        assert_eq!(u.next(10, 0, 4, &none), Some(10..14));
+        assert_eq!(u.next(10, 3, 100, &none), Some(13..20));
+        assert_eq!(u.next(10, 10, 100, &none), Some(2..5));
+        assert_eq!(u.next(10, 11, 1, &none), Some(3..4));
+        assert_eq!(u.next(10, 15, 1, &none), None);
+        let kept = [10..18, 19..20, 3..5].into_iter().collect();
+        assert_eq!(u.next(10, 0, 4, &kept), Some(18..19));
+        assert_eq!(u.next(19, 1, 4, &kept), Some(2..3));
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use rangemap::RangeSet;
 use silt_format::SegNr;
 
+use crate::backed::Backed;
 use crate::discard::Unwanted;
 
 /// Keeps segments from being written that are freed while it exists. For whoever reads from the device what was
@@ -55,6 +56,8 @@ pub struct Held {
     pub(crate) ends: bool,
     /// Remembers what may be written, for discarding.
     pub(crate) unwanted: Option<Unwanted>,
+    /// Knows what the storage below holds space for.
+    pub(crate) backed: Option<Backed>,
     /// Where nothing else is clean, logs may name a segment as the next that their own checkpoint frees
     /// ([`Volume::last_resort`](crate::Volume::last_resort)).
     pub(crate) lends: bool,
@@ -169,6 +172,9 @@ impl Held {
                 self.all.remove(s.0..s.0 + 1);
                 if let Some(u) = &mut self.unwanted {
                     u.add(s.0);
+                }
+                if let Some(b) = &mut self.backed {
+                    b.released(s.0);
                 }
             }
             self.len -= batch.segments.len() as u64;

@@ -1,6 +1,7 @@
 //! A NILFS2 volume: block maps, DAT, checkpoints, log writer, recovery.
 
 mod ahead;
+mod backed;
 mod block;
 pub mod bmap;
 pub mod clean;
@@ -47,6 +48,7 @@ mod virt;
 mod volume;
 mod waiting;
 
+pub use backed::Backing;
 pub use block::{Block, writable, zeroed};
 pub use construct::Step;
 pub use cuts::Shortened;

@@ -138,8 +138,11 @@ impl Volume {
         if let Some(segment) = self.store.held.lent().filter(|_| before.lent.is_none()) {
             self.store.held.give_back(segment);
         }
-        k.allocated.truncate(before.allocated);
-        k.composed_in.clear();
+        let allocated = k.allocated.split_off(before.allocated.min(k.allocated.len()));
+        for segment in allocated.into_iter().chain(std::mem::take(&mut k.composed_in)) {
+            // What cannot be read counts as in use.
+            let _ = self.is_clean_again(segment);
+        }
         // Logs of data that were closed wait to be handed out still.
         let composed = usize::try_from(k.logs.saturating_sub(before.logs)).unwrap_or(0);
         k.ready.truncate(k.ready.len().saturating_sub(composed));

@@ -106,7 +106,10 @@ impl Volume {
 
     /// Clean segments that a checkpoint under way will leave.
     pub(crate) fn segments_left(&self) -> u64 {
-        let now = self.available_segments();
+        self.left_of(self.available_segments())
+    }
+
+    fn left_of(&self, now: u64) -> u64 {
         self.construction
             .as_ref()
             .map_or(now, |k| k.available.max(now).saturating_sub(self.segments_for(k.need)).min(now))
@@ -150,11 +153,23 @@ impl Volume {
     /// Segments that who takes space leaves clean: whatever is deleted then, a checkpoint of that fits, if all of the DAT
     /// changes with it.
     pub fn kept_back(&self) -> u64 {
+        // Those for which there is no space below are clean, too, and users have nothing of them.
+        let reserved = self.store.geometry.reserved_segments().saturating_sub(self.unbacked_segments());
+        reserved.max(self.kept_at_least())
+    }
+
+    /// The same where all that is clean counts, whatever the storage below has space for.
+    pub fn kept_back_of_clean(&self) -> u64 {
+        self.store.geometry.reserved_segments().max(self.kept_at_least())
+    }
+
+    /// The same of a volume of any size.
+    pub(crate) fn kept_at_least(&self) -> u64 {
         let g = &self.store.geometry;
         let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
         let dat = self.in_blocks(self.dat.file.map.blocks).min(whole);
         let between = BETWEEN.max(self.segments_for(dat + FIXED + CHANGE));
-        g.reserved_segments().max(self.floor() + between)
+        self.floor() + between
     }
 
     /// Whether `blocks` more waiting blocks can be promised a place.
@@ -162,6 +177,12 @@ impl Volume {
         let refused = self.full.is_some_and(|(given, least)| given == self.given_up.times && blocks >= least);
         let enough = self.segments_left() >= self.segments_with_space(blocks);
         if refused || !enough { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether it is only the storage below that has no space for so many blocks more, and may have it when it is asked.
+    pub fn may_be_backed(&self, blocks: u64) -> bool {
+        let needed = self.segments_for(self.need(Extra { data: blocks, ..Extra::default() }));
+        self.lacks_backing() && self.left_of(self.clean_and_free()) >= self.kept_back_of_clean() + needed
     }
 
     /// How many segments must be clean for [`Volume::check_space`] of so many blocks, with what waits now.

@@ -216,6 +216,9 @@ impl Volume {
         if let Some(u) = &mut self.store.held.unwanted {
             u.cut(nsegments);
         }
+        if let Some(b) = &mut self.store.held.backed {
+            b.cut(nsegments);
+        }
         self.store.geometry.nsegments = nsegments;
         self.meta_dirty = true;
         self.checkpoint(now).map(|_| ())

@@ -338,10 +338,13 @@ impl SuFile {
         let start = self.header.last_alloc.get().wrapping_add(1);
         let start = if start >= n { 0 } else { start };
         self.passed_over = 0;
-        let found = match self.find_clean(store, dat, start..n)? {
-            Some(segment) => Some(segment),
-            None => self.find_clean(store, dat, 0..start)?,
-        };
+        let mut found = self.find_backed(store, dat, start, n)?;
+        if found.is_none() {
+            found = self.find_clean(store, dat, start..n)?;
+        }
+        if found.is_none() {
+            found = self.find_clean(store, dat, 0..start)?;
+        }
         let segment = found.or_else(|| store.held.lend()).ok_or(Error::NoSpace)?;
         self.change(store, dat, segment, |e| {
             *e = SuEntry::CLEAN;
@@ -353,9 +356,23 @@ impl SuFile {
         if let Some(u) = &mut store.held.unwanted {
             u.taken(segment.0);
         }
+        if let Some(b) = &mut store.held.backed {
+            b.taken(segment.0);
+        }
         let blocks = store.geometry.segment_start(segment).0..store.geometry.segment_end(segment).0;
         store.forget_physical(blocks);
         Ok(segment)
+    }
+
+    /// The first clean segment for which the storage below has space, where that is little.
+    fn find_backed(&mut self, store: &Store, dat: &Dat, start: u64, n: u64) -> Result<Option<SegNr>> {
+        let Some(backed) = store.held.backed.as_ref().filter(|b| b.is_near()) else { return Ok(None) };
+        for run in backed.from(start, n) {
+            if let Some(found) = self.find_clean(store, dat, run)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// The first clean segment of a range. What is passed over is remembered: each segment is looked

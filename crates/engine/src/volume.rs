@@ -57,6 +57,8 @@ pub struct OpenOptions {
     pub max_log_blocks: u64,
     /// Remember whose logs have to be verified ([`Volume::verifier`]).
     pub verify: bool,
+    /// Account for what the storage below holds ([`crate::backed`]): it may have no space for what is clean. For who writes.
+    pub backed: bool,
 }
 
 impl Default for OpenOptions {
@@ -70,6 +72,7 @@ impl Default for OpenOptions {
             seed: 0,
             max_log_blocks: LOG_BLOCKS,
             verify: false,
+            backed: false,
         }
     }
 }
@@ -274,8 +277,14 @@ impl Volume {
             report.damage.extend(wrong);
             astray = writers;
         }
-        if astray && (!report.was_unclean || options.norecovery) {
-            // How full the writer's segment is cannot be told there: the log goes on in another.
+        if options.backed && !options.read_only {
+            volume.account_for_backing();
+        }
+        // A tail is left in any case.
+        let stays = options.read_only || report.was_unclean || volume.begin_backing(true)?;
+        if (astray && (!report.was_unclean || options.norecovery)) || !stays {
+            // How full the writer's segment is cannot be told there, or the storage below has no space for the rest of it: the
+            // log goes on in another.
             volume.leave_tail(None, found.last_seq, &[])?;
         }
         if report.was_unclean && !options.norecovery {
@@ -456,14 +465,25 @@ impl Volume {
     /// ([`Volume::guard`]).
     pub fn available_when_read(&mut self) -> u64 {
         self.store.held.release();
-        let held = self.store.held.len().saturating_sub(self.store.held.read());
-        self.handed_out_but(held)
+        let read = self.store.held.read();
+        let most = self.most_backed().saturating_add(read);
+        self.handed_out_but(self.store.held.len().saturating_sub(read)).min(most)
     }
 
     /// Clean segments that may be written now.
     pub fn available_segments(&self) -> u64 {
+        self.clean_and_free().min(self.most_backed())
+    }
+
+    /// Clean segments that nobody keeps from being written, whether or not the storage below has space for them.
+    pub(crate) fn clean_and_free(&self) -> u64 {
         // Those behind a limit may be held besides: then there are more than this says.
         self.handed_out_but(self.store.held.len())
+    }
+
+    fn most_backed(&self) -> u64 {
+        let backed = self.store.held.backed.as_ref();
+        backed.and_then(|b| b.most(self.sufile.confined().0)).unwrap_or(u64::MAX)
     }
 
     /// Clean segments that can be handed out, when so many are held back besides.

@@ -106,17 +106,21 @@ impl Fs {
         let clean = s.clean_segments.saturating_mul(per_segment).saturating_sub(s.dirty_blocks);
         let back = self.back(s.clean_segments).min(whole.saturating_sub(clean));
         let used = whole.saturating_sub(clean).saturating_sub(back);
-        let backing = self.volume.device().backing_free().map(|b| b / u64::from(s.block_size));
+        let block = u64::from(s.block_size);
+        let (below, kept_below) =
+            self.volume.could_be_backed().map_or((u64::MAX, 0), |(b, kept)| (b / block, kept / block));
         // What is used already takes no more of the storage below.
-        let free = clean.min(backing.unwrap_or(u64::MAX)).saturating_add(back);
+        let free = clean.min(below).saturating_add(back);
         // One segment more than is kept back is where ENOSPC begins.
-        let kept_back = self.volume.kept_back() + 1;
+        let kept_back = self.volume.kept_back_of_clean() + 1;
         let kept = kept_back.saturating_mul(per_segment).saturating_add(self.kept(0));
         // The last blocks are for what a log takes besides data. While changes wait that is an estimate from above.
         let refused =
             !self.volume.has_changes() && self.volume.check_space(1 + SLACK + self.kept(0)).is_err();
         let promised = clean.saturating_add(back - back / COPIES);
-        let available = if refused && back == 0 { 0 } else { promised.saturating_sub(kept).min(free) };
+        let below = below.saturating_sub(kept_below).saturating_add(back);
+        let available =
+            if refused && back == 0 { 0 } else { promised.saturating_sub(kept).min(below).min(free) };
         let inodes = match tree {
             Tree::Live => s.inodes,
             Tree::Past(c) => self.volume.view(silt_format::Cno(c)).map_or(s.inodes, |v| v.inodes_count),

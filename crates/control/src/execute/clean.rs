@@ -134,10 +134,9 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     if let Some(e) = gone {
         return Err(e);
     }
-    let host_free = host.device().backing_free();
     let (clean_segments, available) = with(host, |v| {
         let clean = v.available_segments();
-        (clean, for_users(v, clean, host_free))
+        (clean, for_users(v, v.stat().map_or(clean, |s| s.clean_segments)))
     })?;
     out(Response::Cleaned(Box::new(CleanReport {
         freed: outcome.cleaned.segments,

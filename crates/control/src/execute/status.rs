@@ -47,7 +47,7 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
             current_segment: s.current_segment,
             size,
             free,
-            available: for_users(v, s.clean_segments, host_free),
+            available: for_users(v, s.clean_segments),
             live,
             past: size.saturating_sub(free).saturating_sub(live),
             host_free,
@@ -119,15 +119,16 @@ pub(super) fn not_for_users(v: &Volume) -> u64 {
 }
 
 /// Bytes that users can have of so many clean segments.
-pub(super) fn for_users(v: &Volume, clean: u64, host_free: Option<u64>) -> u64 {
+pub(super) fn for_users(v: &Volume, clean: u64) -> u64 {
     // Where somebody was refused, so is the next one.
     if !v.has_changes() && v.check_space(1).is_err() {
         return 0;
     }
     let g = v.geometry();
     let segment = u64::from(g.blocks_per_segment).saturating_mul(u64::from(g.block_size));
-    let bytes = clean.saturating_sub(not_for_users(v)).saturating_mul(segment);
-    bytes.min(host_free.unwrap_or(u64::MAX))
+    let kept = v.kept_back_of_clean().saturating_add(1);
+    let bytes = clean.saturating_sub(kept).saturating_mul(segment);
+    v.could_be_backed().map_or(bytes, |(below, kept)| bytes.min(below.saturating_sub(kept)))
 }
 
 /// Files found damaged.

@@ -216,6 +216,7 @@ impl Volume {
         // Logs that were moved are found only when the super blocks say so.
         if self.construction.is_none() && !self.moved {
             self.store.held.durable();
+            self.ask_for_freed();
         }
     }
 

@@ -1,0 +1,211 @@
+//! Keeps what deleting and cleaning take allocated on the host of an image, and where that has little left, what all that
+//! waits takes ([`silt_engine::Backing`]).
+//!
+//! ```text
+//! much left:    what the log has begun, and the reserve, once a second
+//! little left:  besides, ahead of those who write; what is not allocated does not count as clean
+//! nothing left: the cleaner's segments are all there is
+//! ```
+//!
+//! The host is asked without the volume's lock: it may take its time.
+//!
+//! Lock: [`HostSpace`] has one of its own, held for moments, taken after all others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use silt_device::Device as _;
+use silt_engine::Backing;
+
+use crate::cleaning::let_run;
+use crate::core::Core;
+
+/// Time between looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// Much is left with so many bytes besides twice those that may wait; on the host of a small volume with four times its size.
+const MUCH: u64 = 512 << 20;
+/// Where little is left, so much is allocated ahead of those who write, or this part of a small volume.
+const AHEAD: u64 = 64 << 20;
+const AHEAD_PART: u64 = 32;
+/// New segments that are asked for at a time.
+const TOGETHER: u64 = 4;
+
+/// What the thread and those who wait for it share.
+#[derive(Default)]
+pub struct HostSpace {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// There is a thread.
+    on: bool,
+    /// Somebody wants a look now, some of them for so many blocks.
+    asked: Option<u64>,
+    stop: bool,
+}
+
+impl HostSpace {
+    /// Has it look at once, for somebody who wants so many blocks; whether there is anybody who looks.
+    pub fn ask(&self, blocks: u64) -> bool {
+        let mut state = self.state.lock();
+        if !state.on || state.stop {
+            return false;
+        }
+        state.asked = Some(state.asked.unwrap_or(0).max(blocks));
+        self.wake.notify_all();
+        true
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_all();
+    }
+
+    /// Waits until it is to look, for how many blocks; none at the end.
+    fn wait(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.asked.is_none() && !state.stop {
+            self.wake.wait_for(&mut state, LOOK);
+        }
+        if state.stop { None } else { Some(state.asked.take().unwrap_or(0)) }
+    }
+}
+
+/// The thread's work, until [`HostSpace::stop`].
+pub fn run(core: &Arc<Core>) {
+    let space = &core.space.host;
+    space.state.lock().on = true;
+    while let Some(wanted) = space.wait() {
+        match look(core, wanted) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(e) => {
+                tracing::warn!("what the host has space for is no longer accounted for: {e}");
+                core.fs.lock().volume_mut().forget_backing();
+                break;
+            }
+        }
+    }
+    space.state.lock().on = false;
+    // Nobody else would tell those who wait.
+    let_run(core);
+}
+
+/// What a round of asking the host came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Came {
+    gained: bool,
+    full: bool,
+}
+
+/// Has as much allocated as is to be; whether that is accounted for.
+fn look(core: &Core, wanted: u64) -> silt_engine::Result<bool> {
+    let Some(left) = core.device.backing_free() else {
+        // Nothing of it can grow any more, until some is discarded.
+        let mut fs = core.fs.lock();
+        fs.volume_mut().judge_backing(false, false, 0);
+        return Ok(fs.volume().is_backing_counted());
+    };
+    let (near, target, segment) = {
+        let fs = core.fs.lock();
+        let volume = fs.volume();
+        if !volume.is_backing_counted() {
+            return Ok(false);
+        }
+        let g = volume.geometry();
+        let segment = u64::from(g.blocks_per_segment) << g.block_bits;
+        let size = segment.saturating_mul(g.nsegments);
+        let much = core.options.dirty.saturating_mul(2).saturating_add(MUCH).min(size.saturating_mul(4));
+        let near = left < much;
+        let ahead = AHEAD.min(size / AHEAD_PART) >> g.block_bits;
+        let blocks = if near { ahead.saturating_add(wanted) } else { 0 };
+        (near, volume.backing_for(blocks), segment)
+    };
+    let mut came = fill(core, target, segment)?;
+    let mut fs = core.fs.lock();
+    if !fs.volume().is_backing_counted() {
+        return Ok(false);
+    }
+    let volume = fs.volume_mut();
+    let was_full = volume.is_backing_full();
+    // Whoever waits and gains nothing by it waits for something else.
+    came.full = near && (came.full || (wanted > 0 && !came.gained));
+    let only = volume.judge_backing(near, came.full, target);
+    if was_full && came.gained {
+        // Who was refused may have it now.
+        volume.refuse_nothing();
+        core.space.think_again();
+    }
+    drop(fs);
+    if wanted > 0 || (only && came.gained) {
+        let_run(core);
+    }
+    Ok(true)
+}
+
+/// Asks the host for segments until `target` are ready or it has no more.
+fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
+    let mut came = Came::default();
+    loop {
+        // What somebody else has there is not taken to the last byte.
+        let left = core.device.backing_free().map_or(0, |left| left / segment.max(1));
+        let new = left.saturating_sub(1).min(TOGETHER);
+        let (next, lacks) = {
+            let mut fs = core.fs.lock();
+            let next = fs.volume_mut().next_backing(target, new)?;
+            (next, fs.volume().backed_segments() < target)
+        };
+        let Some(backing) = next else {
+            came.full |= lacks;
+            return Ok(came);
+        };
+        match core.device.allocate(backing.bytes.start, backing.bytes.end - backing.bytes.start) {
+            Ok(true) => {
+                came.gained |= backing.is_new || backing.is_freed;
+                core.fs.lock().volume_mut().told_of_backing(&backing, true)?;
+            }
+            Ok(false) => {
+                core.fs.lock().volume_mut().forget_backing();
+                return Ok(came);
+            }
+            Err(e) if e.is_no_space() => {
+                core.fs.lock().volume_mut().told_of_backing(&backing, false)?;
+                if backing.is_new {
+                    came.full = true;
+                    return Ok(came);
+                }
+                if backing.is_freed {
+                    give_back(core, &backing)?;
+                }
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Segments that cannot be written, since a little of each is missing: two of them make one that can.
+fn give_back(core: &Core, backing: &Backing) -> silt_engine::Result<()> {
+    if core.options.discard == Some(false) {
+        return Ok(());
+    }
+    let discard = core.fs.lock().volume_mut().begin_discard(backing.segments())?;
+    let done = discard.run(&*core.device);
+    core.fs.lock().volume_mut().end_discard(discard);
+    done
+}
+
+/// The segments that the log is in are made whole: who mounts it next may find the host full.
+pub fn end(core: &Core) {
+    loop {
+        let next = core.fs.lock().volume_mut().next_backing(0, 0);
+        let Ok(Some(backing)) = next else { return };
+        let whole = core.device.allocate(backing.bytes.start, backing.bytes.end - backing.bytes.start);
+        if core.fs.lock().volume_mut().told_of_backing(&backing, matches!(whole, Ok(true))).is_err() {
+            return;
+        }
+    }
+}
