@@ -142,7 +142,7 @@ impl Mover for Whole<'_> {
         volume.checkpoint(self.now)?;
         volume.flush_logs()?;
         let writes = volume.advance_super_blocks(self.now);
-        writes.iter().try_for_each(|w| w.write(&**volume.device()))
+        volume.write_supers(&writes)
     }
 }
 

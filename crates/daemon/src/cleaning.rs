@@ -335,7 +335,18 @@ impl Writer {
 
     fn advance_super_blocks(&mut self) -> Result<()> {
         let writes = self.core.fs.lock().volume_mut().advance_super_blocks((self.clock)());
-        writes.iter().try_for_each(|w| w.write(&*self.core.device))
+        let write = || writes.iter().try_for_each(|w| w.write(&*self.core.device));
+        let written = write();
+        let Err(Error::Device(e)) = &written else { return written };
+        if !e.is_no_space() {
+            return written;
+        }
+        let given = self.core.fs.lock().volume_mut().give_way_below();
+        let Some(backing) = given else { return written };
+        let written = write();
+        let asked = backing.ask(&*self.core.device).ok();
+        self.core.fs.lock().volume_mut().told_of_backing(&backing, asked)?;
+        written
     }
 }
 

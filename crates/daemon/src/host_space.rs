@@ -15,8 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use silt_device::Device as _;
-use silt_engine::Backing;
+use silt_engine::{Backing, Volume};
 
 use crate::cleaning::let_run;
 use crate::core::Core;
@@ -79,8 +78,9 @@ impl HostSpace {
 pub fn run(core: &Arc<Core>) {
     let space = &core.space.host;
     space.state.lock().on = true;
+    let mut was_near = false;
     while let Some(wanted) = space.wait() {
-        match look(core, wanted) {
+        match look(core, wanted, &mut was_near) {
             Ok(true) => {}
             Ok(false) => break,
             Err(e) => {
@@ -103,7 +103,7 @@ struct Came {
 }
 
 /// Has as much allocated as is to be; whether that is accounted for.
-fn look(core: &Core, wanted: u64) -> silt_engine::Result<bool> {
+fn look(core: &Core, wanted: u64, was_near: &mut bool) -> silt_engine::Result<bool> {
     let Some(left) = core.device.backing_free() else {
         // Nothing of it can grow any more, until some is discarded.
         let mut fs = core.fs.lock();
@@ -125,6 +125,10 @@ fn look(core: &Core, wanted: u64) -> silt_engine::Result<bool> {
         let blocks = if near { ahead.saturating_add(wanted) } else { 0 };
         (near, volume.backing_for(blocks), segment)
     };
+    if near && !std::mem::replace(was_near, near) {
+        look_for_data(core)?;
+    }
+    *was_near = near;
     let mut came = fill(core, target, segment)?;
     let mut fs = core.fs.lock();
     if !fs.volume().is_backing_counted() {
@@ -147,6 +151,18 @@ fn look(core: &Core, wanted: u64) -> silt_engine::Result<bool> {
     Ok(true)
 }
 
+/// Little is left all at once, or was before the volume was mounted: what is clean may be there already.
+fn look_for_data(core: &Core) -> silt_engine::Result<()> {
+    let g = *core.fs.lock().volume().geometry();
+    let mut at = Some(0);
+    while let Some(from) = at {
+        let (found, next) = Volume::with_data(&*core.device, &g, from);
+        core.fs.lock().volume_mut().told_of_data(&found)?;
+        at = next;
+    }
+    Ok(())
+}
+
 /// Asks the host for segments until `target` are ready or it has no more.
 fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
     let mut came = Came::default();
@@ -163,39 +179,33 @@ fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
             came.full |= lacks;
             return Ok(came);
         };
-        match core.device.allocate(backing.bytes.start, backing.bytes.end - backing.bytes.start) {
-            Ok(true) => {
-                came.gained |= backing.is_new || backing.is_freed;
-                core.fs.lock().volume_mut().told_of_backing(&backing, true)?;
-            }
-            Ok(false) => {
-                core.fs.lock().volume_mut().forget_backing();
-                return Ok(came);
-            }
-            Err(e) if e.is_no_space() => {
-                core.fs.lock().volume_mut().told_of_backing(&backing, false)?;
-                if backing.is_new {
+        let parts = if backing.is_renewed { renew(core, &backing)? } else { vec![backing] };
+        for part in parts {
+            let asked = part.ask(&*core.device);
+            core.fs.lock().volume_mut().told_of_backing(&part, asked.as_ref().ok().copied())?;
+            match asked {
+                Ok(_) => came.gained |= part.is_new || part.is_freed,
+                Err(e) if e.is_no_space() && part.is_new => {
                     came.full = true;
                     return Ok(came);
                 }
-                if backing.is_freed {
-                    give_back(core, &backing)?;
+                // Two segments of which a little is missing each make one that can be written.
+                Err(e) if e.is_no_space() && part.is_freed && core.options.discard != Some(false) => {
+                    renew(core, &part)?;
                 }
+                Err(e) if e.is_no_space() => {}
+                Err(e) => return Err(e.into()),
             }
-            Err(e) => return Err(e.into()),
         }
     }
 }
 
-/// Segments that cannot be written, since a little of each is missing: two of them make one that can.
-fn give_back(core: &Core, backing: &Backing) -> silt_engine::Result<()> {
-    if core.options.discard == Some(false) {
-        return Ok(());
-    }
-    let discard = core.fs.lock().volume_mut().begin_discard(backing.segments())?;
+/// Gives segments back to the host; what it is to be asked for then.
+fn renew(core: &Core, backing: &Backing) -> silt_engine::Result<Vec<Backing>> {
+    let (discard, parts) = core.fs.lock().volume_mut().begin_renewal(backing)?;
     let done = discard.run(&*core.device);
     core.fs.lock().volume_mut().end_discard(discard);
-    done
+    done.map(|()| parts)
 }
 
 /// The segments that the log is in are made whole: who mounts it next may find the host full.
@@ -203,8 +213,11 @@ pub fn end(core: &Core) {
     loop {
         let next = core.fs.lock().volume_mut().next_backing(0, 0);
         let Ok(Some(backing)) = next else { return };
-        let whole = core.device.allocate(backing.bytes.start, backing.bytes.end - backing.bytes.start);
-        if core.fs.lock().volume_mut().told_of_backing(&backing, matches!(whole, Ok(true))).is_err() {
+        if backing.is_renewed {
+            return;
+        }
+        let asked = backing.ask(&*core.device).ok();
+        if core.fs.lock().volume_mut().told_of_backing(&backing, asked).is_err() {
             return;
         }
     }

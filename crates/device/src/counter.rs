@@ -171,8 +171,12 @@ impl<D: Device> Device for Counter<D> {
         self.inner.capabilities()
     }
 
-    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+    fn allocate(&self, offset: u64, len: u64) -> Result<crate::Allocation> {
         self.inner.allocate(offset, len)
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        self.inner.next_data(offset)
     }
 
     fn backing_free(&self) -> Option<u64> {

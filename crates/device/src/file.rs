@@ -24,11 +24,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Advice, AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, IFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::sysfs::{self, DevNr};
-use crate::{self as device, Capabilities, Device, Error, Operation, Result, check_range, ioctl, total};
+use crate::{
+    self as device, Allocation, Capabilities, Device, Error, Operation, Result, check_range, ioctl, total,
+};
 use around::{Around, SMALL};
 use direct::Direct;
 use streams::Streams;
@@ -38,9 +40,11 @@ const TOGETHER: usize = 32;
 /// Bytes of one hint to the system to read: of a longer one it may take only as much as it reads ahead itself.
 const HINT: usize = 128 << 10;
 
-/// Hosts that write what is allocated in place, by the magic numbers of their file systems: ext2 to ext4, XFS, tmpfs. Others
-/// (btrfs, ZFS) take new space for what is written over.
+/// Hosts that write what is allocated in place, by the magic numbers of their file systems: ext2 to ext4, XFS, tmpfs. Others,
+/// as btrfs, take new space for what is written over.
 const IN_PLACE: [u32; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+/// Those that say that they hold space and do not: ZFS.
+const PRETENDING: [u32; 1] = [0x2fc1_2fc1];
 
 /// Reads of so many bytes go past the page cache.
 const LARGE: u64 = 256 << 10;
@@ -500,22 +504,28 @@ impl Device for FileDevice {
         Some(host.f_bavail.saturating_mul(host.f_frsize))
     }
 
-    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        // No request goes by the place that this leaves.
+        rustix::fs::seek(&self.main, SeekFrom::Data(offset)).ok()
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<Allocation> {
         self.check_write(Operation::Allocate, offset, len)?;
         if self.kind == Kind::Block || len == 0 || self.lacks_allocate.load(Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(Allocation::Unknown);
         }
-        let writes_in_place = rustix::fs::fstatfs(&self.main)
-            .is_ok_and(|host| u32::try_from(host.f_type).is_ok_and(|magic| IN_PLACE.contains(&magic)));
+        let magic = rustix::fs::fstatfs(&self.main).map_or(0, |host| u32::try_from(host.f_type).unwrap_or(0));
         let lacks = || {
             self.lacks_allocate.store(true, Ordering::Relaxed);
-            Ok(false)
+            Ok(Allocation::Unknown)
         };
-        if !writes_in_place {
+        if PRETENDING.contains(&magic) {
             return lacks();
         }
+        let not_copied = || rustix::fs::ioctl_getflags(&self.main).is_ok_and(|f| f.contains(IFlags::NOCOW));
+        let in_place = IN_PLACE.contains(&magic) || not_copied();
         match retry_on_intr(|| rustix::fs::fallocate(&self.main, FallocateFlags::KEEP_SIZE, offset, len)) {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(if in_place { Allocation::InPlace } else { Allocation::Once }),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => lacks(),
             Err(e) => Err(Error::of_request(Operation::Allocate, offset, len, e.into())),
         }

@@ -1,14 +1,15 @@
 //! An image on a host whose space is limited, in memory: what was never written, or was discarded, takes none.
 //!
-//! Space is counted in units of 4 KiB. Where the host has none left, what is written over still finds its place, and all else
-//! fails as on a full file system that writes in place.
+//! Space is counted in units of 4 KiB. Where the host has none left, what is written over still finds its place, if it writes in
+//! place ([`Hosted::new`]); or only what has a place and was never written in it, if what is written over is written elsewhere
+//! ([`Hosted::copying`]). All else fails as on a full file system.
 //!
 //! Locks: one, held for each request.
 
 use parking_lot::Mutex;
 use rangemap::RangeSet;
 
-use crate::{Capabilities, Device, Error, MemoryDevice, Operation, Result, check_range, total};
+use crate::{Allocation, Capabilities, Device, Error, MemoryDevice, Operation, Result, check_range, total};
 
 const UNIT: u64 = 4096;
 
@@ -23,6 +24,8 @@ struct State {
     has: RangeSet<u64>,
     /// Units left there.
     left: u64,
+    /// Units that hold something, where what is written over is written elsewhere.
+    holds: Option<RangeSet<u64>>,
 }
 
 impl State {
@@ -44,13 +47,24 @@ impl State {
 }
 
 impl Hosted {
-    /// What `image` holds, all of which has its place, on a host with `left` bytes left.
+    /// What `image` holds but zeroes, which has its place, on a host with `left` bytes left.
     pub fn new(image: MemoryDevice, left: u64) -> Self {
         let mut has = RangeSet::new();
         image.for_each_chunk(|at, bytes| {
-            has.insert(at / UNIT..(at + bytes.len() as u64).div_ceil(UNIT));
+            let units = (at / UNIT..).zip(bytes.chunks(usize::try_from(UNIT).unwrap_or(usize::MAX)));
+            units.filter(|(_, b)| b.iter().any(|b| *b != 0)).for_each(|(unit, _)| has.insert(unit..unit + 1));
         });
-        Hosted { image, state: Mutex::new(State { has, left: left / UNIT }) }
+        Hosted { image, state: Mutex::new(State { has, left: left / UNIT, holds: None }) }
+    }
+
+    /// The same on a host that writes elsewhere what is written over.
+    pub fn copying(image: MemoryDevice, left: u64) -> Self {
+        let hosted = Hosted::new(image, left);
+        {
+            let mut state = hosted.state.lock();
+            state.holds = Some(state.has.clone());
+        }
+        hosted
     }
 
     /// Sets what the host has left, in bytes: others write there, or remove something.
@@ -95,7 +109,18 @@ impl Device for Hosted {
         let mut state = self.state.lock();
         let wanted = units(offset, len);
         let first = wanted.start;
-        let found = state.give(wanted.clone());
+        let mut found = state.give(wanted.clone());
+        // The old place is free only when the new one is taken.
+        if let Some(held) = state.holds.as_ref().and_then(|h| h.overlapping(&wanted).next().cloned())
+            && state.left == 0
+        {
+            found = found.min(held.start.saturating_sub(first));
+        }
+        if let Some(holds) = &mut state.holds
+            && found > 0
+        {
+            holds.insert(first..first + found);
+        }
         let fits = ((first + found) * UNIT).saturating_sub(offset).min(len);
         let mut left = usize::try_from(fits).unwrap_or(usize::MAX);
         let parts: Vec<&[u8]> = bufs
@@ -123,7 +148,10 @@ impl Device for Hosted {
             let had: u64 =
                 state.has.overlapping(&gone).map(|r| r.end.min(gone.end) - r.start.max(gone.start)).sum();
             state.left += had;
-            state.has.remove(gone);
+            state.has.remove(gone.clone());
+            if let Some(holds) = &mut state.holds {
+                holds.remove(gone);
+            }
         }
         self.image.discard(offset, len)
     }
@@ -136,11 +164,22 @@ impl Device for Hosted {
         Some(self.state.lock().left * UNIT)
     }
 
-    fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        let state = self.state.lock();
+        let from = offset / UNIT;
+        let next = state.has.overlapping(from..u64::MAX).next()?;
+        Some(offset.max(next.start * UNIT))
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<Allocation> {
         check_range(Operation::Allocate, offset, len, self.len())?;
         let wanted = units(offset, len);
         let count = wanted.end - wanted.start;
-        if self.state.lock().give(wanted) < count { Err(Error::NoSpace { offset, len }) } else { Ok(true) }
+        let mut state = self.state.lock();
+        if state.give(wanted) < count {
+            return Err(Error::NoSpace { offset, len });
+        }
+        Ok(if state.holds.is_some() { Allocation::Once } else { Allocation::InPlace })
     }
 }
 
@@ -167,8 +206,21 @@ mod tests {
         assert_eq!(d.backing_free(), Some(UNIT), "a part of one stays");
         assert!(d.allocate(30 * UNIT, 2 * UNIT).unwrap_err().is_no_space());
         d.set_left(UNIT);
-        assert!(d.allocate(30 * UNIT, 2 * UNIT).unwrap() && d.backing_free() == Some(0));
+        assert_eq!(d.allocate(30 * UNIT, 2 * UNIT).unwrap(), Allocation::InPlace);
+        assert_eq!(d.backing_free(), Some(0));
         d.write_at(30 * UNIT, &[&[7; 8192]]).unwrap();
         assert_eq!(d.image().len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_host_that_copies_takes_space_for_what_is_written_over() {
+        let d = Hosted::copying(MemoryDevice::new(1 << 20), 2 * UNIT);
+        assert_eq!(d.allocate(0, 2 * UNIT).unwrap(), Allocation::Once);
+        d.write_at(UNIT, &[&[1; 4096]]).unwrap();
+        assert!(d.write_at(UNIT, &[&[2; 4096]]).unwrap_err().is_no_space());
+        d.write_at(0, &[&[1; 4096]]).unwrap();
+        d.discard(UNIT, UNIT).unwrap();
+        d.write_at(UNIT, &[&[3; 4096]]).unwrap();
+        assert_eq!((d.taken(), d.backing_free()), (2 * UNIT, Some(0)));
     }
 }

@@ -106,6 +106,17 @@ pub enum Kind {
     Background,
 }
 
+/// What a range is good for that the storage below was asked to hold space for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// That is no question here, or it cannot tell.
+    Unknown,
+    /// What was not written since it was discarded can be written, once: what is written over takes new space.
+    Once,
+    /// All of it can be written, and written over.
+    InPlace,
+}
+
 /// A flat, byte-addressed store. All methods take `&self`: a device is shared between the log
 /// writer and readers, and orders nothing between requests except through `flush`.
 pub trait Device: Send + Sync {
@@ -173,11 +184,16 @@ pub trait Device: Send + Sync {
         None
     }
 
-    /// Has the storage below hold space for a range, so that it can be written, and written over, with none to spare there.
-    /// What the range holds stays. `Ok(false)`: that is no question here, or cannot be had. Errors: no space, of which a part
-    /// of the range may have some then; past the end, read-only.
-    fn allocate(&self, _offset: u64, _len: u64) -> Result<bool> {
-        Ok(false)
+    /// Has the storage below hold space for a range, so that it can be written with none to spare there. What the range holds
+    /// stays. Errors: no space, of which a part of the range may have some then; past the end, read-only.
+    fn allocate(&self, _offset: u64, _len: u64) -> Result<Allocation> {
+        Ok(Allocation::Unknown)
+    }
+
+    /// The first byte from this one on for which the storage below holds something that was written; none where there is none,
+    /// or that cannot be told.
+    fn next_data(&self, _offset: u64) -> Option<u64> {
+        None
     }
 }
 
@@ -224,8 +240,11 @@ macro_rules! forward {
             fn backing_free(&self) -> Option<u64> {
                 (**self).backing_free()
             }
-            fn allocate(&self, offset: u64, len: u64) -> Result<bool> {
+            fn allocate(&self, offset: u64, len: u64) -> Result<Allocation> {
                 (**self).allocate(offset, len)
+            }
+            fn next_data(&self, offset: u64) -> Option<u64> {
+                (**self).next_data(offset)
             }
         }
     )*};

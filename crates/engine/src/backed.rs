@@ -12,16 +12,20 @@
 //!
 //! Who tells is the caller: the device is asked without the volume's lock, since the host may take its time
 //! ([`Volume::next_backing`]); before a log is written there, and of those in use afterwards, since logs do not fill a segment
-//! to its last block. A host that writes elsewhere what is written over (btrfs) promises nothing, and none of this is done.
+//! to its last block. On a host that writes elsewhere what is written over (btrfs), a segment that was in use is whole again only
+//! after it was discarded and asked for anew: nothing in a segment is written twice before it is freed. Where the host cannot tell,
+//! none of this is done.
 //!
 //! Memory: 16 bytes a run of segments.
 
 use std::ops::Range;
 
 use rangemap::RangeSet;
-use silt_format::SegNr;
+use silt_device::{Allocation, Device};
+use silt_format::{BlockNr, Geometry, SegNr};
 
 use crate::Result;
+use crate::discard::{Discard, bytes_of};
 use crate::room::Extra;
 use crate::volume::Volume;
 
@@ -29,6 +33,8 @@ use crate::volume::Volume;
 const LOOKED: u64 = 4096;
 /// Most segments that are asked for in one go.
 const TOGETHER: u64 = 4;
+/// What a host that writes elsewhere what is written over writes at least, in bytes.
+const COPIED: u32 = 4096;
 /// The same of those in use: nothing of them has to be found anew.
 const BEGUN: u64 = 64;
 /// So many that cannot be had end [`Volume::secure_backing`]: a full host may take milliseconds for each.
@@ -58,6 +64,8 @@ pub(crate) struct Backed {
     only: bool,
     /// The host had nothing more when it was asked last.
     full: bool,
+    /// The host writes elsewhere what is written over.
+    once: bool,
 }
 
 impl Backed {
@@ -91,6 +99,9 @@ impl Backed {
     pub fn released(&mut self, segment: u64) {
         let range = segment..segment + 1;
         self.begun.remove(range.clone());
+        if self.once {
+            self.whole.remove(range.clone());
+        }
         if self.whole.contains(&segment) { self.put(range) } else { self.freed.insert(range) }
     }
 
@@ -151,21 +162,28 @@ impl Backed {
     }
 }
 
-/// Segments of which the device is to be asked, with [`silt_device::Device::allocate`] and without the volume's lock, whether
-/// they have their space below; then [`Volume::told_of_backing`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Segments of which the device is to be asked, with [`Backing::ask`] and without the volume's lock, whether they have their
+/// space below; then [`Volume::told_of_backing`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Backing {
     segments: Range<u64>,
     /// On the device.
-    pub bytes: Range<u64>,
+    bytes: Range<u64>,
     discards: u64,
     /// All of it may be missing. Else it was in use, and hardly anything is.
     pub is_new: bool,
     /// It was in use, is clean now, and is of no use without its space.
     pub is_freed: bool,
+    /// It is clean, and has to be discarded before it is asked for: [`Volume::begin_renewal`].
+    pub is_renewed: bool,
 }
 
 impl Backing {
+    /// Asks the device.
+    pub fn ask(&self, device: &dyn Device) -> silt_device::Result<Allocation> {
+        device.allocate(self.bytes.start, self.bytes.end - self.bytes.start)
+    }
+
     /// Their numbers.
     pub fn segments(&self) -> Range<u64> {
         self.segments.clone()
@@ -207,12 +225,12 @@ impl Volume {
 
     /// Where nothing else counts: asks for what was freed, here and now, since whoever frees goes by what it brings.
     pub(crate) fn ask_for_freed(&mut self) {
+        let device = self.store.device.clone();
         while self.counts_backed_only() {
             let Ok(Some(backing)) = self.next_backing(0, 0) else { return };
-            let asked =
-                self.store.device.allocate(backing.bytes.start, backing.bytes.end - backing.bytes.start);
             // What it turns out not to have stays clean, and does not count.
-            if self.told_of_backing(&backing, matches!(asked, Ok(true))).is_err() {
+            let asked = if self.renew(&backing) { backing.ask(&*device).ok() } else { None };
+            if self.told_of_backing(&self.as_of_now(backing), asked).is_err() {
                 return;
             }
         }
@@ -240,12 +258,17 @@ impl Volume {
         self.store.held.backed.as_ref().is_some_and(|b| b.only)
     }
 
+    /// Segments that all that waits takes, with `blocks` more.
+    fn taken_by(&self, blocks: u64) -> u64 {
+        let under_way = self.construction.as_ref().map_or(0, |k| self.segments_for(k.need));
+        let needed = self.segments_for(self.need(Extra { data: blocks, ..Extra::default() }));
+        needed.saturating_add(under_way)
+    }
+
     /// How many segments must be ready so that all that waits, `blocks` more, and whatever is deleted or cleaned then, can be
     /// written.
     pub fn backing_for(&self, blocks: u64) -> u64 {
-        let under_way = self.construction.as_ref().map_or(0, |k| self.segments_for(k.need));
-        let needed = self.segments_for(self.need(Extra { data: blocks, ..Extra::default() }));
-        self.kept_at_least().saturating_add(needed).saturating_add(under_way).min(self.clean_and_free())
+        self.kept_at_least().saturating_add(self.taken_by(blocks)).min(self.clean_and_free())
     }
 
     /// The next segments of which the device is to be asked: those in use that are not known to be whole, and, as long as not
@@ -256,11 +279,18 @@ impl Volume {
         let limit = self.sufile.confined().0;
         let after = self.after_last();
         let Some(backed) = &mut self.store.held.backed else { return Ok(None) };
+        let once = backed.once;
         let used = |set: &RangeSet<u64>, most| set.first().map(|r| r.start..r.end.min(r.start + most));
         let of = |segments: Range<u64>, discards, is_new, is_freed| {
-            let last = SegNr(segments.end.saturating_sub(1));
-            let bytes = g.byte_of(g.segment_start(SegNr(segments.start)))..g.byte_of(g.segment_end(last));
-            Some(Backing { segments, bytes, discards, is_new, is_freed })
+            let bytes = bytes_of(&g, &segments);
+            Some(Backing {
+                segments,
+                bytes,
+                discards,
+                is_new,
+                is_freed,
+                is_renewed: once && (is_new || is_freed),
+            })
         };
         // More segments than there are: a number that damage left.
         backed.begun.remove(g.nsegments..u64::MAX);
@@ -280,11 +310,64 @@ impl Volume {
         Ok(segments.and_then(|s| of(s.start..s.end.min(s.start + most), discards, true, false)))
     }
 
-    /// The device was asked for these: whether they are whole below.
-    pub fn told_of_backing(&mut self, backing: &Backing, is_whole: bool) -> Result<()> {
+    /// What is to be discarded before it is asked for, and what is to be asked then. To be ended with [`Volume::end_discard`],
+    /// after which the device is asked and [`Volume::told_of_backing`] told. Some may be left: then it is the next again.
+    pub fn begin_renewal(&mut self, backing: &Backing) -> Result<(Discard, Vec<Backing>)> {
+        let discard = self.begin_discard(backing.segments())?;
+        let g = self.store.geometry;
+        let of =
+            |segments: Range<u64>| Backing { bytes: bytes_of(&g, &segments), segments, ..backing.clone() };
+        let parts = discard.segments().map(|s| self.as_of_now(of(s))).collect();
+        if discard.is_empty()
+            && let Some(backed) = &mut self.store.held.backed
+        {
+            // They are in use again, or nothing is discarded now.
+            backed.freed.remove(backing.segments());
+        }
+        Ok((discard, parts))
+    }
+
+    /// The same here and now, where that is so; false if it failed, or nothing there may be written.
+    fn renew(&mut self, backing: &Backing) -> bool {
+        if !backing.is_renewed {
+            return true;
+        }
+        let segments = backing.segments();
+        // Nothing but what a log might be written to is ever discarded.
+        if !self.clean_segments(segments.clone()).is_ok_and(|clean| clean == [segments.clone()]) {
+            return false;
+        }
+        if let Some(backed) = &mut self.store.held.backed {
+            backed.discarded(segments);
+        }
+        self.store.device.discard(backing.bytes.start, backing.bytes.end - backing.bytes.start).is_ok()
+    }
+
+    fn as_of_now(&self, backing: Backing) -> Backing {
+        let discards = self.store.held.backed.as_ref().map_or(0, |b| b.discards);
+        Backing { discards, ..backing }
+    }
+
+    /// The device was asked for these: what it said, none for an error.
+    pub fn told_of_backing(&mut self, backing: &Backing, said: Option<Allocation>) -> Result<()> {
         let clean = self.clean_segments(backing.segments())?;
+        let shares = self.store.geometry.block_size < COPIED;
         let Some(backed) = &mut self.store.held.backed else { return Ok(()) };
         let segments = backing.segments();
+        let is_whole = match said {
+            None => false,
+            // Two logs may share what is written elsewhere as a whole.
+            Some(said) if said == Allocation::Unknown || (said == Allocation::Once && shares) => {
+                self.forget_backing();
+                return Ok(());
+            }
+            Some(Allocation::Once) => {
+                backed.once = true;
+                // What was asked for before that was known may hold something.
+                backing.is_renewed || !(backing.is_new || backing.is_freed)
+            }
+            Some(_) => true,
+        };
         backed.begun.remove(segments.clone());
         backed.freed.remove(segments.clone());
         if is_whole && backed.discards == backing.discards {
@@ -296,9 +379,10 @@ impl Volume {
 
     /// Says how it is below: whether there is little left, and whether nothing more could be had; and how many of those that are
     /// ready are not to be discarded. With little left, and as many
-    /// segments ready as all that waits takes, no others count as clean. Whether that is so.
+    /// segments ready as all that waits takes, no others count as clean: nobody is promised more. Whether that is so.
     pub fn judge_backing(&mut self, near: bool, full: bool, keep: u64) -> bool {
-        let enough = self.backing_for(0);
+        // Else what waits would have no room.
+        let enough = self.taken_by(0);
         let limit = self.sufile.confined().0;
         let Some(backed) = &mut self.store.held.backed else { return false };
         (backed.near, backed.full, backed.keep) = (near, full, keep);
@@ -307,79 +391,126 @@ impl Volume {
     }
 
     /// Has the segment that is written, the next one and as many clean ones as deleting and cleaning need whole below, as far
-    /// as the storage there has the space, here and now; with `gives_back` what it has too little for is discarded. Nothing where
-    /// that is not accounted for. It may take a while, and all wait for it.
-    pub fn secure_backing(&mut self, gives_back: bool) -> Result<()> {
-        if !self.is_backing_counted() {
-            return Ok(());
-        }
-        let g = self.store.geometry;
-        let device = self.store.device.clone();
-        let bytes = |s: u64| {
-            let start = g.byte_of(g.segment_start(SegNr(s)));
-            (start, g.byte_of(g.segment_end(SegNr(s))) - start)
-        };
+    /// as the storage there has the space, here and now; what it has too little for is discarded. Nothing where that is not
+    /// accounted for. It may take a while, and all wait for it.
+    pub fn secure_backing(&mut self) -> Result<()> {
+        let (g, device) = (self.store.geometry, self.store.device.clone());
         for s in [self.cursor.segment.0, self.cursor.next.0] {
-            let (offset, len) = bytes(s);
-            match device.allocate(offset, len) {
-                Ok(true) => {
-                    if let Some(b) = &mut self.store.held.backed {
-                        b.begun.remove(s..s + 1);
-                        b.whole.insert(s..s + 1);
-                    }
-                }
-                Ok(false) => {
-                    self.forget_backing();
-                    return Ok(());
-                }
-                Err(_) => {}
-            }
+            let segments = s..s + 1;
+            let backing = Backing { bytes: bytes_of(&g, &segments), segments, ..Backing::default() };
+            let asked = backing.ask(&*device).ok();
+            self.told_of_backing(&self.as_of_now(backing), asked)?;
         }
         let target = self.backing_for(0);
-        let limit = self.sufile.confined().0.unwrap_or(g.nsegments);
-        let (mut at, mut failures, mut seen) = (self.after_last(), 0, 0);
-        while seen < g.nsegments && failures < FAILURES {
-            let Some(backed) = &self.store.held.backed else { return Ok(()) };
-            if backed.count(Some(limit)) >= target {
-                break;
-            }
-            let end = at.saturating_add(LOOKED).min(g.nsegments);
-            let clean = self.clean_segments(at..end)?;
-            for s in clean.into_iter().flatten().take_while(|s| *s < limit) {
-                let Some(backed) = &mut self.store.held.backed else { return Ok(()) };
-                if failures == FAILURES || backed.count(Some(limit)) >= target {
-                    break;
-                }
-                if backed.ready.contains(&s) {
-                    continue;
-                }
-                let (offset, len) = bytes(s);
-                match device.allocate(offset, len) {
-                    Ok(true) => {
-                        backed.whole.insert(s..s + 1);
-                        backed.put(s..s + 1);
-                    }
-                    Ok(false) => {
-                        self.forget_backing();
-                        return Ok(());
-                    }
-                    Err(_) => {
-                        failures += 1;
-                        backed.discarded(s..s + 1);
-                        // It is clean, durably, and nobody reads there. Of no use to us, it may be to others.
-                        if gives_back {
-                            device.discard(offset, len)?;
-                        }
-                    }
-                }
-            }
-            seen += end - at;
-            at = if end >= g.nsegments { 0 } else { end };
-        }
         if let Some(backed) = &mut self.store.held.backed {
             backed.keep = target;
         }
+        let mut failures = 0;
+        // Those that were in use before, then those in front of the log, where they were allocated before they were used.
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let (found, next) = Volume::with_data(&*device, &g, at);
+            let Some((first, last)) = found.first().zip(found.last()) else { break };
+            let clean: RangeSet<u64> = self.clean_segments(*first..*last + 1)?.into_iter().collect();
+            let found = found.iter().copied().filter(|s| clean.contains(s));
+            if !self.secure(found, target, &mut failures)? {
+                return Ok(());
+            }
+            from = next;
+        }
+        failures = 0;
+        let after = self.after_last();
+        for half in [after..g.nsegments, 0..after] {
+            let mut at = half.start;
+            while at < half.end {
+                let end = at.saturating_add(LOOKED).min(half.end);
+                let clean = self.clean_segments(at..end)?.into_iter().flatten();
+                if !self.secure(clean, target, &mut failures)? {
+                    return Ok(());
+                }
+                at = end;
+            }
+        }
         Ok(())
+    }
+
+    /// The same for some that are clean; whether to go on.
+    fn secure(
+        &mut self,
+        segments: impl Iterator<Item = u64>,
+        target: u64,
+        failures: &mut u32,
+    ) -> Result<bool> {
+        let (g, device) = (self.store.geometry, self.store.device.clone());
+        let limit = self.sufile.confined().0.unwrap_or(u64::MAX);
+        for s in segments.take_while(|s| *s < limit) {
+            let Some(backed) = &self.store.held.backed else { return Ok(false) };
+            if *failures == FAILURES || backed.count(Some(limit)) >= target {
+                return Ok(false);
+            }
+            if backed.ready.contains(&s) {
+                continue;
+            }
+            let segments = s..s + 1;
+            let bytes = bytes_of(&g, &segments);
+            let backing =
+                Backing { bytes, segments, is_renewed: backed.once, is_new: true, ..Backing::default() };
+            // It is clean, durably, nobody reads there, and a log may go there at any time.
+            let asked = if self.renew(&backing) { backing.ask(&*device).ok() } else { None };
+            self.told_of_backing(&self.as_of_now(backing.clone()), asked)?;
+            if asked.is_none() {
+                *failures += 1;
+                // Of no use to us, it may be to others.
+                self.renew(&Backing { is_renewed: true, ..backing });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Segments from this one on for which the storage below holds something, and the one to go on with: none at the end. For
+    /// [`Volume::told_of_data`]; without the volume's lock.
+    pub fn with_data(device: &dyn Device, g: &Geometry, from: u64) -> (Vec<u64>, Option<u64>) {
+        let (mut found, mut at) = (Vec::new(), from);
+        while at < g.nsegments {
+            if found.len() as u64 == LOOKED {
+                return (found, Some(at));
+            }
+            let Some(next) = device.next_data(g.byte_of(g.segment_start(SegNr(at)))) else { break };
+            let segment = g.segment_of(BlockNr(next >> g.block_bits)).0.max(at);
+            found.push(segment);
+            at = segment + 1;
+        }
+        (found, None)
+    }
+
+    /// These were in use once, before this mount perhaps, and hardly anything of them can be missing below: those that are clean
+    /// are asked for before new ones.
+    pub fn told_of_data(&mut self, segments: &[u64]) -> Result<()> {
+        let (Some(first), Some(last)) = (segments.first(), segments.last()) else { return Ok(()) };
+        let clean: RangeSet<u64> = self.clean_segments(*first..last.saturating_add(1))?.into_iter().collect();
+        let Some(backed) = &mut self.store.held.backed else { return Ok(()) };
+        for s in segments
+            .iter()
+            .filter(|s| clean.contains(s) && !backed.ready.contains(s))
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            backed.freed.insert(s..s + 1);
+        }
+        Ok(())
+    }
+
+    /// The storage below has no space for a super block, which it writes elsewhere: what one of those that are ready has there is
+    /// given back for it. What that was, if there was one: the write is to be tried again, and this to be asked for again then.
+    pub fn give_way_below(&mut self) -> Option<Backing> {
+        let after = self.after_last();
+        let backed = self.store.held.backed.as_ref().filter(|b| b.once)?;
+        // The log comes last to the one in front of it.
+        let last = backed.from(after, u64::MAX).last()?.end - 1;
+        let segments = last..last + 1;
+        let bytes = bytes_of(&self.store.geometry, &segments);
+        let backing = Backing { bytes, segments, is_renewed: true, ..Backing::default() };
+        self.renew(&backing).then(|| self.as_of_now(backing))
     }
 
     /// A segment that was handed out was not written, and may be again.
@@ -395,8 +526,8 @@ impl Volume {
     }
 
     /// At the beginning, where the host has little left: what can be had is, and no others are handed out. Whether the log can go
-    /// on where it is. `gives_back`: nothing is to be recovered from what is clean.
-    pub(crate) fn begin_backing(&mut self, gives_back: bool) -> Result<bool> {
+    /// on where it is. Nothing is to be recovered from what is clean.
+    pub(crate) fn begin_backing(&mut self) -> Result<bool> {
         let g = self.store.geometry;
         let segment = u64::from(g.blocks_per_segment) << g.block_bits;
         let target = self.backing_for(0);
@@ -404,7 +535,7 @@ impl Volume {
         if !self.is_backing_counted() || left >= NEAR.saturating_add((target + 2).saturating_mul(segment)) {
             return Ok(true);
         }
-        self.secure_backing(gives_back)?;
+        self.secure_backing()?;
         self.judge_backing(true, false, target);
         let here = [self.cursor.segment.0, self.cursor.next.0];
         let backed = self.store.held.backed.as_ref();
@@ -467,12 +598,12 @@ mod tests {
     }
 
     /// A new volume on a host with so many bytes left.
-    fn hosted(left: u64) -> Arc<Hosted> {
+    fn hosted(left: u64, copies: bool) -> Arc<Hosted> {
         let size = (SEGMENTS + 1) * SEGMENT;
         let device = MemoryDevice::new(size);
         let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
         Plan::new(parameters, size).unwrap().write(&device, false).unwrap();
-        Arc::new(Hosted::new(device, left))
+        Arc::new(if copies { Hosted::copying(device, left) } else { Hosted::new(device, left) })
     }
 
     /// What the daemon does once a second, with little left.
@@ -484,9 +615,18 @@ mod tests {
                 full |= v.backed_segments() < target;
                 break;
             };
-            let asked = device.allocate(b.bytes.start, b.bytes.end - b.bytes.start);
-            full |= b.is_new && asked.is_err();
-            v.told_of_backing(&b, asked.is_ok()).unwrap();
+            let mut parts = vec![b.clone()];
+            if b.is_renewed {
+                let (discard, of) = v.begin_renewal(&b).unwrap();
+                discard.run(device).unwrap();
+                v.end_discard(discard);
+                parts = of;
+            }
+            for part in parts {
+                let asked = part.ask(device);
+                full |= part.is_new && asked.is_err();
+                v.told_of_backing(&part, asked.ok()).unwrap();
+            }
             if full {
                 break;
             }
@@ -528,7 +668,11 @@ mod tests {
     /// The host is filled by others: what was taken is written, and all of it can be deleted, a little at a time.
     #[test]
     fn a_full_host_stops_nobody_who_deletes() {
-        let device = hosted(40 * SEGMENT);
+        [false, true].into_iter().for_each(delete_on_a_full_host);
+    }
+
+    fn delete_on_a_full_host(copies: bool) {
+        let device = hosted(40 * SEGMENT, copies);
         let mut v = open(&device, 2000);
         let target = v.backing_for(200);
         look(&mut v, &device, target);
@@ -564,8 +708,9 @@ mod tests {
     /// What was kept is found again, also after a power cut, and where the log was in a segment that is not whole.
     #[test]
     fn a_full_host_is_opened_for_writing() {
-        for (cut, whole) in [(false, true), (true, true), (false, false), (true, false)] {
-            let device = hosted(30 * SEGMENT);
+        for n in 0..8 {
+            let (cut, whole, copies) = (n & 1 > 0, n & 2 > 0, n & 4 > 0);
+            let device = hosted(30 * SEGMENT, copies);
             let mut v = open(&device, 2000);
             let ino = file(&mut v);
             write(&mut v, ino, 0, 1);
@@ -575,7 +720,7 @@ mod tests {
                 look(&mut v, &device, target);
             } else {
                 // Only clean ones: the log goes on in what it does not have.
-                v.secure_backing(true).unwrap();
+                v.secure_backing().unwrap();
                 let g = *v.geometry();
                 let rest = g.byte_of(g.segment_start(v.cursor.segment)) + v.cursor.offset * 4096;
                 device.discard(rest, g.byte_of(g.segment_end(v.cursor.segment)) - rest).unwrap();
@@ -586,7 +731,7 @@ mod tests {
             drop(v);
             device.set_left(0);
             let mut v = open(&device, 3000);
-            assert!(v.counts_backed_only(), "{cut} {whole}");
+            assert!(v.counts_backed_only(), "{cut} {whole} {copies}");
             assert_eq!(v.read_block(Tree::Live, ino, 0).unwrap().unwrap()[0], 1);
             v.cut(ino, 0..u64::MAX).unwrap();
             v.checkpoint(3001).unwrap();
@@ -597,19 +742,21 @@ mod tests {
     /// Where the host has enough nothing is reckoned, and what is kept is not discarded.
     #[test]
     fn what_is_kept_is_not_discarded() {
-        let device = hosted(1 << 30);
-        let mut v = open(&device, 2000);
-        assert!(!v.counts_backed_only() && v.backed_segments() == 0);
-        v.secure_backing(true).unwrap();
-        let kept = v.backed_segments();
-        assert_eq!(kept, v.backing_for(0));
-        let taken = device.taken();
-        for _ in 0..SEGMENTS {
-            let d = v.begin_discard(0..SEGMENTS).unwrap();
-            d.run(&*device).unwrap();
-            v.end_discard(d);
+        for copies in [false, true] {
+            let device = hosted(1 << 30, copies);
+            let mut v = open(&device, 2000);
+            assert!(!v.counts_backed_only() && v.backed_segments() == 0);
+            v.secure_backing().unwrap();
+            let kept = v.backed_segments();
+            assert_eq!(kept, v.backing_for(0));
+            let taken = device.taken();
+            for _ in 0..SEGMENTS {
+                let d = v.begin_discard(0..SEGMENTS).unwrap();
+                d.run(&*device).unwrap();
+                v.end_discard(d);
+            }
+            assert_eq!((device.taken(), v.backed_segments()), (taken, kept));
+            assert_eq!(v.unbacked_segments(), 0);
         }
-        assert_eq!((device.taken(), v.backed_segments()), (taken, kept));
-        assert_eq!(v.unbacked_segments(), 0);
     }
 }

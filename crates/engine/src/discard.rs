@@ -100,6 +100,11 @@ impl Discard {
         self.segments.last().map(|r| r.end)
     }
 
+    /// The runs in it.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Range<u64>> {
+        self.segments.iter().cloned()
+    }
+
     /// Bytes of all of it.
     pub fn len(&self) -> u64 {
         self.bytes.iter().map(|r| r.end - r.start).sum()
@@ -111,7 +116,7 @@ impl Discard {
     }
 }
 
-fn bytes_of(g: &Geometry, segments: &Range<u64>) -> Range<u64> {
+pub(crate) fn bytes_of(g: &Geometry, segments: &Range<u64>) -> Range<u64> {
     let last = segments.end.saturating_sub(1);
     g.byte_of(g.segment_start(SegNr(segments.start)))..g.byte_of(g.segment_end(SegNr(last)))
 }

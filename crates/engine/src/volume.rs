@@ -281,7 +281,7 @@ impl Volume {
             volume.account_for_backing();
         }
         // A tail is left in any case.
-        let stays = options.read_only || report.was_unclean || volume.begin_backing(true)?;
+        let stays = options.read_only || report.was_unclean || volume.begin_backing()?;
         if (astray && (!report.was_unclean || options.norecovery)) || !stays {
             // How full the writer's segment is cannot be told there, or the storage below has no space for the rest of it: the
             // log goes on in another.
@@ -410,10 +410,19 @@ impl Volume {
         self.write_where_cut()
     }
 
-    pub(crate) fn write_supers(&mut self, writes: &[SuperWrite]) -> Result<()> {
+    /// Writes super blocks, durably, after what they name; where the storage below has no space for them, in the place of a
+    /// clean segment ([`Volume::give_way_below`]).
+    pub fn write_supers(&mut self, writes: &[SuperWrite]) -> Result<()> {
         // They name logs that are there.
         self.flush_logs()?;
-        writes.iter().try_for_each(|w| w.write(&*self.store.device))
+        let write = |w: &SuperWrite| w.write(&*self.store.device);
+        let written = writes.iter().try_for_each(write);
+        let Err(Error::Device(e)) = &written else { return written };
+        let Some(backing) = e.is_no_space().then(|| self.give_way_below()).flatten() else { return written };
+        let written = writes.iter().try_for_each(|w| w.write(&*self.store.device));
+        let asked = backing.ask(&*self.store.device).ok();
+        self.told_of_backing(&backing, asked)?;
+        written
     }
 
     /// Records in both super blocks that an error was met.

@@ -6,6 +6,7 @@ mod common;
 
 mod account;
 mod freed;
+mod hosts;
 mod left;
 mod listed;
 mod reads;
