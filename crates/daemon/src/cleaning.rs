@@ -251,9 +251,7 @@ impl Writer {
     pub(crate) fn look_for_space(&self) {
         let fs = self.core.fs.lock();
         self.core.space.look(fs.volume(), &marks_of(&self.core, fs.volume()));
-        if fs.volume().counts_backed_only() {
-            self.core.space.host.ask(0);
-        }
+        crate::host_space::look_soon(&self.core, fs.volume());
     }
 
     /// Does what the cleaner wants. `before`: what became of the round that it was part of.
@@ -335,18 +333,7 @@ impl Writer {
 
     fn advance_super_blocks(&mut self) -> Result<()> {
         let writes = self.core.fs.lock().volume_mut().advance_super_blocks((self.clock)());
-        let write = || writes.iter().try_for_each(|w| w.write(&*self.core.device));
-        let written = write();
-        let Err(Error::Device(e)) = &written else { return written };
-        if !e.is_no_space() {
-            return written;
-        }
-        let given = self.core.fs.lock().volume_mut().give_way_below();
-        let Some(backing) = given else { return written };
-        let written = write();
-        let asked = backing.ask(&*self.core.device).ok();
-        self.core.fs.lock().volume_mut().told_of_backing(&backing, asked)?;
-        written
+        writes.iter().try_for_each(|w| crate::host_space::write_super(&self.core, w))
     }
 }
 

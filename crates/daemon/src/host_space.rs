@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use silt_engine::{Backing, Volume};
+use silt_engine::{Backing, SuperWrite, Volume};
 
 use crate::cleaning::let_run;
 use crate::core::Core;
@@ -74,11 +74,41 @@ impl HostSpace {
     }
 }
 
+/// Whether the host has little left; none where that is no question.
+fn is_near(core: &Core, volume: &Volume) -> Option<bool> {
+    let left = core.device.backing_free()?;
+    let g = volume.geometry();
+    let size = (u64::from(g.blocks_per_segment) << g.block_bits).saturating_mul(g.nsegments);
+    let much = core.options.dirty.saturating_mul(2).saturating_add(MUCH).min(size.saturating_mul(4));
+    Some(left < much)
+}
+
+/// A log was written: where the host has little left by now, or had before, it is looked after that at once. Between two logs no
+/// more is written than may wait.
+pub fn look_soon(core: &Core, volume: &Volume) {
+    if volume.is_backing_counted() && (volume.counts_backed_only() || is_near(core, volume) == Some(true)) {
+        core.space.host.ask(0);
+    }
+}
+
+/// Before anybody writes: looks after it where the host has little left.
+pub fn begin(core: &Core) -> silt_engine::Result<()> {
+    let near = {
+        let fs = core.fs.lock();
+        fs.volume().is_backing_counted() && is_near(core, fs.volume()) == Some(true)
+    };
+    if near { look(core, 0, &mut false).map(|_| ()) } else { Ok(()) }
+}
+
 /// The thread's work, until [`HostSpace::stop`].
 pub fn run(core: &Arc<Core>) {
     let space = &core.space.host;
-    space.state.lock().on = true;
-    let mut was_near = false;
+    {
+        let mut state = space.state.lock();
+        state.on = true;
+        state.asked = Some(0);
+    }
+    let mut was_near = core.fs.lock().volume().counts_backed_only();
     while let Some(wanted) = space.wait() {
         match look(core, wanted, &mut was_near) {
             Ok(true) => {}
@@ -104,23 +134,20 @@ struct Came {
 
 /// Has as much allocated as is to be; whether that is accounted for.
 fn look(core: &Core, wanted: u64, was_near: &mut bool) -> silt_engine::Result<bool> {
-    let Some(left) = core.device.backing_free() else {
-        // Nothing of it can grow any more, until some is discarded.
-        let mut fs = core.fs.lock();
-        fs.volume_mut().judge_backing(false, false, 0);
-        return Ok(fs.volume().is_backing_counted());
-    };
     let (near, target, segment) = {
-        let fs = core.fs.lock();
-        let volume = fs.volume();
+        let mut fs = core.fs.lock();
+        let volume = fs.volume_mut();
         if !volume.is_backing_counted() {
             return Ok(false);
         }
+        let Some(near) = is_near(core, volume) else {
+            // Nothing of it can grow any more, until some is discarded.
+            volume.judge_backing(false, false, 0);
+            return Ok(true);
+        };
         let g = volume.geometry();
         let segment = u64::from(g.blocks_per_segment) << g.block_bits;
         let size = segment.saturating_mul(g.nsegments);
-        let much = core.options.dirty.saturating_mul(2).saturating_add(MUCH).min(size.saturating_mul(4));
-        let near = left < much;
         let ahead = AHEAD.min(size / AHEAD_PART) >> g.block_bits;
         let blocks = if near { ahead.saturating_add(wanted) } else { 0 };
         (near, volume.backing_for(blocks), segment)
@@ -206,6 +233,23 @@ fn renew(core: &Core, backing: &Backing) -> silt_engine::Result<Vec<Backing>> {
     let done = discard.run(&*core.device);
     core.fs.lock().volume_mut().end_discard(discard);
     done.map(|()| parts)
+}
+
+/// Writes a super block, also where the host has no space for it and writes it elsewhere.
+pub fn write_super(core: &Core, write: &SuperWrite) -> silt_engine::Result<()> {
+    let mut given = core.fs.lock().volume_mut().give_way_below(false);
+    let mut written = write.write(&*core.device);
+    if given.is_none() && matches!(&written, Err(silt_engine::Error::Device(e)) if e.is_no_space()) {
+        given = core.fs.lock().volume_mut().give_way_below(true);
+        if given.is_some() {
+            written = write.write(&*core.device);
+        }
+    }
+    if let Some(backing) = given {
+        let asked = backing.ask(&*core.device).ok();
+        core.fs.lock().volume_mut().told_of_backing(&backing, asked)?;
+    }
+    written
 }
 
 /// The segments that the log is in are made whole: who mounts it next may find the host full.

@@ -96,6 +96,9 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         beside.push(std::thread::Builder::new().name("account".into()).spawn(count)?);
     }
     if core.fs.lock().volume().is_backing_counted() {
+        if let Err(e) = crate::host_space::begin(&core) {
+            tracing::warn!("{e}");
+        }
         let core = core.clone();
         let back = move || crate::defects::contain(&core, "host space", || crate::host_space::run(&core));
         beside.push(std::thread::Builder::new().name("host space".into()).spawn(back)?);

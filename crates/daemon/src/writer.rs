@@ -474,7 +474,7 @@ impl Writer {
     /// and nothing else: the other copy is whole.
     fn update_super_block(&mut self) {
         let due = self.core.fs.lock().volume_mut().due_super_write((self.clock)());
-        if let Some(Err(e)) = due.map(|write| write.write(&*self.core.device)) {
+        if let Some(Err(e)) = due.map(|write| crate::host_space::write_super(&self.core, &write)) {
             tracing::error!("writing a super block: {e}");
         }
     }

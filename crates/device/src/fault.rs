@@ -329,6 +329,10 @@ impl<D: Device> Device for Fault<D> {
         self.inner.allocate(offset, len)
     }
 
+    fn reclaim(&self) {
+        self.inner.reclaim();
+    }
+
     fn next_data(&self, offset: u64) -> Option<u64> {
         self.inner.next_data(offset)
     }

@@ -268,6 +268,37 @@ impl FileDevice {
         }
     }
 
+    /// Which file system the host is.
+    fn magic(&self) -> u32 {
+        rustix::fs::fstatfs(&self.main).map_or(0, |host| u32::try_from(host.f_type).unwrap_or(0))
+    }
+
+    /// What of a range a file system has no place for yet, which may be what it has to be asked for: XFS reckons with all that is
+    /// asked for, whether or not it is there. And whether some of the rest belongs to another file, too. Where it does not tell,
+    /// all of it.
+    fn gaps(&self, offset: u64, end: u64) -> (Vec<Range<u64>>, bool) {
+        let (mut gaps, mut shared, mut at) = (Vec::new(), false, offset);
+        while at < end {
+            let Ok(mapped) = ioctl::mapped(&self.main, at, end) else { return (vec![offset..end], false) };
+            let Some(last) = mapped.last().copied() else { break };
+            for extent in mapped {
+                if extent.start > at {
+                    gaps.push(at..extent.start.min(end));
+                }
+                shared |= extent.shared;
+                at = at.max(extent.end);
+            }
+            // Nothing that does not lead on.
+            if last.end <= offset || last.end < at {
+                break;
+            }
+        }
+        if at < end {
+            gaps.push(at..end);
+        }
+        (gaps, shared)
+    }
+
     fn punch(&self, offset: u64, len: u64) -> std::result::Result<(), Errno> {
         match self.kind {
             Kind::Image => {
@@ -504,6 +535,13 @@ impl Device for FileDevice {
         Some(host.f_bavail.saturating_mul(host.f_frsize))
     }
 
+    fn reclaim(&self) {
+        if self.kind == Kind::Image && !IN_PLACE.contains(&self.magic()) {
+            // Such hosts keep what their last transaction refers to.
+            let _ = rustix::fs::syncfs(&self.main);
+        }
+    }
+
     fn next_data(&self, offset: u64) -> Option<u64> {
         // No request goes by the place that this leaves.
         rustix::fs::seek(&self.main, SeekFrom::Data(offset)).ok()
@@ -514,7 +552,7 @@ impl Device for FileDevice {
         if self.kind == Kind::Block || len == 0 || self.lacks_allocate.load(Ordering::Relaxed) {
             return Ok(Allocation::Unknown);
         }
-        let magic = rustix::fs::fstatfs(&self.main).map_or(0, |host| u32::try_from(host.f_type).unwrap_or(0));
+        let magic = self.magic();
         let lacks = || {
             self.lacks_allocate.store(true, Ordering::Relaxed);
             Ok(Allocation::Unknown)
@@ -524,11 +562,26 @@ impl Device for FileDevice {
         }
         let not_copied = || rustix::fs::ioctl_getflags(&self.main).is_ok_and(|f| f.contains(IFlags::NOCOW));
         let in_place = IN_PLACE.contains(&magic) || not_copied();
-        match retry_on_intr(|| rustix::fs::fallocate(&self.main, FallocateFlags::KEEP_SIZE, offset, len)) {
-            Ok(()) => Ok(if in_place { Allocation::InPlace } else { Allocation::Once }),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => lacks(),
-            Err(e) => Err(Error::of_request(Operation::Allocate, offset, len, e.into())),
+        let (gaps, shared) = self.gaps(offset, offset + len);
+        let ask =
+            |at, len| retry_on_intr(|| rustix::fs::fallocate(&self.main, FallocateFlags::KEEP_SIZE, at, len));
+        for gap in gaps {
+            let (at, len) = (gap.start, gap.end - gap.start);
+            let asked = match ask(at, len) {
+                // What was discarded just now may be all there is.
+                Err(Errno::NOSPC) if !in_place => {
+                    self.reclaim();
+                    ask(at, len)
+                }
+                asked => asked,
+            };
+            match asked {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return lacks(),
+                Err(e) => return Err(Error::of_request(Operation::Allocate, offset, len, e.into())),
+            }
         }
+        Ok(if in_place && !shared { Allocation::InPlace } else { Allocation::Once })
     }
 }
 

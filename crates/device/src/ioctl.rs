@@ -1,10 +1,10 @@
-//! The ioctls of block and loop devices that rustix has no function for. The only unsafe code of
+//! The ioctls of block and loop devices, and of files, that rustix has no function for. The only unsafe code of
 //! the crate: each call pairs an opcode with the type that the kernel reads or writes for it.
 
 use std::os::fd::AsFd;
 
 use rustix::io::{self, Errno};
-use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+use rustix::ioctl::{Getter, Setter, Updater, ioctl, opcode};
 
 use crate::sysfs::DevNr;
 
@@ -76,6 +76,70 @@ pub(crate) fn loop_backing(fd: impl AsFd) -> io::Result<Option<LoopBacking>> {
     }
 }
 
+/// Extents that are asked for at a time.
+const EXTENTS: usize = 64;
+
+/// The kernel's `fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    _reserved: [u64; 2],
+    flags: u32,
+    _rest: [u32; 3],
+}
+
+/// The kernel's `fiemap`, and room for extents behind it.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    _reserved: u32,
+    extents: [Extent; EXTENTS],
+}
+
+/// What a file has of a range on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub start: u64,
+    pub end: u64,
+    /// Another file has the same.
+    pub shared: bool,
+}
+
+/// What a file has from `start` on, in bytes, up to `end`, ascending; as much as can be told in one go. Errors: the file system
+/// below does not tell.
+pub(crate) fn mapped(fd: impl AsFd, start: u64, end: u64) -> io::Result<Vec<Mapped>> {
+    const FS_IOC_FIEMAP: rustix::ioctl::Opcode = opcode::read_write::<[u64; 4]>(b'f', 11);
+    const SHARED: u32 = 0x2000;
+    let mut map = Fiemap {
+        start,
+        length: end.saturating_sub(start),
+        flags: 0,
+        mapped: 0,
+        count: EXTENTS as u32,
+        _reserved: 0,
+        extents: [Extent::default(); EXTENTS],
+    };
+    // SAFETY: FS_IOC_FIEMAP reads the head of a fiemap, of 32 bytes, and writes it and at most `count` extents behind it, all
+    // integers.
+    unsafe { ioctl(fd, Updater::<FS_IOC_FIEMAP, Fiemap>::new(&mut map)) }?;
+    let count = usize::try_from(map.mapped).unwrap_or(EXTENTS).min(EXTENTS);
+    let extents = map.extents.iter().take(count);
+    Ok(extents
+        .map(|e| Mapped {
+            start: e.logical,
+            end: e.logical.saturating_add(e.length),
+            shared: e.flags & SHARED != 0,
+        })
+        .collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +147,8 @@ mod tests {
     #[test]
     fn the_kernel_fills_exactly_this() {
         assert_eq!(size_of::<LoopInfo>(), 232);
+        assert_eq!(size_of::<Extent>(), 56);
+        assert_eq!(size_of::<Fiemap>(), 32 + EXTENTS * size_of::<Extent>());
     }
 
     #[test]

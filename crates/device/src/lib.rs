@@ -190,6 +190,9 @@ pub trait Device: Send + Sync {
         Ok(Allocation::Unknown)
     }
 
+    /// Has the storage below come to what was discarded, where it has that only some time later. It may take long.
+    fn reclaim(&self) {}
+
     /// The first byte from this one on for which the storage below holds something that was written; none where there is none,
     /// or that cannot be told.
     fn next_data(&self, _offset: u64) -> Option<u64> {
@@ -242,6 +245,9 @@ macro_rules! forward {
             }
             fn allocate(&self, offset: u64, len: u64) -> Result<Allocation> {
                 (**self).allocate(offset, len)
+            }
+            fn reclaim(&self) {
+                (**self).reclaim()
             }
             fn next_data(&self, offset: u64) -> Option<u64> {
                 (**self).next_data(offset)

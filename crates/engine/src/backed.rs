@@ -39,6 +39,8 @@ const COPIED: u32 = 4096;
 const BEGUN: u64 = 64;
 /// So many that cannot be had end [`Volume::secure_backing`]: a full host may take milliseconds for each.
 const FAILURES: u32 = 64;
+/// With so many bytes left below super blocks can be written: the last ones that such a host tells of it may keep for itself.
+const ENOUGH: u64 = 16 << 20;
 /// A host with so many bytes left, besides what is to be kept, has enough for a beginning.
 const NEAR: u64 = 64 << 20;
 
@@ -64,8 +66,11 @@ pub(crate) struct Backed {
     only: bool,
     /// The host had nothing more when it was asked last.
     full: bool,
-    /// The host writes elsewhere what is written over.
+    /// The host writes elsewhere what is written over: what was asked for in one piece it has back only when all of that was
+    /// discarded.
     once: bool,
+    /// It writes in place.
+    in_place: bool,
 }
 
 impl Backed {
@@ -215,7 +220,10 @@ impl Volume {
 
     /// Whether segments that are clean do not count, and the storage below was not found to have nothing for them.
     pub(crate) fn lacks_backing(&self) -> bool {
-        self.store.held.backed.as_ref().is_some_and(|b| b.only && !b.full) && self.unbacked_segments() > 0
+        let backed = self.store.held.backed.as_ref();
+        // What was freed was not asked for yet.
+        let may_give = backed.is_some_and(|b| b.only && (!b.full || !b.freed.is_empty()));
+        may_give && self.unbacked_segments() > 0
     }
 
     /// Clean segments that are known to have their space below.
@@ -279,8 +287,10 @@ impl Volume {
         let limit = self.sufile.confined().0;
         let after = self.after_last();
         let Some(backed) = &mut self.store.held.backed else { return Ok(None) };
-        let once = backed.once;
-        let used = |set: &RangeSet<u64>, most| set.first().map(|r| r.start..r.end.min(r.start + most));
+        let (once, one_by_one) = (backed.once, !backed.in_place);
+        let used = |set: &RangeSet<u64>, most| {
+            set.first().map(|r| r.start..r.end.min(r.start + if one_by_one { 1 } else { most }))
+        };
         let of = |segments: Range<u64>, discards, is_new, is_freed| {
             let bytes = bytes_of(&g, &segments);
             Some(Backing {
@@ -301,7 +311,7 @@ impl Volume {
         if let Some(segments) = used(&backed.freed, TOGETHER).filter(|_| lacks > 0 || backed.near) {
             return Ok(of(segments, backed.discards, false, true));
         }
-        let most = lacks.min(new).min(TOGETHER);
+        let most = lacks.min(new).min(if one_by_one { 1 } else { TOGETHER });
         if most == 0 {
             return Ok(None);
         }
@@ -362,11 +372,14 @@ impl Volume {
                 return Ok(());
             }
             Some(Allocation::Once) => {
-                backed.once = true;
+                (backed.once, backed.in_place) = (true, false);
                 // What was asked for before that was known may hold something.
                 backing.is_renewed || !(backing.is_new || backing.is_freed)
             }
-            Some(_) => true,
+            Some(_) => {
+                backed.in_place = !backed.once;
+                true
+            }
         };
         backed.begun.remove(segments.clone());
         backed.freed.remove(segments.clone());
@@ -501,16 +514,29 @@ impl Volume {
     }
 
     /// The storage below has no space for a super block, which it writes elsewhere: what one of those that are ready has there is
-    /// given back for it. What that was, if there was one: the write is to be tried again, and this to be asked for again then.
-    pub fn give_way_below(&mut self) -> Option<Backing> {
+    /// given back for it. What that was, if there was one: it is to be asked for again once the super block is written. Unless it
+    /// `must` be, nothing is given where some is left.
+    pub fn give_way_below(&mut self, must: bool) -> Option<Backing> {
         let after = self.after_last();
-        let backed = self.store.held.backed.as_ref().filter(|b| b.once)?;
+        let backed = self.store.held.backed.as_ref().filter(|b| b.once && b.near)?;
+        if !must && self.store.device.backing_free()? >= ENOUGH {
+            return None;
+        }
         // The log comes last to the one in front of it.
         let last = backed.from(after, u64::MAX).last()?.end - 1;
         let segments = last..last + 1;
         let bytes = bytes_of(&self.store.geometry, &segments);
         let backing = Backing { bytes, segments, is_renewed: true, ..Backing::default() };
-        self.renew(&backing).then(|| self.as_of_now(backing))
+        let renewed = self.renew(&backing);
+        self.store.device.reclaim();
+        renewed.then(|| self.as_of_now(backing))
+    }
+
+    /// A part of a segment lost what it had below, or its place was not what it was taken for.
+    pub(crate) fn is_not_whole(&mut self, segment: SegNr) {
+        if let Some(b) = &mut self.store.held.backed {
+            b.discarded(segment.0..segment.0 + 1);
+        }
     }
 
     /// A segment that was handed out was not written, and may be again.

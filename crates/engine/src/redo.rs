@@ -152,8 +152,8 @@ impl Volume {
     }
 
     /// Says that a log handed out by [`Volume::step`] cannot be written at its place. For errors of
-    /// the device only: where there is no space below, the place is not at fault. No other log of
-    /// the construction may be on its way.
+    /// the device: where there is no space below, the place is not at fault, unless others have theirs
+    /// for certain ([`Volume::counts_backed_only`]). No other log of the construction may be on its way.
     ///
     /// After [`Redo::Elsewhere`] a construction is under way, in place of a data-sync log a whole
     /// checkpoint: go on with [`Volume::step`]. Everything the construction had written is written
@@ -243,12 +243,15 @@ impl Volume {
         } else {
             left.push(cursor.segment);
         }
-        for segment in left {
-            self.sufile.free(store, dat, segment)?;
+        for segment in &left {
+            self.sufile.free(store, dat, *segment)?;
         }
         if cursor.offset == 0 || log.segment != cursor.segment {
             self.sufile.scrap(store, dat, log.segment)?;
             self.bad_places.push(BadPlace { segment: log.segment, byte: log.byte, len: log.len() });
+        }
+        for segment in left {
+            self.is_clean_again(segment)?;
         }
         let fresh = self.sufile.allocate(&mut self.store, &self.dat)?;
         self.cursor = Cursor { segment: fresh, next: fresh, offset: 0, seq };
@@ -321,13 +324,22 @@ impl Volume {
         }
         while let Some(place) = self.bad_places.last().copied() {
             // With zeroes: whatever of the log did arrive can no longer be taken for one.
-            if self.write_zeroes(place.byte, place.len).is_ok() {
+            let zeroed = match self.write_zeroes(place.byte, place.len) {
+                // A hole in an image is as good, and takes no space.
+                Err(Error::Device(e)) if e.is_no_space() && self.is_backing_counted() => {
+                    self.store.device.discard(place.byte, place.len).is_ok()
+                }
+                written => written.is_ok(),
+            };
+            self.meta_dirty = true;
+            self.bad_places.pop();
+            if zeroed {
                 self.sufile.free(&self.store, &self.dat, place.segment)?;
+                self.is_not_whole(place.segment);
+                self.is_clean_again(place.segment)?;
             } else {
                 self.sufile.set_error(&self.store, &self.dat, place.segment)?;
             }
-            self.meta_dirty = true;
-            self.bad_places.pop();
         }
         Ok(())
     }

@@ -415,13 +415,20 @@ impl Volume {
     pub fn write_supers(&mut self, writes: &[SuperWrite]) -> Result<()> {
         // They name logs that are there.
         self.flush_logs()?;
-        let write = |w: &SuperWrite| w.write(&*self.store.device);
-        let written = writes.iter().try_for_each(write);
-        let Err(Error::Device(e)) = &written else { return written };
-        let Some(backing) = e.is_no_space().then(|| self.give_way_below()).flatten() else { return written };
-        let written = writes.iter().try_for_each(|w| w.write(&*self.store.device));
-        let asked = backing.ask(&*self.store.device).ok();
-        self.told_of_backing(&backing, asked)?;
+        let device = self.store.device.clone();
+        let write = |w: &SuperWrite| w.write(&*device);
+        let mut given = self.give_way_below(false);
+        let mut written = writes.iter().try_for_each(write);
+        if given.is_none() && matches!(&written, Err(Error::Device(e)) if e.is_no_space()) {
+            given = self.give_way_below(true);
+            if given.is_some() {
+                written = writes.iter().try_for_each(write);
+            }
+        }
+        if let Some(backing) = given {
+            let asked = backing.ask(&*device).ok();
+            self.told_of_backing(&backing, asked)?;
+        }
         written
     }
 

@@ -17,6 +17,7 @@ mod dumpseg;
 mod fallocate;
 mod fixed;
 mod fsck;
+mod full_host;
 mod help;
 mod install;
 mod lab;

@@ -103,9 +103,13 @@ impl Writer {
             tracing::error!("a log cannot be written: {e}");
         }
         let code = errno(e);
-        let Some(log) = log.filter(|_| code != libc::ENOSPC) else { return Trouble::Stays(code) };
         let mut fs = self.core.fs.lock();
         let volume = fs.volume_mut();
+        // Where the host has no space the place is not at fault, unless it is known to have some for others: a log that is
+        // written again may take what one that is written once does not.
+        let Some(log) = log.filter(|_| code != libc::ENOSPC || volume.counts_backed_only()) else {
+            return Trouble::Stays(code);
+        };
         if !volume.is_constructing() {
             return Trouble::Stays(code);
         }
