@@ -279,8 +279,12 @@ impl FileDevice {
     fn gaps(&self, offset: u64, end: u64) -> (Vec<Range<u64>>, bool) {
         let (mut gaps, mut shared, mut at) = (Vec::new(), false, offset);
         while at < end {
-            let Ok(mapped) = ioctl::mapped(&self.main, at, end) else { return (vec![offset..end], false) };
-            let Some(last) = mapped.last().copied() else { break };
+            let Ok(mapped) = ioctl::mapped(&self.main, at, end) else {
+                gaps.clear();
+                at = offset;
+                break;
+            };
+            let before = at;
             for extent in mapped {
                 if extent.start > at {
                     gaps.push(at..extent.start.min(end));
@@ -288,8 +292,8 @@ impl FileDevice {
                 shared |= extent.shared;
                 at = at.max(extent.end);
             }
-            // Nothing that does not lead on.
-            if last.end <= offset || last.end < at {
+            // The end of the file, or nothing that leads on.
+            if at == before {
                 break;
             }
         }

@@ -10,7 +10,8 @@ use crate::{progress, size, target};
 
 /// Give free space back: holes in an image file, discard on a device; mounted or not
 ///
-/// Every clean segment is discarded, but for those that may not be written yet. What was given up of the past cannot be
+/// Every clean segment is discarded, but for those that may not be written yet, and of an image as many as deleting and cleaning
+/// take: so they go on where the host is full. What was given up of the past cannot be
 /// rescued from them any more. Where what holds the volume cannot discard, it says so and ends with exit code 12.
 ///
 /// Of a mounted image file Silt does this by itself, a while after segments became free, unless it is mounted with
