@@ -101,6 +101,9 @@ enum Verb {
         /// Keep the image of a volume that fails in this directory, and what it was before its last mount.
         #[arg(long)]
         keep: Option<PathBuf>,
+        /// Put each image on a file system with room for so many hundredths of it.
+        #[arg(long)]
+        host: Option<u64>,
     },
     /// How fast a tree is unpacked over and over from mkfs on, by Silt and by the kernel in one guest.
     FirstRun {
@@ -364,9 +367,9 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
             cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
         }
-        Verb::Crowd { seed, volumes, seconds, writers, keep } => {
+        Verb::Crowd { seed, volumes, seconds, writers, keep, host } => {
             let each = std::time::Duration::from_secs(seconds);
-            cycles::crowd::crowd(&built()?, seed..seed + volumes, writers, each, keep.as_deref())?;
+            cycles::crowd::crowd(&built()?, seed..seed + volumes, writers, each, keep.as_deref(), host)?;
         }
         Verb::FirstRun { rounds } => xtask::first_run::first_run(&Rig::find()?, &built()?, rounds)?,
         Verb::Tree { files, linux, package } => {

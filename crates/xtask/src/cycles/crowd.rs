@@ -56,19 +56,21 @@ impl Tally {
 }
 
 /// Volumes `seeds` are crowded by so many writers, one after the other, `each` long; of one that fails the image, and
-/// what it was before its last mount, come to `keep`. Needs root and /dev/fuse.
+/// what it was before its last mount, come to `keep`. With `host` the image lies on a file system of its own with room for so many
+/// hundredths of it. Needs root and /dev/fuse.
 pub fn crowd(
     silt: &Path,
     seeds: std::ops::Range<u64>,
     writers: u64,
     each: Duration,
     keep: Option<&Path>,
+    host: Option<u64>,
 ) -> Result<()> {
     let mut all = Tally::default();
     for seed in seeds {
         let kind = Kind::of(seed);
-        let told =
-            one_life(silt, seed, writers, each, keep).with_context(|| format!("volume {seed}: {kind:?}"))?;
+        let told = one_life(silt, seed, writers, each, keep, host)
+            .with_context(|| format!("volume {seed}: {kind:?}"))?;
         println!("volume {seed}: {kind:?}: {told:?}");
         all.add(&told);
     }
@@ -231,10 +233,24 @@ struct Life<'a> {
     tally: Tally,
 }
 
-fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration, keep: Option<&Path>) -> Result<Tally> {
+fn one_life(
+    silt: &Path,
+    seed: u64,
+    writers: u64,
+    each: Duration,
+    keep: Option<&Path>,
+    host: Option<u64>,
+) -> Result<Tally> {
     let scratch = Scratch::new("crowd")?;
-    let (image, dir) = (scratch.join("v.img"), scratch.join("mnt"));
+    let dir = scratch.join("mnt");
     let kind = Kind::of(seed);
+    let host_dir = scratch.join("host");
+    std::fs::create_dir(&host_dir)?;
+    if let Some(percent) = host {
+        let size = format!("size={}k", kind.mebibytes * 1024 * percent / 100);
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&host_dir))?;
+    }
+    let image = host_dir.join("v.img");
     let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
     mkfs(silt, &image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
     let number = writers;
@@ -262,7 +278,7 @@ fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration, keep: Option<&
             .round(mounted)
             .inspect_err(|_| {
                 if let Some(keep) = keep
-                    && let Err(e) = kept(scratch.path(), keep)
+                    && let Err(e) = kept(&host_dir, scratch.path(), keep)
                 {
                     eprintln!("xtask: nothing is kept: {e:#}");
                 }
@@ -281,10 +297,10 @@ fn one_life(silt: &Path, seed: u64, writers: u64, each: Duration, keep: Option<&
 }
 
 /// Keeps the images of a life.
-fn kept(scratch: &Path, keep: &Path) -> Result<()> {
+fn kept(host: &Path, scratch: &Path, keep: &Path) -> Result<()> {
     std::fs::create_dir_all(keep)?;
-    for name in ["v.img", "before.img"] {
-        let (from, to) = (scratch.join(name), keep.join(name));
+    for (dir, name) in [(host, "v.img"), (scratch, "before.img")] {
+        let (from, to) = (dir.join(name), keep.join(name));
         if from.exists() {
             run(Command::new("cp").arg("--sparse=always").arg(&from).arg(&to))?;
         }
@@ -411,7 +427,7 @@ impl Life<'_> {
             self.tally.unmounted += 1;
         }
         wait_free(&self.image)?;
-        let before = self.image.with_file_name("before.img");
+        let before = self.dir.with_file_name("before.img");
         run(Command::new("cp").arg("--sparse=always").arg(&self.image).arg(&before))?;
         if end == End::KillResizing {
             // The two super blocks cannot be written at once, and may tell two sizes until the next mount.
