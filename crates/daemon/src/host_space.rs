@@ -97,7 +97,9 @@ pub fn begin(core: &Core) -> silt_engine::Result<()> {
         let fs = core.fs.lock();
         fs.volume().is_backing_counted() && is_near(core, fs.volume()) == Some(true)
     };
-    if near { look(core, 0, &mut false).map(|_| ()) } else { Ok(()) }
+    // What is there already is looked for later: that may take a while.
+    let mut memory = Memory { was_near: true, ..Memory::default() };
+    if near { look(core, 0, &mut memory).map(|_| ()) } else { Ok(()) }
 }
 
 /// The thread's work, until [`HostSpace::stop`].
@@ -108,9 +110,9 @@ pub fn run(core: &Arc<Core>) {
         state.on = true;
         state.asked = Some(0);
     }
-    let mut was_near = core.fs.lock().volume().counts_backed_only();
+    let mut memory = Memory::default();
     while let Some(wanted) = space.wait() {
-        match look(core, wanted, &mut was_near) {
+        match look(core, wanted, &mut memory) {
             Ok(true) => {}
             Ok(false) => break,
             Err(e) => {
@@ -125,6 +127,14 @@ pub fn run(core: &Arc<Core>) {
     let_run(core);
 }
 
+/// What is remembered from one look to the next.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    was_near: bool,
+    /// The host had nothing more, with so many bytes left.
+    full_at: Option<u64>,
+}
+
 /// What a round of asking the host came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Came {
@@ -133,18 +143,15 @@ struct Came {
 }
 
 /// Has as much allocated as is to be; whether that is accounted for.
-fn look(core: &Core, wanted: u64, was_near: &mut bool) -> silt_engine::Result<bool> {
+fn look(core: &Core, wanted: u64, memory: &mut Memory) -> silt_engine::Result<bool> {
     let (near, target, segment) = {
         let mut fs = core.fs.lock();
         let volume = fs.volume_mut();
         if !volume.is_backing_counted() {
             return Ok(false);
         }
-        let Some(near) = is_near(core, volume) else {
-            // Nothing of it can grow any more, until some is discarded.
-            volume.judge_backing(false, false, 0);
-            return Ok(true);
-        };
+        // Where nothing of it can grow any more, until some is discarded, that is no question.
+        let near = is_near(core, volume).unwrap_or(false);
         let g = volume.geometry();
         let segment = u64::from(g.blocks_per_segment) << g.block_bits;
         let size = segment.saturating_mul(g.nsegments);
@@ -152,10 +159,10 @@ fn look(core: &Core, wanted: u64, was_near: &mut bool) -> silt_engine::Result<bo
         let blocks = if near { ahead.saturating_add(wanted) } else { 0 };
         (near, volume.backing_for(blocks), segment)
     };
-    if near && !std::mem::replace(was_near, near) {
+    if near && !memory.was_near {
         look_for_data(core)?;
     }
-    *was_near = near;
+    memory.was_near = near;
     let mut came = fill(core, target, segment)?;
     let mut fs = core.fs.lock();
     if !fs.volume().is_backing_counted() {
@@ -163,8 +170,11 @@ fn look(core: &Core, wanted: u64, was_near: &mut bool) -> silt_engine::Result<bo
     }
     let volume = fs.volume_mut();
     let was_full = volume.is_backing_full();
-    // Whoever waits and gains nothing by it waits for something else.
-    came.full = near && (came.full || (wanted > 0 && !came.gained));
+    // Whoever waits and gains nothing by it waits for something else; and so it stays until the host has more.
+    let left = core.device.backing_free().unwrap_or(u64::MAX);
+    let still = !came.gained && memory.full_at.is_some_and(|then| left <= then);
+    came.full = near && (came.full || still || (wanted > 0 && !came.gained));
+    memory.full_at = came.full.then_some(left);
     let only = volume.judge_backing(near, came.full, target);
     if was_full && came.gained {
         // Who was refused may have it now.
@@ -202,11 +212,18 @@ fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
             let next = fs.volume_mut().next_backing(target, new)?;
             (next, fs.volume().backed_segments() < target)
         };
+        if core.space.host.state.lock().stop {
+            return Ok(came);
+        }
         let Some(backing) = next else {
             came.full |= lacks;
             return Ok(came);
         };
         let parts = if backing.is_renewed { renew(core, &backing)? } else { vec![backing] };
+        if parts.is_empty() {
+            // Nothing is discarded at present.
+            return Ok(came);
+        }
         for part in parts {
             let asked = part.ask(&*core.device);
             core.fs.lock().volume_mut().told_of_backing(&part, asked.as_ref().ok().copied())?;
@@ -221,7 +238,11 @@ fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
                     renew(core, &part)?;
                 }
                 Err(e) if e.is_no_space() => {}
-                Err(e) => return Err(e.into()),
+                // The end may have been cut off meanwhile.
+                Err(e) => {
+                    tracing::debug!("{e}");
+                    return Ok(came);
+                }
             }
         }
     }
@@ -231,7 +252,13 @@ fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
 fn renew(core: &Core, backing: &Backing) -> silt_engine::Result<Vec<Backing>> {
     let (discard, parts) = core.fs.lock().volume_mut().begin_renewal(backing)?;
     let done = discard.run(&*core.device);
-    core.fs.lock().volume_mut().end_discard(discard);
+    let mut fs = core.fs.lock();
+    fs.volume_mut().end_discard(discard);
+    if !core.device.capabilities().discard {
+        // Then nothing is known of what is written over.
+        fs.volume_mut().forget_backing();
+        return Ok(Vec::new());
+    }
     done.map(|()| parts)
 }
 
@@ -247,7 +274,10 @@ pub fn write_super(core: &Core, write: &SuperWrite) -> silt_engine::Result<()> {
     }
     if let Some(backing) = given {
         let asked = backing.ask(&*core.device).ok();
-        core.fs.lock().volume_mut().told_of_backing(&backing, asked)?;
+        let mut fs = core.fs.lock();
+        if fs.volume_mut().told_of_backing(&backing, asked).is_err() {
+            fs.volume_mut().forget_backing();
+        }
     }
     written
 }

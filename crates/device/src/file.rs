@@ -286,7 +286,7 @@ impl FileDevice {
             };
             let before = at;
             for extent in mapped {
-                if extent.start > at {
+                if extent.start > at && at < end {
                     gaps.push(at..extent.start.min(end));
                 }
                 shared |= extent.shared;

@@ -33,10 +33,10 @@ use crate::volume::Volume;
 const LOOKED: u64 = 4096;
 /// Most segments that are asked for in one go.
 const TOGETHER: u64 = 4;
-/// What a host that writes elsewhere what is written over writes at least, in bytes.
-const COPIED: u32 = 4096;
 /// The same of those in use: nothing of them has to be found anew.
 const BEGUN: u64 = 64;
+/// What a host that writes elsewhere what is written over writes at least, in bytes.
+const COPIED: u32 = 4096;
 /// So many that cannot be had end [`Volume::secure_backing`]: a full host may take milliseconds for each.
 const FAILURES: u32 = 64;
 /// With so many bytes left below super blocks can be written: the last ones that such a host tells of it may keep for itself.
@@ -143,8 +143,8 @@ impl Backed {
     }
 
     /// The first ones that are ready, from `from` on and around, which are not discarded.
-    pub fn kept(&self, from: u64) -> RangeSet<u64> {
-        let (mut left, mut kept) = (self.keep, RangeSet::new());
+    pub fn kept(&self, from: u64, least: u64) -> RangeSet<u64> {
+        let (mut left, mut kept) = (self.keep.max(least), RangeSet::new());
         for run in self.from(from, u64::MAX) {
             let end = run.end.min(run.start.saturating_add(left));
             if run.start == end {
@@ -216,6 +216,13 @@ impl Volume {
     /// Clean segments that count as in use, since the storage below has no space for them.
     pub fn unbacked_segments(&self) -> u64 {
         self.clean_and_free().saturating_sub(self.available_segments())
+    }
+
+    /// Whether a log that finds no space below finds some elsewhere, for certain: then it is its place that has none, since all of
+    /// it was written before.
+    pub fn could_go_elsewhere(&self) -> bool {
+        let all = Extra { data: self.frozen_blocks, ..Extra::default() };
+        self.counts_backed_only() && self.available_segments() >= self.segments_for(self.need(all)) + 2
     }
 
     /// Whether segments that are clean do not count, and the storage below was not found to have nothing for them.
@@ -343,14 +350,19 @@ impl Volume {
             return true;
         }
         let segments = backing.segments();
-        // Nothing but what a log might be written to is ever discarded.
+        // Nothing but what a log might be written to is ever discarded, and nothing by who writes no more.
+        if self.check_writing().is_err() || self.store.held.ends {
+            return false;
+        }
         if !self.clean_segments(segments.clone()).is_ok_and(|clean| clean == [segments.clone()]) {
             return false;
         }
         if let Some(backed) = &mut self.store.held.backed {
             backed.discarded(segments);
         }
-        self.store.device.discard(backing.bytes.start, backing.bytes.end - backing.bytes.start).is_ok()
+        let (offset, len) = (backing.bytes.start, backing.bytes.end - backing.bytes.start);
+        // Whether it can be done turns out with the first one.
+        self.store.device.discard(offset, len).is_ok() && self.store.device.capabilities().discard
     }
 
     fn as_of_now(&self, backing: Backing) -> Backing {
@@ -364,6 +376,10 @@ impl Volume {
         let shares = self.store.geometry.block_size < COPIED;
         let Some(backed) = &mut self.store.held.backed else { return Ok(()) };
         let segments = backing.segments();
+        if said.is_some() && backed.discards != backing.discards {
+            // Some of it may have been discarded meanwhile: it is asked for again.
+            return Ok(());
+        }
         let is_whole = match said {
             None => false,
             // Two logs may share what is written elsewhere as a whole.
@@ -383,7 +399,7 @@ impl Volume {
         };
         backed.begun.remove(segments.clone());
         backed.freed.remove(segments.clone());
-        if is_whole && backed.discards == backing.discards {
+        if is_whole {
             backed.whole.insert(segments);
             clean.into_iter().for_each(|run| backed.put(run));
         }
@@ -395,18 +411,28 @@ impl Volume {
     /// segments ready as all that waits takes, no others count as clean: nobody is promised more. Whether that is so.
     pub fn judge_backing(&mut self, near: bool, full: bool, keep: u64) -> bool {
         // Else what waits would have no room.
-        let enough = self.taken_by(0);
+        let enough = self.taken_by(0).saturating_add(1);
         let limit = self.sufile.confined().0;
         let Some(backed) = &mut self.store.held.backed else { return false };
+        let was_only = backed.only;
         (backed.near, backed.full, backed.keep) = (near, full, keep);
-        backed.only = near && (backed.only || backed.count(limit) >= enough);
-        backed.only
+        let ready = backed.count(limit);
+        backed.only = near && (was_only || ready >= enough);
+        let only = backed.only;
+        // What a checkpoint under way still takes, it takes of these.
+        if let Some(k) = self.construction.as_mut().filter(|_| only && !was_only) {
+            k.available = ready;
+        }
+        only
     }
 
     /// Has the segment that is written, the next one and as many clean ones as deleting and cleaning need whole below, as far
     /// as the storage there has the space, here and now; what it has too little for is discarded. Nothing where that is not
     /// accounted for. It may take a while, and all wait for it.
     pub fn secure_backing(&mut self) -> Result<()> {
+        if !self.is_backing_counted() || self.check_writing().is_err() {
+            return Ok(());
+        }
         let (g, device) = (self.store.geometry, self.store.device.clone());
         for s in [self.cursor.segment.0, self.cursor.next.0] {
             let segments = s..s + 1;
@@ -553,7 +579,15 @@ impl Volume {
 
     /// At the beginning, where the host has little left: what can be had is, and no others are handed out. Whether the log can go
     /// on where it is. Nothing is to be recovered from what is clean.
-    pub(crate) fn begin_backing(&mut self) -> Result<bool> {
+    pub(crate) fn begin_backing(&mut self) -> bool {
+        self.try_to_begin_backing().unwrap_or_else(|_| {
+            // A part of the table of segments that cannot be read costs no more than this.
+            self.forget_backing();
+            true
+        })
+    }
+
+    fn try_to_begin_backing(&mut self) -> Result<bool> {
         let g = self.store.geometry;
         let segment = u64::from(g.blocks_per_segment) << g.block_bits;
         let target = self.backing_for(0);
@@ -565,12 +599,24 @@ impl Volume {
         self.judge_backing(true, false, target);
         let here = [self.cursor.segment.0, self.cursor.next.0];
         let backed = self.store.held.backed.as_ref();
-        Ok(backed.is_none_or(|b| b.ready_len == 0 || here.iter().all(|s| b.whole.contains(s))))
+        // What is written over there may need new space.
+        Ok(backed.is_none_or(|b| b.ready_len == 0 || (!b.once && here.iter().all(|s| b.whole.contains(s)))))
     }
 
     /// What is not to be discarded, since deleting and cleaning may need it.
     pub(crate) fn kept_backed(&self) -> RangeSet<u64> {
-        self.store.held.backed.as_ref().map_or_else(RangeSet::new, |b| b.kept(self.after_last()))
+        let least = self.backing_for(0);
+        self.store.held.backed.as_ref().map_or_else(RangeSet::new, |b| {
+            // What was promised since it was looked after that last.
+            let least = if b.only { least } else { 0 };
+            b.kept(self.after_last(), least)
+        })
+    }
+
+    /// All that is ready, where nothing else counts.
+    pub(crate) fn all_backed(&self) -> RangeSet<u64> {
+        let backed = self.store.held.backed.as_ref().filter(|b| b.only);
+        backed.map_or_else(|| self.kept_backed(), |b| b.ready.clone())
     }
 
     fn after_last(&self) -> u64 {
@@ -681,7 +727,7 @@ mod tests {
         assert!(b.freed.contains(&20) && !b.begun.contains(&20));
         assert_eq!(b.from(5, 7).collect::<Vec<_>>(), [5..7, 3..5]);
         b.keep = 3;
-        assert_eq!(b.kept(6).iter().cloned().collect::<Vec<_>>(), [3..4, 6..8]);
+        assert_eq!(b.kept(6, 0).iter().cloned().collect::<Vec<_>>(), [3..4, 6..8]);
         b.discarded(4..7);
         assert_eq!(b.count(None), 2);
         b.released(4);

@@ -139,6 +139,10 @@ impl Volume {
         if !self.has_changes() {
             return Ok(false);
         }
+        if self.check_room_for_checkpoint().is_err() && self.lacks_backing() {
+            // The storage below may have it. If not, that is told in a moment.
+            let _ = self.secure_backing();
+        }
         self.check_room_for_checkpoint()?;
         let begun = self.begun()?;
         let need = self.need(Extra::default());

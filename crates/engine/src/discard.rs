@@ -184,7 +184,8 @@ impl Volume {
         let mut left = self.segments_left().saturating_sub(self.segments_with_space(0)) / 2;
         let tight = left == 0;
         left = left.max(1);
-        let kept = self.kept_backed();
+        // What counts as clean is not to become less where it is all there is.
+        let kept = if tight { self.all_backed() } else { self.kept_backed() };
         let runs = self.clean_segments(wanted)?.into_iter();
         let runs: Vec<_> = runs.flat_map(|run| kept.gaps(&run).collect::<Vec<_>>()).collect();
         for mut run in runs {

@@ -33,13 +33,15 @@ impl Volume {
                     log.seal();
                     match self.write_log(&log) {
                         Ok(()) => self.log_written(),
-                        Err(Error::Device(e)) if !e.is_no_space() => match self.log_failed(&log, now)? {
-                            Redo::Elsewhere => {}
-                            Redo::SameLog => {
-                                self.hand_back(log);
-                                return Err(Error::Device(e));
+                        Err(Error::Device(e)) if !e.is_no_space() || self.could_go_elsewhere() => {
+                            match self.log_failed(&log, now)? {
+                                Redo::Elsewhere => {}
+                                Redo::SameLog => {
+                                    self.hand_back(log);
+                                    return Err(Error::Device(e));
+                                }
                             }
-                        },
+                        }
                         Err(e) => {
                             self.hand_back(log);
                             return Err(e);

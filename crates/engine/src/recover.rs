@@ -137,7 +137,7 @@ impl Volume {
                 scrapped.push(*s);
             }
         }
-        self.begin_backing()?;
+        self.begin_backing();
         let fresh = match self.sufile.allocate(&mut self.store, &self.dat) {
             Ok(s) => s,
             // Full to the last segment: the tail's own are all there is. Without synced data in

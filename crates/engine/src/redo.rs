@@ -263,6 +263,9 @@ impl Volume {
     /// Lays the blocks of files out behind the new cursor.
     fn lay_out_again(&mut self, k: &mut Construction, items: Vec<Item>) -> Result<()> {
         k.begun = self.begun()?;
+        if self.counts_backed_only() {
+            k.available = self.available_segments();
+        }
         k.logs = 0;
         k.blocks = 0;
         k.composed = false;
@@ -328,6 +331,7 @@ impl Volume {
                 // A hole in an image is as good, and takes no space.
                 Err(Error::Device(e)) if e.is_no_space() && self.is_backing_counted() => {
                     self.store.device.discard(place.byte, place.len).is_ok()
+                        && self.store.device.capabilities().discard
                 }
                 written => written.is_ok(),
             };

@@ -281,7 +281,7 @@ impl Volume {
             volume.account_for_backing();
         }
         // A tail is left in any case.
-        let stays = options.read_only || report.was_unclean || volume.begin_backing()?;
+        let stays = options.read_only || report.was_unclean || volume.begin_backing();
         if (astray && (!report.was_unclean || options.norecovery)) || !stays {
             // How full the writer's segment is cannot be told there, or the storage below has no space for the rest of it: the
             // log goes on in another.
@@ -427,7 +427,9 @@ impl Volume {
         }
         if let Some(backing) = given {
             let asked = backing.ask(&*device).ok();
-            self.told_of_backing(&backing, asked)?;
+            if self.told_of_backing(&backing, asked).is_err() {
+                self.forget_backing();
+            }
         }
         written
     }

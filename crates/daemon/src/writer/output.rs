@@ -107,7 +107,7 @@ impl Writer {
         let volume = fs.volume_mut();
         // Where the host has no space the place is not at fault, unless it is known to have some for others: a log that is
         // written again may take what one that is written once does not.
-        let Some(log) = log.filter(|_| code != libc::ENOSPC || volume.counts_backed_only()) else {
+        let Some(log) = log.filter(|_| code != libc::ENOSPC || volume.could_go_elsewhere()) else {
             return Trouble::Stays(code);
         };
         if !volume.is_constructing() {
@@ -126,7 +126,7 @@ impl Writer {
                 Trouble::Moved
             }
             Ok(Redo::SameLog) => {
-                if self.core.options.on_error == OnError::RemountReadOnly {
+                if code != libc::ENOSPC && self.core.options.on_error == OnError::RemountReadOnly {
                     volume.fail(format!("the device failed, and errors=remount-ro was asked for: {e}"));
                 }
                 Trouble::Stays(code)

@@ -20,14 +20,15 @@ use crate::{Error, Result, supers};
 impl Volume {
     /// Whether so few segments are clean that a step of the cleaner may not fit.
     pub fn is_wedged(&self) -> bool {
-        self.available_segments() < self.floor()
+        // Whatever the storage below has space for: emptying them brings nothing that is lacking there.
+        self.clean_and_free() < self.floor()
     }
 
     /// Blocks that logs can still take: of the segment being written, the one after it, and clean ones.
     pub fn blocks_left(&self) -> u64 {
         let g = &self.store.geometry;
         let next = u64::from(self.cursor.next != self.cursor.segment);
-        let segments = self.available_segments().saturating_add(next);
+        let segments = self.clean_and_free().saturating_add(next);
         self.cursor.room(g).saturating_add(segments.saturating_mul(u64::from(g.blocks_per_segment)))
     }
 
