@@ -218,11 +218,15 @@ impl Volume {
         self.clean_and_free().saturating_sub(self.available_segments())
     }
 
-    /// Whether a log that finds no space below finds some elsewhere, for certain: then it is its place that has none, since all of
-    /// it was written before.
+    /// Whether a log that finds no space below finds some elsewhere, for certain: on a host that writes elsewhere what is written
+    /// over, its place may have none any more because it was written before.
     pub fn could_go_elsewhere(&self) -> bool {
         let all = Extra { data: self.frozen_blocks, ..Extra::default() };
-        self.counts_backed_only() && self.available_segments() >= self.segments_for(self.need(all)) + 2
+        let under_way = self.construction.as_ref().map_or(0, |k| k.need);
+        // What is left behind is not clean at once.
+        let needed = self.segments_for(self.need(all).max(under_way)) + 4;
+        let copies = self.store.held.backed.as_ref().is_some_and(|b| b.only && b.once);
+        copies && self.available_segments() >= needed
     }
 
     /// Whether segments that are clean do not count, and the storage below was not found to have nothing for them.

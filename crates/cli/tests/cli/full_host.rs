@@ -164,9 +164,12 @@ fn on_a_full_xfs() {
     on_a_full("xfs", 400);
 }
 
+/// It takes such a host long to find that it is full: with `SILT_FULL_BTRFS=1`.
 #[test]
 fn on_a_full_btrfs() {
-    on_a_full("btrfs", 300);
+    if std::env::var_os("SILT_FULL_BTRFS").is_some() {
+        on_a_full("btrfs", 300);
+    }
 }
 
 /// Making room by hand, with nothing mounted.
