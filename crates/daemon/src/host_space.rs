@@ -138,7 +138,10 @@ struct Memory {
 /// What a round of asking the host came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Came {
+    /// More segments are ready.
     gained: bool,
+    /// The host gave something for them.
+    given: bool,
     full: bool,
 }
 
@@ -176,8 +179,8 @@ fn look(core: &Core, wanted: u64, memory: &mut Memory) -> silt_engine::Result<bo
     came.full = near && (came.full || still || (wanted > 0 && !came.gained));
     memory.full_at = came.full.then_some(left);
     let only = volume.judge_backing(near, came.full, target);
-    if was_full && came.gained {
-        // Who was refused may have it now.
+    if was_full && came.given {
+        // Who was refused may have it now. What the cleaner freed is no reason: he is not to see others succeed.
         volume.refuse_nothing();
         core.space.think_again();
     }
@@ -228,7 +231,10 @@ fn fill(core: &Core, target: u64, segment: u64) -> silt_engine::Result<Came> {
             let asked = part.ask(&*core.device);
             core.fs.lock().volume_mut().told_of_backing(&part, asked.as_ref().ok().copied())?;
             match asked {
-                Ok(_) => came.gained |= part.is_new || part.is_freed,
+                Ok(_) => {
+                    came.given |= part.is_new;
+                    came.gained |= part.is_new || part.is_freed;
+                }
                 Err(e) if e.is_no_space() && part.is_new => {
                     came.full = true;
                     return Ok(came);

@@ -14,6 +14,24 @@
 //! - [`CrashStates`] makes, of a base image and a record, what a power cut may have left.
 //! - [`usage()`] says who else uses a volume.
 
+/// What the storage below a wrapper's `inner` holds space for is what it holds for the wrapper.
+macro_rules! space_of_inner {
+    () => {
+        fn allocate(&self, offset: u64, len: u64) -> $crate::Result<$crate::Allocation> {
+            self.inner.allocate(offset, len)
+        }
+
+        fn reclaim(&self) {
+            self.inner.reclaim();
+        }
+
+        fn next_data(&self, offset: u64) -> Option<u64> {
+            self.inner.next_data(offset)
+        }
+    };
+}
+pub(crate) use space_of_inner;
+
 mod buffer;
 mod counter;
 mod crash;

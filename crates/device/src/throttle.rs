@@ -247,17 +247,7 @@ impl<D: Device> Device for Throttle<D> {
         Capabilities { rotational: self.disk.seek.is_some(), ..self.inner.capabilities() }
     }
 
-    fn allocate(&self, offset: u64, len: u64) -> Result<crate::Allocation> {
-        self.inner.allocate(offset, len)
-    }
-
-    fn reclaim(&self) {
-        self.inner.reclaim();
-    }
-
-    fn next_data(&self, offset: u64) -> Option<u64> {
-        self.inner.next_data(offset)
-    }
+    crate::space_of_inner!();
 
     fn backing_free(&self) -> Option<u64> {
         self.inner.backing_free()

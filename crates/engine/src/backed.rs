@@ -520,6 +520,10 @@ impl Volume {
             }
             let Some(next) = device.next_data(g.byte_of(g.segment_start(SegNr(at)))) else { break };
             let segment = g.segment_of(BlockNr(next >> g.block_bits)).0.max(at);
+            // Behind the last one lies a super block.
+            if segment >= g.nsegments {
+                break;
+            }
             found.push(segment);
             at = segment + 1;
         }

@@ -97,10 +97,11 @@ fn on_a_full(kind: &str, mib: u64) {
     let v = host.name("v.img");
     b.ok(&["mkfs", "-q", "--size", "1G", "-B", "256", &v]);
     let (m, _) = Mounted::new(&b, &[&v], "m");
-    // What is told as available is what can be written, but for what a log takes besides.
+    // What is told as available is about what can be written.
     let told = b.json(&["status", "--json", m.dir()])["available"].as_u64().unwrap() / (2 * MIB as u64);
     let files = fill(&m, usize::MAX);
-    assert!(files > 10, "{kind}: {files} files, {told} told");
+    let about = told / 4 + 4;
+    assert!(files as u64 <= told && files as u64 + about >= told, "{kind}: {files} files, {told} told");
     // All of it is durable, whatever others do now.
     host.fill("theirs");
     b.ok(&["sync", m.dir()]);
@@ -164,12 +165,10 @@ fn on_a_full_xfs() {
     on_a_full("xfs", 400);
 }
 
-/// It takes such a host long to find that it is full: with `SILT_FULL_BTRFS=1`.
 #[test]
+#[ignore = "such a host takes long to find that it is full"]
 fn on_a_full_btrfs() {
-    if std::env::var_os("SILT_FULL_BTRFS").is_some() {
-        on_a_full("btrfs", 300);
-    }
+    on_a_full("btrfs", 300);
 }
 
 /// Making room by hand, with nothing mounted.
