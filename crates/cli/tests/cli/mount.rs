@@ -46,7 +46,8 @@ fn without_a_volume_the_default_one_is_made_and_mounted() {
     assert!(lines[2].contains(&format!("silt umount {}", m.dir())), "{out}");
     let meta = std::fs::metadata(&image).unwrap();
     assert_eq!(meta.len(), 16 << 30);
-    assert!(meta.blocks() * 512 < 16 << 20, "sparse");
+    // But for what deleting and cleaning take, which is kept: some ten segments of 8 MiB, once it was looked after.
+    assert!(meta.blocks() * 512 < 128 << 20, "sparse");
     assert_eq!(meta.permissions().mode() & 0o077, 0, "nobody else's");
     std::fs::write(m.path("f"), "kept").unwrap();
     m.unmount();
