@@ -161,6 +161,11 @@ impl Backed {
         limit.map_or(self.ready_len, |limit| self.from(0, limit).map(|r| r.end - r.start).sum())
     }
 
+    /// Freed ones that the device was not asked for yet.
+    pub fn unasked(&self) -> u64 {
+        self.freed.iter().map(|r| r.end - r.start).sum()
+    }
+
     /// How many count as clean at most: none where that is no question.
     pub fn most(&self, limit: Option<u64>) -> Option<u64> {
         self.only.then(|| self.count(limit))

@@ -484,7 +484,9 @@ impl Volume {
     pub fn available_when_read(&mut self) -> u64 {
         self.store.held.release();
         let read = self.store.held.read();
-        let most = self.most_backed().saturating_add(read);
+        // What was freed and is still to be asked for below is taken for there: else a cleaner that came to that finds nothing.
+        let asked_for = self.store.held.backed.as_ref().map_or(0, |b| b.unasked());
+        let most = self.most_backed().saturating_add(read).saturating_add(asked_for);
         self.handed_out_but(self.store.held.len().saturating_sub(read)).min(most)
     }
 
