@@ -220,10 +220,14 @@ impl FileDevice {
                         result => result,
                     }
                 }
-                _ => transfer::write_at(self.main.as_fd(), offset, bufs, flags)
-                    .or_else(|e| self.write_beside_the_cache(e, offset, bufs, flags)),
+                _ => self.write_through_the_cache(offset, bufs, flags),
             },
         }
+    }
+
+    fn write_through_the_cache(&self, offset: u64, bufs: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
+        transfer::write_at(self.main.as_fd(), offset, bufs, flags)
+            .or_else(|e| self.write_beside_the_cache(e, offset, bufs, flags))
     }
 
     /// The system reads what it does not have of a page before it changes a part of it. Past its cache a bad sector beside
@@ -466,6 +470,16 @@ impl Device for FileDevice {
         let len = total(bufs);
         self.check_write(Operation::Write, offset, len)?;
         self.write(offset, bufs, ReadWriteFlags::empty())
+            .map_err(|e| Error::of_request(Operation::Write, offset, len, e))
+    }
+
+    fn write_cached(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        if self.direct.is_some() {
+            return self.write_at(offset, bufs);
+        }
+        let len = total(bufs);
+        self.check_write(Operation::Write, offset, len)?;
+        self.write_through_the_cache(offset, bufs, ReadWriteFlags::empty())
             .map_err(|e| Error::of_request(Operation::Write, offset, len, e))
     }
 

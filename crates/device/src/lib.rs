@@ -174,6 +174,11 @@ pub trait Device: Send + Sync {
     /// file, read-only, medium. After an error any part may have been written.
     fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()>;
 
+    /// Like `write_at` for what will be read again soon: where the device has a cache below it, it stays there.
+    fn write_cached(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+        self.write_at(offset, bufs)
+    }
+
     /// Returns when every write that returned before this call is durable.
     fn flush(&self) -> Result<()>;
 
@@ -242,6 +247,9 @@ macro_rules! forward {
             }
             fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
                 (**self).write_at(offset, bufs)
+            }
+            fn write_cached(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
+                (**self).write_cached(offset, bufs)
             }
             fn failed_flushes(&self) -> u64 {
                 (**self).failed_flushes()

@@ -232,6 +232,26 @@ fn writes_of_whole_pages_go_past_the_page_cache() {
     assert_eq!((&all[8190..8194], all[8194], all[12287], all[12288]), (&b"part"[..], 8, 9, 5));
 }
 
+#[test]
+fn what_is_read_again_soon_stays_in_the_page_cache() {
+    let dir = Dir::new();
+    if dir.is_page_cache() {
+        return;
+    }
+    let device = create_image(dir.path("image"), 8 * MIB, false).unwrap();
+    let (mut page, bytes) = ([0; 4096], vec![3; 2 * MIB as usize]);
+    device.write_at(0, &[&bytes]).unwrap();
+    device.write_cached(2 * MIB, &[&bytes[..MIB as usize], &bytes[MIB as usize..]]).unwrap();
+    device.flush().unwrap();
+    assert!(!device.read_if_cached(MIB, &mut page).unwrap());
+    assert!(device.read_if_cached(3 * MIB, &mut page).unwrap() && page == [3; 4096]);
+    // And what takes its place past the page cache counts.
+    device.write_at(2 * MIB, &[&vec![4; 2 * MIB as usize]]).unwrap();
+    device.read_at(3 * MIB, &mut page).unwrap();
+    assert_eq!(page, [4; 4096]);
+    assert!(device.write_cached(7 * MIB, &[&bytes]).is_err());
+}
+
 /// What is fetched around a read fills the device's queue, and who syncs meanwhile stands behind all of it.
 #[test]
 fn reads_in_the_background_fetch_nothing() {

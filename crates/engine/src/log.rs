@@ -202,6 +202,9 @@ impl WriteOrder {
     }
 }
 
+/// A log of so many bytes is large.
+const LARGE: u64 = 1 << 20;
+
 /// A log ready to be sealed and written; its bytes are fixed.
 #[derive(Debug, Clone)]
 pub struct LogWrite {
@@ -218,6 +221,9 @@ pub struct LogWrite {
     seed: u32,
     sumbytes: usize,
     sealed: bool,
+    /// Half of it or more are blocks of large files that were written in part: whoever did that may ask for more of them than is
+    /// kept ([`crate::parts`]), as git does of the packs it receives.
+    read_again: bool,
 }
 
 impl LogWrite {
@@ -225,11 +231,17 @@ impl LogWrite {
     pub fn new(g: &Geometry, log: &OpenLog, head: Head, payload: Vec<Block>) -> Self {
         let mut builder = Builder::new(g.bs());
         let mut file: Option<Record> = None;
-        for item in &log.items {
+        let (mut in_part, mut parts) = (false, 0);
+        for (n, item) in log.items.iter().enumerate() {
+            let was_in_part = in_part;
+            in_part = payload.get(n).is_some_and(Block::is_to_be_read);
             let next = Record::of(item.ino, item.fi_cno, &item.info);
-            if !file.is_some_and(|file| file.takes(&next)) {
+            let goes_on = file.is_some_and(|file| file.takes(&next));
+            if !goes_on {
                 builder.begin_file(item.ino, item.fi_cno);
             }
+            // Of small files it is the last block alone.
+            parts += usize::from(goes_on && was_in_part && in_part);
             file = Some(next);
             builder.add(&item.info);
         }
@@ -258,6 +270,7 @@ impl LogWrite {
             seed: g.crc_seed,
             sumbytes,
             sealed: false,
+            read_again: parts >= log.items.len().div_ceil(2),
         }
     }
 
@@ -294,7 +307,11 @@ impl LogWrite {
         let mut bufs: Vec<&[u8]> = Vec::with_capacity(self.payload.len() + 1);
         bufs.push(&self.summary);
         bufs.extend(self.payload.iter().map(|b| &b[..]));
-        device.write_at(self.byte, &bufs)?;
+        if self.read_again && self.len() >= LARGE {
+            device.write_cached(self.byte, &bufs)?;
+        } else {
+            device.write_at(self.byte, &bufs)?;
+        }
         Ok(())
     }
 }
@@ -310,9 +327,14 @@ pub(crate) fn sorted_nodes(nodes: &HashMap<u64, Block>) -> Vec<(u64, Block)> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use silt_device::{Capabilities, MemoryDevice};
     use silt_format::VBlockNr;
 
     use super::*;
+    use crate::fresh::{file, fresh, write_out};
 
     fn item(info: BlockInfo) -> Item {
         Item { ino: Ino::CPFILE, fi_cno: Cno(0), info, content: Content::MetaData(0), moved: false }
@@ -356,5 +378,53 @@ mod tests {
         let mut read = Vec::new();
         summary::for_each_payload(&g, &header, &written.summary, |p| read.push(p.info)).unwrap();
         assert_eq!(read, all);
+    }
+
+    /// Counts the bytes that were to stay in a cache below.
+    struct Cached(Arc<MemoryDevice>, AtomicU64);
+
+    impl Device for Cached {
+        fn len(&self) -> u64 {
+            self.0.len()
+        }
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> silt_device::Result<()> {
+            self.0.read_at(offset, buf)
+        }
+        fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+            self.0.write_at(offset, bufs)
+        }
+        fn write_cached(&self, offset: u64, bufs: &[&[u8]]) -> silt_device::Result<()> {
+            self.1.fetch_add(bufs.iter().map(|b| b.len() as u64).sum(), Ordering::Relaxed);
+            self.0.write_at(offset, bufs)
+        }
+        fn flush(&self) -> silt_device::Result<()> {
+            self.0.flush()
+        }
+        fn discard(&self, offset: u64, len: u64) -> silt_device::Result<()> {
+            self.0.discard(offset, len)
+        }
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+    }
+
+    #[test]
+    fn large_logs_of_what_was_written_in_part_stay_in_the_cache_below() {
+        // Blocks that were written in part of so many, of a file or of as many files.
+        let cached = |parts: u64, all: u64, files: u64| {
+            let (device, mut v) = fresh(256 << 20, 2048);
+            let inos: Vec<Ino> = (0..files).map(|_| file(&mut v)).collect();
+            for key in 0..all {
+                let block = Block::from(vec![7; 4096]);
+                let block = if key < parts { block.to_be_read() } else { block };
+                v.write_block(inos[(key % files) as usize], key / files, block).unwrap();
+            }
+            let counted = Cached(device, AtomicU64::new(0));
+            assert!(v.begin_checkpoint(3000).unwrap());
+            write_out(&counted, &mut v);
+            counted.1.into_inner()
+        };
+        assert!(cached(1000, 1000, 1) >= 1000 * 4096 && cached(600, 1000, 1) >= 1000 * 4096);
+        assert_eq!((cached(400, 1000, 1), cached(100, 100, 1), cached(1000, 1000, 1000)), (0, 0, 0));
     }
 }
