@@ -20,7 +20,8 @@ const SETTLED_PART: u64 = 64;
 
 /// Where there is no room for so many segments in a row, there is none.
 const REFUSED: usize = 8;
-/// After so many steps in a row that left no more clean than there was, the rest is left: moving takes as much.
+/// After so many steps in a row that left no more clean than there was, what others wrote aside, the rest is left: moving takes
+/// as much.
 const IN_VAIN: u32 = 8;
 /// Or when they left so many segments less.
 const LOST: u64 = 2;
@@ -251,8 +252,11 @@ pub fn pass(
     let (mut most, mut segments_at_once) = (usize::MAX, usize::MAX);
     // For these there was no room; where others become clean, there may be.
     let mut refused: Vec<SegNr> = Vec::new();
-    // What was emptied is gained, though somebody may read there for a while.
-    let (mut highest, mut in_vain) = (mover.with(Volume::available_when_read)?, 0);
+    // What was emptied is gained, though somebody may read there for a while, and others may take it at once.
+    let begun = mover.with(|v| v.data_written())?;
+    let gained =
+        |v: &mut Volume| v.available_when_read() + v.data_written().saturating_sub(begun).div_ceil(size);
+    let (mut highest, mut in_vain) = (mover.with(gained)?, 0);
     while !gatherer.is_done() {
         // Copies take clean segments before others become clean. As many as fit at once: what a step writes besides
         // is much the same for few as for many.
@@ -291,7 +295,7 @@ pub fn pass(
                 add(&mut outcome.cleaned, done);
                 outcome.steps += 1;
                 outcome.turned += turned;
-                let clean = mover.with(Volume::available_when_read)?;
+                let clean = mover.with(gained)?;
                 in_vain = if clean > highest { 0 } else { in_vain + 1 };
                 highest = highest.max(clean);
                 if done.segments > 0 {
@@ -316,7 +320,7 @@ pub fn pass(
             }
             Err(e) => return Err(e),
         }
-        if in_vain >= IN_VAIN || mover.with(Volume::available_when_read)? + LOST <= highest {
+        if in_vain >= IN_VAIN || mover.with(gained)? + LOST <= highest {
             break;
         }
         let done = total.saturating_sub(gatherer.left());

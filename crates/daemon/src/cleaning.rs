@@ -141,7 +141,7 @@ pub fn run(core: &Arc<Core>) {
             let begin = Instant::now();
             let (before, rewritten) = {
                 let fs = core.fs.lock();
-                (fs.volume().given_up(), fs.volume().rewritten_blocks())
+                (fs.volume().given_up_on_disk(), fs.volume().rewritten_blocks())
             };
             let gained = Gained::before(core);
             let came = crate::ladder::clean(core);

@@ -123,7 +123,10 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
     let mut before: Option<Vec<u64>> = None;
-    let reserve = kept_back(&geometry);
+    let reserve = || {
+        let kept = kept_back(&geometry);
+        kept.saturating_sub(core.fs.lock().volume().unbacked_segments())
+    };
     for (step, is_last) in tries(ladder.steps().len()) {
         let Some(wish) = ladder.steps().get(step) else { break };
         if step > 0
@@ -131,7 +134,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         {
             return Ok(end);
         }
-        if is_last && !core.space.is_wanted() && available(core) > reserve {
+        if is_last && !core.space.is_wanted() && available(core) > reserve() {
             return Ok(End::Enough);
         }
         options.now = now_secs();
@@ -142,7 +145,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             }
             let since = options.now.saturating_sub(RECENT);
             let takes_recent = recent(&history.points, &kept, since) < recent(&history.points, before, since);
-            if takes_recent && !core.space.is_wanted() && available(core) > reserve {
+            if takes_recent && !core.space.is_wanted() && available(core) > reserve() {
                 return Ok(End::Enough);
             }
         }
@@ -173,7 +176,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             if is_changed() {
                 return Ok(false);
             }
-            if step == 0 || core.space.is_wanted() || available(core) <= reserve {
+            if step == 0 || core.space.is_wanted() || available(core) <= reserve() {
                 // What was not kept before may be gone.
                 history.points.retain(|p| chosen.binary_search(&p.number).is_ok());
                 history.read_on(&Mounted(core))?;
@@ -185,7 +188,13 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         };
         let down_to = (step > 0).then(|| wish.to_string());
         let gone = |moments| core.space.note_given_up(moments, now_secs(), down_to.clone());
-        if !clean_once(core, options.clone(), short, is_changed, later, gone)? {
+        // Who writes may have taken it by the time it is there. Each time round it is one segment more at least, or the end.
+        let goes_on = || {
+            let available = available(core);
+            let is_met = early || (available >= marks.short && is_enough(core));
+            (!is_met).then(|| available.saturating_add(1).max(marks.short).max(wanted_segments(core)))
+        };
+        if !clean_once(core, options.clone(), short, is_changed, later, goes_on, gone)? {
             return Ok(End::Broken);
         }
         if is_changed() {
@@ -238,7 +247,8 @@ fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
 }
 
 /// One pass, and others as long as what others write makes its order old: `is_changed`: it is another wish now, and no
-/// step more is made as the old one has it; `later` says what is kept then, or that it is another wish; `gone` hears how many
+/// step more is made as the old one has it; `later` says what is kept then, or that it is another wish; `goes_on`, how many segments are
+/// to be clean where those that were to be are not enough any more; `gone` hears how many
 /// moments went with each. Whether it came to its end.
 fn clean_once(
     core: &Arc<Core>,
@@ -246,6 +256,7 @@ fn clean_once(
     short: bool,
     is_changed: impl Fn() -> bool,
     mut later: impl FnMut(&mut Options) -> Result<bool>,
+    goes_on: impl Fn() -> Option<u64>,
     gone: impl Fn(u64),
 ) -> Result<bool> {
     let interval = core.options.cleaner.interval(short);
@@ -292,7 +303,13 @@ fn clean_once(
             tracing::warn!("segment {} is set aside: {}", a.segment, a.why);
             options.aside.insert(a.segment.0);
         }
-        if !outcome.stopped {
+        if outcome.enough
+            && !core.space.is_stopped()
+            && let (Some(until), Some(more)) = (&mut options.until, goes_on())
+        {
+            *until = more.max(*until);
+            again = true;
+        } else if !outcome.stopped {
             return Ok(true);
         }
         if !again || core.space.is_stopped() {
@@ -324,4 +341,42 @@ fn rest(core: &Core, lately: &Lately) -> Duration {
     let clean = available.saturating_sub(kept);
     let blocks = clean.saturating_mul(u64::from(blocks_per_segment));
     core.pace.in_time(core.pace.rest(lately.work, clean, low, Instant::now()), blocks, lately)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::ladder_tests::Kept;
+
+    /// Others take what was gained: the next ones look for more, as long as there is any.
+    #[test]
+    fn as_many_as_were_to_be_clean_may_not_be_enough() {
+        let kept = Kept::new();
+        let core = &kept.core;
+        let mut options = Options { now: now_secs(), until: Some(1), ..Options::default() };
+        History::read(&Mounted(core)).unwrap().keep(&[], &mut options);
+        let clean = |until: u64, options: &Options| {
+            let asked = Cell::new(0);
+            let goes_on = || {
+                asked.set(asked.get() + 1);
+                let available = available(core);
+                (available < until).then_some(available + 1)
+            };
+            assert!(
+                clean_once(core, options.clone(), false, || false, |_| Ok(true), goes_on, |_| {}).unwrap()
+            );
+            (asked.get(), available(core))
+        };
+        let before = available(core);
+        assert_eq!(clean(before, &options), (1, before));
+        let (asked, after) = clean(before + 6, &options);
+        assert!(asked > 1 && after >= before + 6, "{before} to {after}, asked {asked} times");
+        // And it ends where there is no more.
+        let (_, all) = clean(u64::MAX, &options);
+        assert!(all > after && all < 128, "{all}");
+    }
 }

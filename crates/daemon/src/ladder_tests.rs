@@ -23,8 +23,8 @@ use crate::writer::Writer;
 const HOUR: u64 = 3600;
 
 /// A mounted volume of 128 segments with its log writer and without a cleaner.
-struct Kept {
-    core: Arc<Core>,
+pub(crate) struct Kept {
+    pub(crate) core: Arc<Core>,
     device: Arc<Fault<silt_device::MemoryDevice>>,
     file: Ino,
     writer: Option<std::thread::JoinHandle<()>>,
@@ -33,7 +33,7 @@ struct Kept {
 impl Kept {
     /// Of what was written three days ago most goes as the wish has it; what was written five hours ago it keeps. Fewer
     /// segments are clean than cleaning begins with.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(MountOptions::default())
     }
 

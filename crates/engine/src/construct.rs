@@ -75,6 +75,8 @@ pub struct Construction {
     pub(crate) outstanding: u64,
     pub(crate) logs: u64,
     pub(crate) blocks: u64,
+    /// What had been given up when it began.
+    pub(crate) given_up: crate::room::GivenUp,
     pub(crate) tree_changed: bool,
     pub(crate) inodes_count: u64,
     pub(crate) composed: bool,
@@ -240,6 +242,7 @@ impl Volume {
             outstanding: 0,
             logs: 0,
             blocks: 0,
+            given_up: self.given_up,
             tree_changed: false,
             inodes_count: self.inodes_count,
             composed: false,
@@ -380,6 +383,9 @@ impl Volume {
             if !k.cleaning {
                 self.nongc_ctime = k.create;
                 self.rewritten = self.rewritten.saturating_add(k.blocks);
+            }
+            if k.kind == Kind::Checkpoint {
+                self.given_up_written = k.given_up;
             }
             self.cno = cno.next();
             self.dat.now = self.cno;

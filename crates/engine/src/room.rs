@@ -415,4 +415,28 @@ mod tests {
         assert!(before < after && after < 1 << 42, "{before}, {after}");
         assert!(matches!(v.check_space(1), Err(Error::NoSpace)));
     }
+
+    /// What goes by the newest checkpoint finds nothing of what was taken away since.
+    #[test]
+    fn what_was_given_up_counts_on_disk_from_the_next_checkpoint_on() {
+        let (_, mut v) = fresh(64 << 20, 64);
+        let files = [file(&mut v), file(&mut v)];
+        for ino in files {
+            v.write_block(ino, 0, vec![7; 4096].into()).unwrap();
+        }
+        v.checkpoint(3000).unwrap();
+        assert_eq!((v.data_written(), v.given_up()), (2, v.given_up_on_disk()));
+        v.delete_inode(files[0]).unwrap();
+        let (before, first) = (v.given_up_on_disk(), v.given_up());
+        assert!(first.times > before.times);
+        assert!(v.begin_checkpoint(3001).unwrap());
+        assert_eq!(v.given_up_on_disk(), before);
+        // What goes while it is made it does not know.
+        v.delete_inode(files[1]).unwrap();
+        v.finish_construction(3001).unwrap();
+        assert_eq!(v.given_up_on_disk(), first);
+        v.checkpoint(3002).unwrap();
+        assert!(v.given_up_on_disk() == v.given_up() && v.given_up().times > first.times);
+        assert_eq!(v.data_written(), 2);
+    }
 }

@@ -130,6 +130,7 @@ impl Volume {
                             self.store.launch(Key::Virtual(vblock.0), b.clone());
                         }
                         let info = BlockInfo::Data { vblock, offset: *key };
+                        self.data_written += 1;
                         self.add_new(k, inode.ino, info, b.clone())?;
                     }
                     let next = match k.stage {

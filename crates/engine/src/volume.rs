@@ -196,6 +196,10 @@ pub struct Volume {
     pub(crate) damage: Vec<(Ino, String)>,
     /// Counts requests that took something away: files, parts of them, checkpoints, snapshots.
     pub(crate) given_up: GivenUp,
+    /// What of that the newest checkpoint knows of.
+    pub(crate) given_up_written: GivenUp,
+    /// Blocks of files that were written for their own sake.
+    pub(crate) data_written: u64,
     /// Blocks written by checkpoints that were not made to clean.
     pub(crate) rewritten: u64,
     pub(crate) underestimated: Option<Underestimate>,
@@ -344,6 +348,8 @@ impl Volume {
             generation: options.seed.wrapping_add(options.now),
             damage: Vec::new(),
             given_up: GivenUp::default(),
+            given_up_written: GivenUp::default(),
+            data_written: 0,
             rewritten: 0,
             underestimated: None,
             full: None,
@@ -515,6 +521,16 @@ impl Volume {
     /// Changes whenever something was taken away, so that there may be more to reclaim than before.
     pub fn given_up(&self) -> GivenUp {
         self.given_up
+    }
+
+    /// The same as the newest checkpoint has it: what goes by that finds nothing of what was taken away since.
+    pub fn given_up_on_disk(&self) -> GivenUp {
+        if self.has_changes() || self.is_constructing() { self.given_up_written } else { self.given_up }
+    }
+
+    /// Blocks of files that were written since the volume was opened, those aside that a cleaner moved.
+    pub fn data_written(&self) -> u64 {
+        self.data_written
     }
 
     /// Blocks that checkpoints took since the volume was opened, those of cleanings aside: where no data came, they
