@@ -2,6 +2,8 @@
 
 mod ahead;
 mod backed;
+mod backing;
+mod backing_now;
 mod block;
 pub mod bmap;
 pub mod clean;
@@ -48,7 +50,7 @@ mod virt;
 mod volume;
 mod waiting;
 
-pub use backed::Backing;
+pub use backing::Backing;
 pub use block::{Block, writable, zeroed};
 pub use construct::Step;
 pub use cuts::Shortened;

@@ -196,6 +196,7 @@ impl Volume {
             return Err(Error::NoSpace);
         }
         self.check_room_for_checkpoint()?;
+        self.make_way_for_end(nsegments, self.where_cut(size, nsegments))?;
         let kept = self.supers.clone();
         self.mark_size(now, None, STATE_RESIZE).inspect_err(|_| self.supers = kept)?;
         self.cut_sufile(nsegments, &bad, now)
@@ -249,16 +250,20 @@ impl Volume {
     /// Where the volume is smaller than its device, writes the preferred super block where the second copy will lie when
     /// the device is cut off.
     pub(crate) fn write_where_cut(&mut self) -> Result<()> {
-        let g = self.store.geometry;
         let mut block = self.supers.first.1.clone();
-        let at = sb::secondary_offset(block.dev_size.get());
+        if let Some(at) = self.where_cut(block.dev_size.get(), self.store.geometry.nsegments) {
+            self.store.device.write_durably(at, &block.to_disk())?;
+        }
+        Ok(())
+    }
+
+    /// Where that is with a size in bytes and in segments: none where it is there already, or cannot be written.
+    fn where_cut(&self, size: u64, nsegments: u64) -> Option<u64> {
+        let g = Geometry { nsegments, ..self.store.geometry };
+        let at = sb::secondary_offset(size);
         let end = at.saturating_add(sb::SIZE as u64);
         let inside = at >> g.block_bits < g.end_block() || end > self.store.device.len();
-        if inside || at == self.supers.offset(Copy::Secondary) {
-            return Ok(());
-        }
-        self.store.device.write_durably(at, &block.to_disk())?;
-        Ok(())
+        (!inside && at != self.supers.offset(Copy::Secondary)).then_some(at)
     }
 
     /// The device was cut off at the volume's size, or not: the second super block lies where its length says.
