@@ -99,18 +99,25 @@ impl Shared {
                 plan.iter().filter(|p| matches!(p.source, Source::Device(_))).map(|p| p.len).sum();
             // Whole pages are read in place where the page cache is bypassed.
             let bytes = buffer.of(total);
-            match self.fetch(&job.wanted, bytes, wait) {
+            let mut around = Vec::new();
+            match self.fetch(&job.wanted, bytes, wait.then_some(&mut around)) {
                 Ok(true) => answer(job, bytes),
                 Ok(false) => return Some(job),
                 Err(e) => job.reply.error(e),
             }
+            around.into_iter().for_each(|range| self.core.device.fetch(range));
             None
         })
     }
 
     /// Reads what the plan wants from the device into `rest`, one piece after the other; `false`: it would have to
-    /// wait and may not.
-    fn fetch(&self, wanted: &Wanted, mut rest: &mut [u8], wait: bool) -> Result<bool, Errno> {
+    /// wait and may not. It may where there is an `around`, for what is worth being read when that is answered.
+    fn fetch(
+        &self,
+        wanted: &Wanted,
+        mut rest: &mut [u8],
+        mut around: Option<&mut Vec<Range<u64>>>,
+    ) -> Result<bool, Errno> {
         let device = &*self.core.device;
         let mut offset = wanted.offset;
         for piece in &wanted.plan {
@@ -124,7 +131,7 @@ impl Shared {
                 self.core.met_damage(met);
                 Err(Errno::EIO)
             };
-            match self.verify(from..from + piece.len as u64, wait) {
+            match self.verify(from..from + piece.len as u64, around.is_some()) {
                 Verified::Whole => {}
                 Verified::Unknown => return Ok(false),
                 Verified::Bad { byte, log } => {
@@ -134,8 +141,13 @@ impl Shared {
                     return damaged(at..bytes.end, what);
                 }
             }
-            let done =
-                if wait { device.read_at(from, to).map(|()| true) } else { device.read_if_cached(from, to) };
+            let done = match &mut around {
+                Some(around) => device.read_first(from, to).map(|more| {
+                    around.extend(more);
+                    true
+                }),
+                None => device.read_if_cached(from, to),
+            };
             match done {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),

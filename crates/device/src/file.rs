@@ -49,6 +49,11 @@ const PRETENDING: [u32; 1] = [0x2fc1_2fc1];
 /// Reads of so many bytes go past the page cache.
 const LARGE: u64 = 256 << 10;
 
+/// Where the hint begins that covers an offset of a range.
+fn hint_with(range: &Range<u64>, offset: u64) -> u64 {
+    range.start + offset.saturating_sub(range.start) / HINT as u64 * HINT as u64
+}
+
 /// What kind of file a device is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -262,10 +267,14 @@ impl FileDevice {
     }
 
     /// Has the system read a range into the page cache, without waiting, first what lies from `first` on.
-    fn fetch(&self, range: Option<Range<u64>>, first: u64) {
-        let Some(range) = range else { return };
-        let first = range.start + first.saturating_sub(range.start) / HINT as u64 * HINT as u64;
-        for from in (first..range.end).step_by(HINT).chain((range.start..first).step_by(HINT)) {
+    fn fetch_from(&self, range: Range<u64>, first: u64) {
+        let first = hint_with(&range, first);
+        self.hint(first..range.end);
+        self.hint(range.start..first);
+    }
+
+    fn hint(&self, range: Range<u64>) {
+        for from in range.clone().step_by(HINT) {
             let len = NonZeroU64::new((range.end - from).min(HINT as u64));
             // The read itself tells of errors.
             let _ = rustix::fs::fadvise(&self.main, from, len, Advice::WillNeed);
@@ -414,11 +423,13 @@ impl Device for FileDevice {
                             return Ok(());
                         }
                         // What is fetched for those in the background, others would wait for.
-                        if !background {
-                            self.fetch(self.around.of(kind, offset, len, self.len()), offset);
+                        if !background && let Some(around) = self.around.of(kind, offset, len, self.len()) {
+                            self.fetch_from(around, offset);
                         }
-                    } else if !background {
-                        self.fetch(self.streams.beyond(offset, offset + len, self.len()), offset);
+                    } else if !background
+                        && let Some(beyond) = self.streams.beyond(offset, offset + len, self.len())
+                    {
+                        self.hint(beyond);
                     }
                     transfer::read_at(self.main.as_fd(), offset, buf)
                         .or_else(|e| self.read_beside_the_cache(e, offset, buf))
@@ -451,6 +462,32 @@ impl Device for FileDevice {
         }
     }
 
+    fn read_first(&self, offset: u64, buf: &mut [u8]) -> Result<Option<Range<u64>>> {
+        let len = buf.len() as u64;
+        self.check(Operation::Read, offset, len)?;
+        if self.direct.is_some() || buf.len() > SMALL {
+            return self.read_at(offset, buf).map(|()| None);
+        }
+        if self.read_if_cached(offset, buf)? {
+            return Ok(None);
+        }
+        let around = self.around.of(device::Kind::default(), offset, len, self.len());
+        if let Some(around) = &around {
+            let first = hint_with(around, offset);
+            self.hint(first..first.saturating_add(HINT as u64).min(around.end));
+        }
+        transfer::read_at(self.main.as_fd(), offset, buf)
+            .or_else(|e| self.read_beside_the_cache(e, offset, buf))
+            .map_err(|e| Error::of_request(Operation::Read, offset, len, e))?;
+        Ok(around)
+    }
+
+    fn fetch(&self, range: Range<u64>) {
+        if self.direct.is_none() {
+            self.hint(range);
+        }
+    }
+
     fn bring(&self, offsets: &[u64], len: usize) {
         if self.direct.is_some() {
             return;
@@ -459,7 +496,7 @@ impl Device for FileDevice {
         let mut bytes = vec![0; len];
         for some in offsets.chunks(TOGETHER) {
             let within = || some.iter().copied().filter(|at| self.check(Operation::Read, *at, size).is_ok());
-            within().for_each(|at| self.fetch(Some(at..at + size), at));
+            within().for_each(|at| self.hint(at..at + size));
             for at in within() {
                 let _ = transfer::read_at(self.main.as_fd(), at, &mut bytes);
             }

@@ -51,6 +51,7 @@ mod throttle;
 pub mod undo;
 pub mod usage;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use buffer::Buffer;
@@ -165,6 +166,14 @@ pub trait Device: Send + Sync {
         Ok(false)
     }
 
+    /// Like `read_at`, for who answers somebody with it: what is worth being read with it, for [`Device::fetch`] afterwards.
+    fn read_first(&self, offset: u64, buf: &mut [u8]) -> Result<Option<Range<u64>>> {
+        self.read_at(offset, buf).map(|()| None)
+    }
+
+    /// Has a range on its way into a cache of the device, where it has one.
+    fn fetch(&self, _range: Range<u64>) {}
+
     /// Has small reads, all of `len` bytes, at these offsets, which ascend, in a cache of the device when it returns, where it
     /// has one: several at a time. Whoever reads them afterwards hears of errors.
     fn bring(&self, _offsets: &[u64], _len: usize) {}
@@ -241,6 +250,12 @@ macro_rules! forward {
             }
             fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
                 (**self).read_if_cached(offset, buf)
+            }
+            fn read_first(&self, offset: u64, buf: &mut [u8]) -> Result<Option<Range<u64>>> {
+                (**self).read_first(offset, buf)
+            }
+            fn fetch(&self, range: Range<u64>) {
+                (**self).fetch(range)
             }
             fn bring(&self, offsets: &[u64], len: usize) {
                 (**self).bring(offsets, len)

@@ -252,6 +252,36 @@ fn what_is_read_again_soon_stays_in_the_page_cache() {
     assert!(device.write_cached(7 * MIB, &[&bytes]).is_err());
 }
 
+/// Who waits for a read does not wait for what is fetched with it.
+#[test]
+fn what_is_around_a_read_can_come_after_it() {
+    let dir = Dir::new();
+    if dir.is_page_cache() {
+        return;
+    }
+    let device = create_image(dir.path("image"), 8 * MIB, false).unwrap();
+    device.write_at(0, &[&vec![3; 8 << 20]]).unwrap();
+    device.flush().unwrap();
+    let (mut page, at) = ([0; 4096], 3 * MIB + 300_000);
+    let around = device.read_first(at, &mut page).unwrap().unwrap();
+    assert!(
+        page == [3; 4096] && around.contains(&at) && around.end - around.start >= 256 << 10,
+        "{around:?}"
+    );
+    // The hint that was given for the read itself is shorter.
+    let far = if at - around.start > around.end - at { around.start } else { around.end - 4096 };
+    let cached = || device.read_if_cached(far, &mut [0; 4096]).unwrap();
+    assert!(!cached());
+    device.fetch(around.clone());
+    let begin = std::time::Instant::now();
+    while !cached() {
+        assert!(begin.elapsed().as_secs() < 10);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(device.read_first(far, &mut page).unwrap(), None, "it is at hand");
+    assert!(device.read_first(8 * MIB - 1, &mut page).is_err());
+}
+
 /// What is fetched around a read fills the device's queue, and who syncs meanwhile stands behind all of it.
 #[test]
 fn reads_in_the_background_fetch_nothing() {
