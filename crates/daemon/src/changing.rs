@@ -67,6 +67,15 @@ impl Takes {
     }
 }
 
+/// What is not done yet.
+#[derive(Debug)]
+pub enum Undone<C> {
+    /// It finds too little space, and may find it when the cleaner was there: [`Change::wait`].
+    Refused(C),
+    /// A part of it is done: [`Change::go_on`].
+    InPart(C),
+}
+
 /// A request that changes something. `run` does it, or leaves all as it was and may be called again, and says which inode
 /// its answer hands out to the kernel, if any.
 pub struct Change<F, A> {
@@ -94,8 +103,12 @@ where
         if must_wait(core, &fs, self.takes) {
             drop(fs);
             self.wait(core);
-        } else if let Some(refused) = self.attempt(core, fs) {
-            refused.wait(core);
+            return;
+        }
+        match self.attempt(core, fs) {
+            None => {}
+            Some(Undone::Refused(change)) => change.wait(core),
+            Some(Undone::InPart(change)) => change.go_on(core),
         }
     }
 
@@ -105,6 +118,14 @@ where
         F: Send + 'static,
     {
         core.pace(self.takes, Box::new(move |core| self.late(core)));
+    }
+
+    /// Goes on with it when the part that is done is written.
+    pub fn go_on(self, core: &Arc<Core>)
+    where
+        F: Send + 'static,
+    {
+        core.go_on(Box::new(move |core| self.late(core)));
     }
 
     fn late(self, core: &Arc<Core>)
@@ -117,18 +138,27 @@ where
                 drop(fs);
                 (self.answer)(Err(Errno::from_raw(e)));
             }
-            _ => {
-                if let Some(refused) = self.attempt(core, fs) {
-                    core.put_back(refused.takes, Box::new(move |core| refused.late(core)));
+            _ => match self.attempt(core, fs) {
+                None => {}
+                Some(Undone::Refused(change)) => {
+                    core.put_back(change.takes, Box::new(move |core| change.late(core)));
                 }
-            }
+                Some(Undone::InPart(change)) => change.go_on(core),
+            },
         }
     }
 
-    /// Does it now. What finds too little space, and may find it when the cleaner was there, comes back undone, to
-    /// [`Change::wait`].
-    pub fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Self> {
+    /// Does it now. What cannot be done yet comes back.
+    pub fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Undone<Self>> {
         let result = self.outcome(core, &mut fs);
+        if matches!(result, Err(FsError::InParts)) {
+            drop(fs);
+            core.touched();
+            // While the device takes nothing it does not go on.
+            let Some(e) = core.stall() else { return Some(Undone::InPart(self)) };
+            (self.answer)(Err(Errno::from_raw(e)));
+            return None;
+        }
         let blocks = self.takes.blocks(&fs);
         // While the device takes nothing no pass comes.
         let is_refused = core.stall().is_none() && matches!(result, Err(FsError::NoSpace));
@@ -137,7 +167,7 @@ where
             && core.space.may_help(fs.volume(), blocks)
             && core.space.may_come(fs.volume(), blocks)
         {
-            return Some(self);
+            return Some(Undone::Refused(self));
         }
         self.end(core, fs, result);
         None

@@ -114,6 +114,8 @@ fn keep(
 pub struct Queue {
     pub waiters: Vec<Waiter>,
     pub paced: PacedQueue,
+    /// What goes on when the next checkpoint is written.
+    pub parts: Vec<Paced>,
     /// What the cleaner wants written.
     pub jobs: VecDeque<Job>,
     /// Enough has been written for a checkpoint without being asked.
@@ -268,6 +270,20 @@ impl Core {
     /// log writer, who makes it.
     pub fn put_back(&self, takes: Takes, request: Paced) {
         keep(self.queue.lock(), takes, request, VecDeque::push_front);
+    }
+
+    /// Keeps a request of which a part is done, until that is written.
+    pub fn go_on(&self, request: Paced) {
+        let mut queue = self.queue.lock();
+        if queue.stop {
+            // Its answer is EIO, given without the lock.
+            drop(queue);
+            drop(request);
+            return;
+        }
+        queue.parts.push(request);
+        queue.write_back = true;
+        self.wake.notify_one();
     }
 
     /// Says that a request changed something: the timer starts.

@@ -12,7 +12,7 @@ use silt_format::Ino;
 use silt_fs::{Context, Fs, FsError};
 use silt_fuse::{Errno, NodeId};
 
-use crate::changing::{Change, Takes};
+use crate::changing::{Change, Takes, Undone};
 use crate::cleaning::let_run;
 use crate::convert::ino;
 use crate::core::Core;
@@ -107,7 +107,7 @@ pub fn fallocate(
 /// Does it when there is space.
 fn wait<F, A>(core: &Arc<Core>, range: Range, mut change: Change<F, A>)
 where
-    F: FnMut(&mut Fs) -> Result<(bool, Option<Ino>), FsError>,
+    F: FnMut(&mut Fs) -> Result<(bool, Option<Ino>), FsError> + Send + 'static,
     A: FnOnce(Result<bool, Errno>) + Send + 'static,
 {
     // A pass that had begun before knew of less that is wanted, and ended early: that it found nothing more says little.
@@ -124,7 +124,8 @@ where
                 continue;
             }
             match (Change { takes, ..change }).attempt(core, fs) {
-                Some(back) => change = back,
+                Some(Undone::Refused(back)) => change = back,
+                Some(Undone::InPart(change)) => return change.go_on(core),
                 None => return,
             }
         }

@@ -237,6 +237,13 @@ impl Writer {
         let lost = if self.core.options.barrier { Ok(()) } else { self.look_for_lost_logs() };
         self.note(result.err().or(lost.err().map(|_| libc::EIO)));
         end_late(&self.core, !self.core.space.cleans());
+        self.go_on_with_parts();
+    }
+
+    /// Lets go on what was done in part and is written that far.
+    fn go_on_with_parts(&self) {
+        let parts = std::mem::take(&mut self.core.queue.lock().parts);
+        parts.into_iter().for_each(|part| part(&self.core));
     }
 
     /// Notes what became of a round: an errno where it failed.

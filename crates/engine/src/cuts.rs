@@ -32,11 +32,11 @@ const FAILURES: u32 = 32;
 /// Halvings that find the key behind a part of a file well enough.
 const HALVINGS: u32 = 64;
 
-/// What became of [`Volume::cut_end`].
+/// What became of [`Volume::cut_part`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortened {
-    /// Some of it goes with the next checkpoint.
-    Some,
+    /// What lies from this block on goes with the next checkpoint.
+    From(u64),
     /// The part before is not gone yet: a checkpoint comes first.
     Waits,
     /// So little is left that it can go as a whole.
@@ -102,43 +102,54 @@ impl Volume {
         Ok(())
     }
 
-    /// Cuts about `most` blocks off the end of a file that nobody uses any more: all of a large one at once would have as
-    /// much of the DAT in memory, and in one checkpoint, as its blocks have entries. What is damaged goes as a whole, too.
-    pub fn cut_end(&mut self, ino: Ino, most: u64) -> Result<Shortened> {
+    /// Cuts about `most` blocks off the end of a range: all of a large one at once would have as much of the DAT in memory, and in
+    /// one checkpoint, as its blocks have entries. What is damaged goes as a whole, too.
+    pub fn cut_part(&mut self, ino: Ino, keys: Range<u64>, most: u64) -> Result<Shortened> {
         self.writable()?;
         self.load(ino)?;
         let i = self.loaded(Tree::Live, ino)?;
-        if i.frozen.is_some() || !i.current.cuts.is_empty() {
-            return Ok(Shortened::Waits);
-        }
         let g = &self.store.geometry;
         // An inode may say that it has any number of them.
         let whole = g.nsegments.saturating_mul(u64::from(g.blocks_per_segment));
         let mapped = (i.map.blocks / u64::from(g.block_size / 512)).min(whole);
-        if mapped <= most.saturating_add(most / 2) {
+        let little = most.saturating_add(most / 2);
+        let keys = keys.start..keys.end.min(g.max_key().saturating_add(1));
+        if mapped <= little || keys.is_empty() {
             return Ok(Shortened::Small);
         }
-        let stays = 1.0 - most as f64 / mapped as f64;
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
-        let (mut low, mut high) = (0, self.store.geometry.max_key().saturating_add(1));
+        let below = |key| bmap::part_below(&i.map.root, &reader, key);
+        let Ok(end) = below(keys.end) else { return Ok(Shortened::Small) };
+        let behind = |key| below(key).map(|part| mapped as f64 * (end - part));
+        if !behind(keys.start).is_ok_and(|blocks| blocks > little as f64) {
+            return Ok(Shortened::Small);
+        }
+        if i.frozen.is_some() || !i.current.cuts.is_empty() {
+            return Ok(Shortened::Waits);
+        }
+        let (mut low, mut high) = (keys.start, keys.end);
         for _ in 0..HALVINGS {
             let middle = low + (high - low) / 2;
             if low == middle {
                 break;
             }
-            match bmap::part_below(&i.map.root, &reader, middle) {
-                Ok(part) if part < stays => low = middle,
+            match behind(middle) {
+                Ok(blocks) if blocks > most as f64 => low = middle,
                 Ok(_) => high = middle,
                 Err(_) => return Ok(Shortened::Small),
             }
         }
         let before = self.dirty.ending();
-        if high == 0 || self.cut(ino, high..u64::MAX).is_err() {
+        if high == keys.end
+            || self
+                .cut(ino, high..if keys.end > self.store.geometry.max_key() { u64::MAX } else { keys.end })
+                .is_err()
+        {
             return Ok(Shortened::Small);
         }
         // Where that is much less than it should be, its count is wrong.
         let ends = self.dirty.ending().saturating_sub(before);
-        Ok(if ends > most / 4 { Shortened::Some } else { Shortened::Small })
+        Ok(if ends > most / 4 { Shortened::From(high) } else { Shortened::Small })
     }
 
     /// How many blocks of a live file a cut unmaps: 0 only if there are none, an estimate if there are

@@ -223,7 +223,7 @@ impl Volume {
 
     /// Whether an inode without links may end with the next checkpoint, besides what waits; with `keeps_floor` so that the
     /// cleaner has its room after that. Whoever lets go of one last is not asked, so it has to be put off until there is room.
-    /// Of a large one no more than `most` blocks or so end at once ([`Volume::cut_end`]).
+    /// Of a large one no more than `most` blocks or so end at once ([`Volume::cut_part`]).
     pub fn has_room_to_end(&mut self, ino: Ino, most: u64, keeps_floor: bool) -> bool {
         let ends = self.mapped_blocks(ino).min(most.saturating_mul(2).saturating_add(2)).min(MUCH);
         let extra = Extra { data: 2, table: ends, ..Extra::default() };

@@ -243,6 +243,16 @@ impl FsTarget {
         self.fs.setattr(&ctx, ino, &set).map_err(errno).map(|_| ())
     }
 
+    /// Does what may go in parts, with a checkpoint after each.
+    fn in_parts<T>(&mut self, mut part: impl FnMut(&mut Fs) -> Result<T, FsError>) -> Res<()> {
+        loop {
+            match part(&mut self.fs) {
+                Err(FsError::InParts) => drop(self.checkpoint()?),
+                done => return done.map(drop).map_err(errno),
+            }
+        }
+    }
+
     fn close(&mut self, slot: u8) -> Res<()> {
         let ino = self.held(slot)?;
         self.slots[usize::from(slot)] = None;
@@ -547,7 +557,8 @@ impl FsTarget {
             Op::Truncate { file, size } => {
                 let ino = self.opened(file, true, false)?;
                 let ctx = self.now();
-                fail(self.fs.setattr(&ctx, ino, &SetAttr { size: Some(*size), ..SetAttr::default() }))
+                let set = SetAttr { size: Some(*size), ..SetAttr::default() };
+                done(self.in_parts(|fs| fs.setattr(&ctx, ino, &set)))
             }
             Op::Fallocate { file, how, offset, len } => {
                 use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
@@ -560,7 +571,7 @@ impl FsTarget {
                     Allocate::Keep => KEEP_SIZE,
                 };
                 let ctx = self.now();
-                done(self.fs.fallocate(&ctx, ino, mode, *offset, *len).map_err(errno))
+                done(self.in_parts(|fs| fs.fallocate(&ctx, ino, mode, *offset, *len)))
             }
             Op::Read { file, offset, len } => {
                 let ino = self.opened(file, false, false)?;

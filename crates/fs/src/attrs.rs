@@ -62,6 +62,9 @@ impl Fs {
         self.need_for_change(set.size.filter(|size| *size < before.size).map(|_| ino))?;
         if let Some(size) = set.size {
             self.check_regular(&before)?;
+            if size < before.size {
+                self.shorten_in_parts(ctx, ino, &before, size)?;
+            }
             self.resize(ino, before.size, size)?;
         }
         let mut after = before.clone();

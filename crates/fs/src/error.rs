@@ -66,6 +66,10 @@ pub enum FsError {
     /// EOPNOTSUPP
     #[error("not supported")]
     NotSupported,
+    /// EAGAIN: so much is to be cut away that it goes in parts. One is done, and as much of the request as that comes to; it is
+    /// to be made again when the next checkpoint is written, and again, until something else comes of it.
+    #[error("a part of it is done")]
+    InParts,
     /// EIO: the device failed or what is on it cannot be right; `what` says where. What concerns
     /// several blocks may be done in part.
     #[error("inode {ino}: {what}")]
@@ -85,6 +89,7 @@ impl FsError {
             FsError::NotFound => 2,
             FsError::Io { .. } => 5,
             FsError::NoData => 6,
+            FsError::InParts => 11,
             FsError::Access => 13,
             FsError::Busy => 16,
             FsError::Exists => 17,

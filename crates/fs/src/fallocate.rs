@@ -5,7 +5,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use silt_engine::{Attr, Tree};
+use silt_engine::{Attr, Shortened, Tree};
 use silt_format::Ino;
 
 use crate::Fs;
@@ -23,8 +23,15 @@ impl Fs {
         let (before, end) = self.may_allocate(ino, mode, offset, len)?;
         let what = mode & !KEEP_SIZE;
         let size = if mode & KEEP_SIZE != 0 { before.size } else { before.size.max(end) };
+        if what != 0 {
+            self.need_for_change(Some(ino))?;
+        }
         if what != PUNCH_HOLE {
             self.reserve(ino, offset..end, what == ZERO_RANGE)?;
+        }
+        if what != 0 && self.punches_in_parts(ino, offset..end)? {
+            // What is promised by now stays so.
+            return Err(FsError::InParts);
         }
         let zeroed = if what == 0 { Ok(()) } else { self.punch(ino, before.size, offset..end) };
         let grown = match zeroed {
@@ -138,6 +145,13 @@ impl Fs {
             holes.push(next..keys.end);
         }
         Ok(holes)
+    }
+
+    /// Where more lies in a range than ends at once: makes a hole of a part of it, and says so.
+    fn punches_in_parts(&mut self, ino: Ino, bytes: Range<u64>) -> Result<bool> {
+        let bs = u64::from(self.volume.geometry().block_size);
+        let whole = bytes.start.div_ceil(bs)..bytes.end / bs;
+        Ok(self.volume.cut_part(ino, whole, self.ends).of(ino)? != Shortened::Small)
     }
 
     /// Makes a range of a file of `size` bytes zero: whole blocks become holes, the rest is

@@ -3,7 +3,7 @@
 //! Bytes of the last block behind the end of a file are zero in what is written here, and made
 //! zero when a file grows over them: whoever wrote the block may have left something there.
 
-use silt_engine::{Block, Tree, writable, zeroed};
+use silt_engine::{Attr, Block, Shortened, Tree, writable, zeroed};
 use silt_format::Ino;
 
 use crate::Fs;
@@ -188,6 +188,28 @@ impl Fs {
             self.put_block(ino, key, block)?;
         }
         Ok(())
+    }
+
+    /// Where more lies behind `size` than ends at once: makes the file a part shorter, [`FsError::InParts`].
+    pub(crate) fn shorten_in_parts(
+        &mut self,
+        ctx: &Context,
+        ino: Ino,
+        before: &Attr,
+        size: u64,
+    ) -> Result<()> {
+        let g = *self.volume.geometry();
+        let first = size.div_ceil(u64::from(g.block_size));
+        let from = match self.volume.cut_part(ino, first..u64::MAX, self.ends).of(ino)? {
+            Shortened::Small => return Ok(()),
+            Shortened::Waits => return Err(FsError::InParts),
+            Shortened::From(from) => from,
+        };
+        self.reserved.release(ino.0, from..u64::MAX);
+        let size = before.size.min(from << g.block_bits);
+        let after = Attr { size, mtime: ctx.now, ctime: ctx.now, ..before.clone() };
+        self.store(ino, before, after)?;
+        Err(FsError::InParts)
     }
 
     /// The first byte from `offset` on that is data (a block that is mapped) or in a hole; the

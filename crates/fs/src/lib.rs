@@ -75,7 +75,7 @@ pub struct Options {
     pub access_times: usize,
     /// Key of the hash over names, so that nobody can make names collide.
     pub seed: u64,
-    /// Blocks of deleted files that end with one checkpoint, or so: their entries in the DAT are in memory meanwhile, 32
+    /// Blocks of files that are deleted, or cut off, that end with one checkpoint, or so: their entries in the DAT are in memory meanwhile, 32
     /// bytes each where they lie close together. More go with the next ones.
     pub ends: u64,
 }
@@ -207,7 +207,9 @@ impl Fs {
     /// Makes sure that names or attributes can change: the log takes something for that, too. `cut`: an inode that gives
     /// blocks back with it.
     fn need_for_change(&mut self, cut: Option<Ino>) -> Result<()> {
-        let ends = cut.map_or(0, |ino| self.volume.mapped_blocks(ino));
+        // Of more a part goes at a time.
+        let most = self.ends.saturating_mul(2).saturating_add(2);
+        let ends = cut.map_or(0, |ino| self.volume.mapped_blocks(ino).min(most));
         self.volume.check_change(cut.is_some(), ends).of(Ino::ROOT)
     }
 

@@ -125,7 +125,9 @@ impl Fs {
             }
             any = true;
             // Where nothing can be told of it, it goes as a whole.
-            if self.volume.cut_end(ino, self.ends).unwrap_or(Shortened::Small) == Shortened::Small {
+            if self.volume.cut_part(ino, 0..u64::MAX, self.ends).unwrap_or(Shortened::Small)
+                == Shortened::Small
+            {
                 self.large.remove(&ino.0);
                 self.volume.delete_inode(ino).of(ino)?;
             }

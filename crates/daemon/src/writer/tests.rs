@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::changing::Takes;
+use crate::changing::{Change, Takes};
 use crate::config::MountOptions;
 use silt_device::MemoryDevice;
 use silt_engine::mkfs::{Parameters, Plan};
@@ -18,6 +18,10 @@ fn writer() -> Writer {
 }
 
 fn writer_with(options: MountOptions) -> Writer {
+    writer_of(options, &silt_fs::Options::default())
+}
+
+fn writer_of(options: MountOptions, of_fs: &silt_fs::Options) -> Writer {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     let parameters = Parameters {
         block_size: 4096,
@@ -30,7 +34,7 @@ fn writer_with(options: MountOptions) -> Writer {
     };
     Plan::new(parameters, 16 << 20).unwrap().write(&*device, false).unwrap();
     let (volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
-    let fs = Fs::new(volume, &silt_fs::Options::default());
+    let fs = Fs::new(volume, of_fs);
     Writer::new(Core::new(fs, options), Duration::from_secs(5))
 }
 
@@ -101,6 +105,55 @@ fn a_failing_writer_rests() {
     ask(&w);
     assert_eq!(w.next().waiters.len(), 1);
     assert!(begin.elapsed() < 2 * RETRY, "who asks is served at once");
+}
+
+/// One part with each checkpoint; the answer comes with the last one.
+#[test]
+fn a_large_file_is_cut_off_in_parts() {
+    let mut w = writer_of(MountOptions::default(), &silt_fs::Options { ends: 100, ..Default::default() });
+    let core = w.core.clone();
+    let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+    let file = core.fs.lock().create(&ctx, Ino::ROOT, b"f", 0o100_644).unwrap().ino;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let write = |w: &mut Writer| {
+        let flags = silt_fs::WriteFlags::default();
+        assert_eq!(core.fs.lock().write(&ctx, file, 0, &vec![1; 4 << 20], flags).unwrap(), 4 << 20);
+        w.round(Task { waiters: Vec::new(), all: true, job: None, stop: false });
+    };
+    let start = || {
+        let (told, ctx) = (told.clone(), ctx.clone());
+        let set = silt_fs::SetAttr { size: Some(100), ..Default::default() };
+        let run = move |fs: &mut Fs| fs.setattr(&ctx, file, &set).map(|stat| (stat.size, None));
+        let answer =
+            move |result: Result<u64, silt_fuse::Errno>| told.lock().push(result.map_err(|e| e.raw()));
+        Change { names: Vec::new(), node: None, takes: Takes::NOTHING, run, answer }.start(&core);
+    };
+    write(&mut w);
+    start();
+    let (mut rounds, mut size) = (0, 4 << 20);
+    while told.lock().is_empty() {
+        let now = core.fs.lock().getattr(silt_engine::Tree::Live, file).unwrap().size;
+        assert!(now < size && core.queue.lock().parts.len() == 1, "{now}");
+        let task = w.next();
+        assert!(task.all, "nobody waits for the clock");
+        w.round(task);
+        (rounds, size) = (rounds + 1, now);
+    }
+    assert_eq!(*told.lock(), [Ok(100)]);
+    assert!((7..=12).contains(&rounds) && core.queue.lock().parts.is_empty(), "{rounds}");
+    // While the device takes nothing nobody waits for that.
+    told.lock().clear();
+    write(&mut w);
+    start();
+    core.stalled.store(libc::EIO, Ordering::Relaxed);
+    w.go_on_with_parts();
+    assert_eq!(*told.lock(), [Err(libc::EIO)]);
+    // Nor for a log writer that ends: it is dropped, which is an answer, too.
+    core.stalled.store(0, Ordering::Relaxed);
+    w.round(Task { waiters: Vec::new(), all: true, job: None, stop: false });
+    core.queue.lock().stop = true;
+    start();
+    assert!(core.queue.lock().parts.is_empty());
 }
 
 /// Requests that find no room lie in memory as well.

@@ -190,8 +190,14 @@ pub fn part_below(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<f64> 
         begun = node.search(key).unwrap_or_else(|i| i);
         let Some(last) = begun.checked_sub(1) else { return Ok(low) };
         index = last;
-        width /= node.len().max(1) as f64;
-        low += width * index as f64;
+        // The last child is often filled less than the others: the first stands for those.
+        let weigh = |i| if level > 1 { nodes.read(node.ptr(i), level - 1).ok() } else { None };
+        let weigh = |i| weigh(i).map_or(1, |b| Node::block(&b).len()) as f64;
+        let end = node.len().saturating_sub(1);
+        let (each, least) = (weigh(0), weigh(end));
+        let all = (each * end as f64 + least).max(1.0);
+        low += width * each * index as f64 / all;
+        width *= if index == end { least } else { each } / all;
         ptr = node.ptr(index);
     }
     Ok(low + width)

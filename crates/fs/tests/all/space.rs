@@ -543,6 +543,90 @@ fn large_files_end_in_parts() {
     assert_eq!(report.errors().count(), 0, "{report:?}");
 }
 
+/// The same of what is cut off, and of holes.
+#[test]
+fn large_files_are_cut_in_parts() {
+    use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+    let form = Form { block_size: 1024, blocks_per_segment: 64, size: 64 << 20 };
+    let device = device(form);
+    let mut fs = open(device.clone(), &Options { ends: 1000, ..Options::default() });
+    let c = root_at(10);
+    let (blocks, bs) = (9000, 1 << 10);
+    let make = |fs: &mut Fs, name: &[u8]| {
+        let ino = fs.create(&c, ROOT, name, 0o644).unwrap().ino;
+        for at in 0..blocks {
+            fs.write(&c, ino, at * bs, &[5; 1 << 10], PLAIN).unwrap();
+            if at % 2000 == 1999 {
+                fs.sync_all(20).unwrap();
+            }
+        }
+        fs.sync_all(20).unwrap();
+        ino
+    };
+    // Does something until it is done; how often a part was.
+    let parts = |fs: &mut Fs, ino: Ino, each: &mut dyn FnMut(&mut Fs) -> Result<(), FsError>| {
+        let (mut rounds, mut size, mut left) = (0, u64::MAX, u64::MAX);
+        loop {
+            let done = each(fs);
+            let ending = fs.volume().ending_blocks();
+            assert!(ending <= 3100, "{ending} at once");
+            let now = fs.getattr(Tree::Live, ino).unwrap();
+            assert!(now.size <= size && now.blocks < left && rounds < 40);
+            (size, left) = (now.size, now.blocks);
+            if done != Err(FsError::InParts) {
+                done.unwrap();
+                return rounds;
+            }
+            // Before that is written there is nothing more to be done.
+            assert_eq!(each(fs), Err(FsError::InParts));
+            assert_eq!(
+                (fs.getattr(Tree::Live, ino).unwrap().size, fs.volume().ending_blocks()),
+                (size, ending)
+            );
+            rounds += 1;
+            fs.sync_all(30 + rounds).unwrap();
+        }
+    };
+    let whole = |fs: &mut Fs, ino: Ino, at: u64| fs.read(Tree::Live, ino, at, 1024).unwrap();
+    let f = make(&mut fs, b"cut");
+    let cut = SetAttr { size: Some(500 * bs + 7), ..SetAttr::default() };
+    let ctx = root_at(25);
+    assert!((6..=9).contains(&parts(&mut fs, f, &mut |fs| fs.setattr(&ctx, f, &cut).map(|_| ()))));
+    let stat = fs.getattr(Tree::Live, f).unwrap();
+    assert_eq!((stat.size, stat.mtime.secs), (500 * bs + 7, 25));
+    assert!(whole(&mut fs, f, 499 * bs) == [5; 1024] && whole(&mut fs, f, 500 * bs) == [5; 7]);
+    fs.setattr(&ctx, f, &SetAttr { size: Some(9000 * bs), ..SetAttr::default() }).unwrap();
+    assert!([501, 4000, 8000].iter().all(|at| whole(&mut fs, f, at * bs) == [0; 1024]));
+    for (name, mode) in [(&b"hole"[..], PUNCH_HOLE | KEEP_SIZE), (b"zero", ZERO_RANGE)] {
+        let f = make(&mut fs, name);
+        let (from, len) = (1000 * bs + 1, 6000 * bs);
+        assert!((3..=6).contains(&parts(&mut fs, f, &mut |fs| fs.fallocate(&ctx, f, mode, from, len))));
+        for at in 0..blocks {
+            let there = whole(&mut fs, f, at * bs);
+            let zeroes = there.iter().filter(|b| **b == 0).count();
+            let expected = if at == 1000 {
+                1023
+            } else if at == 7000 {
+                1
+            } else {
+                1024
+            };
+            let within = (1000..=7000).contains(&at);
+            assert_eq!(zeroes, if within { expected } else { 0 }, "block {at}");
+        }
+    }
+    // What is small is done at once, and so is what lies in no order in a large file.
+    let f = make(&mut fs, b"little");
+    fs.setattr(&ctx, f, &SetAttr { size: Some(8000 * bs), ..SetAttr::default() }).unwrap();
+    fs.sync_all(90).unwrap();
+    fs.fallocate(&ctx, f, PUNCH_HOLE | KEEP_SIZE, 10 * bs, 900 * bs).unwrap();
+    fs.sync_all(100).unwrap();
+    assert_eq!(fs.volume().underestimated(), None);
+    fs.into_volume().close(200).unwrap();
+    let report = silt_verify::check(&*device, &silt_verify::Options::default());
+    assert_eq!(report.errors().count(), 0, "{report:?}");
+}
+
 /// Whoever goes on as long as something ends would go on for ever.
 #[test]
 fn a_large_file_without_room_is_no_progress() {
