@@ -177,7 +177,7 @@ impl Volume {
     }
 
     /// The end of the volume, segments that are clean, is about to be cut off: what the storage below holds for it is given back
-    /// where little is left there, and `at`, where a super block will lie then, is given space. An error changes nothing but that.
+    /// where little is left there, so that `at`, where a super block will lie then, and what is clean in front have space. An error changes nothing but that.
     pub(crate) fn make_way_for_end(&mut self, from: u64, at: Option<u64>) -> Result<()> {
         if !self.is_backing_counted() {
             return Ok(());
@@ -195,7 +195,9 @@ impl Volume {
         device.reclaim();
         // What it had there may have gone as well.
         asked = ask();
-        Ok(asked?)
+        asked?;
+        // What is left in front has to do for all that deleting and cleaning need.
+        self.secure_backing()
     }
 }
 
@@ -363,6 +365,42 @@ mod tests {
             v.close(2004).unwrap();
             let v = open(&device, 3000);
             assert_eq!(v.geometry().nsegments, if gives { SEGMENTS / 2 } else { SEGMENTS });
+        }
+    }
+
+    /// All that has its space may lie behind the new end: what is in front is given it before anything changes.
+    #[test]
+    fn what_is_left_of_a_volume_has_its_space() {
+        for copies in [false, true] {
+            let device = hosted(60 * SEGMENT, copies);
+            let mut v = open(&device, 2000);
+            let ino = file(&mut v);
+            write(&mut v, ino, 0, 1);
+            v.checkpoint(2001).unwrap();
+            let far: Vec<u64> = (SEGMENTS - 30..SEGMENTS).collect();
+            device.allocate(far[0] * SEGMENT, 30 * SEGMENT).unwrap();
+            // Those that the log is in stay as they are.
+            v.secure_backing().unwrap();
+            let near = 0..SEGMENTS - 30;
+            for run in v.clean_segments(near).unwrap() {
+                let at = run.start * SEGMENT;
+                device.discard(at, (run.end - run.start) * SEGMENT).unwrap();
+                v.store.held.backed.as_mut().unwrap().discarded(run);
+            }
+            device.set_left(0);
+            v.told_of_data(&far).unwrap();
+            let target = v.backing_for(0);
+            look(&mut v, &device, target);
+            assert!(v.counts_backed_only() && v.available_segments() >= target, "{copies}");
+            let size = SEGMENTS / 2 * SEGMENT + 8192;
+            v.confine(Some(v.segments_with_size(size))).unwrap();
+            v.shrink(size, 2002).unwrap();
+            assert_eq!((v.failure(), v.underestimated()), (None, None));
+            assert!(v.available_segments() >= v.backing_for(0), "{copies}");
+            v.cut(ino, 0..u64::MAX).unwrap();
+            v.checkpoint(2003).unwrap();
+            v.close(2004).unwrap();
+            assert_eq!(open(&device, 3000).geometry().nsegments, SEGMENTS / 2);
         }
     }
 

@@ -75,7 +75,7 @@ impl Volume {
         let dat = changed.min(dat + written / self.dat.palloc.layout.entries_per_block() + 6);
         let blocks = written + dat + extra.moves + extra.checkpoints + checkpoints + FIXED;
         let segments = blocks / u64::from(g.blocks_per_segment) + 2 + extra.frees;
-        blocks + segments.min(self.in_blocks(self.sufile.file.map.blocks))
+        blocks + segments.min(self.blocks_of_sufile())
     }
 
     /// Blocks of the DAT, and of the checkpoint file, that changed since the last checkpoint began: with data that was synced
@@ -141,6 +141,11 @@ impl Volume {
     pub(crate) fn check_room_for_checkpoint(&self) -> Result<()> {
         let needed = self.segments_for(self.need(Extra::default()));
         if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Blocks of the segment usage file.
+    pub(crate) fn blocks_of_sufile(&self) -> u64 {
+        self.in_blocks(self.sufile.file.map.blocks)
     }
 
     /// Segments with which the cleaner can empty one, whatever is in it.

@@ -195,8 +195,9 @@ impl Volume {
         if left < silt_format::reserved_segments(nsegments, before.reserved_percent) {
             return Err(Error::NoSpace);
         }
-        self.check_room_for_checkpoint()?;
         self.make_way_for_end(nsegments, self.where_cut(size, nsegments))?;
+        // What the cut changes itself comes on top of what waits.
+        self.check_change(true, self.blocks_of_sufile())?;
         let kept = self.supers.clone();
         self.mark_size(now, None, STATE_RESIZE).inspect_err(|_| self.supers = kept)?;
         self.cut_sufile(nsegments, &bad, now)
