@@ -74,6 +74,17 @@ pub enum Undone<C> {
     Refused(C),
     /// A part of it is done: [`Change::go_on`].
     InPart(C),
+    /// It finds too little space as long as the end of the volume is kept from use: [`Change::go_on`], too.
+    Confined(C),
+}
+
+impl<C> Undone<C> {
+    /// What it is.
+    pub fn into_change(self) -> C {
+        match self {
+            Undone::Refused(change) | Undone::InPart(change) | Undone::Confined(change) => change,
+        }
+    }
 }
 
 /// A request that changes something. `run` does it, or leaves all as it was and may be called again, and says which inode
@@ -108,7 +119,8 @@ where
         match self.attempt(core, fs) {
             None => {}
             Some(Undone::Refused(change)) => change.wait(core),
-            Some(Undone::InPart(change)) => change.go_on(core),
+            Some(Undone::InPart(change)) => change.go_on(core, true),
+            Some(Undone::Confined(change)) => change.go_on(core, false),
         }
     }
 
@@ -120,12 +132,12 @@ where
         core.pace(self.takes, Box::new(move |core| self.late(core)));
     }
 
-    /// Goes on with it when the part that is done is written.
-    pub fn go_on(self, core: &Arc<Core>)
+    /// Goes on with it when something was written, which is begun with if it `is_due`.
+    pub fn go_on(self, core: &Arc<Core>, is_due: bool)
     where
         F: Send + 'static,
     {
-        core.go_on(Box::new(move |core| self.late(core)));
+        core.go_on(is_due, Box::new(move |core| self.late(core)));
     }
 
     fn late(self, core: &Arc<Core>)
@@ -143,7 +155,8 @@ where
                 Some(Undone::Refused(change)) => {
                     core.put_back(change.takes, Box::new(move |core| change.late(core)));
                 }
-                Some(Undone::InPart(change)) => change.go_on(core),
+                Some(Undone::InPart(change)) => change.go_on(core, true),
+                Some(Undone::Confined(change)) => change.go_on(core, false),
             },
         }
     }
@@ -168,6 +181,12 @@ where
             && core.space.may_come(fs.volume(), blocks)
         {
             return Some(Undone::Refused(self));
+        }
+        // Somebody else's wish for a smaller volume is no reason to refuse a deletion: it is done with some time, and when it makes
+        // a step there may be room.
+        let is_confined = fs.volume().is_confined() && fs.volume().failure().is_none();
+        if is_refused && !self.takes.space && is_confined {
+            return Some(Undone::Confined(self));
         }
         self.end(core, fs, result);
         None
@@ -264,7 +283,7 @@ mod tests {
 
     use super::*;
     use crate::config::MountOptions;
-    use crate::fault_tests::{mkfs_of, open};
+    use crate::fault_tests::{mkfs_of, mkfs_with, open};
 
     /// What is promised is no space for others: they wait for the cleaner as where nothing is clean.
     #[test]
@@ -350,6 +369,48 @@ mod tests {
             paced(&core);
         }
         assert_eq!(*told.lock(), [("unlink", true), ("chmod", true), ("create", true)]);
+    }
+
+    /// While the end is kept from use there may be too little room for a large deletion, and later there is.
+    #[test]
+    fn who_deletes_much_waits_until_the_volume_is_smaller() {
+        let core = Core::new(open(Arc::new(mkfs_with(64 << 20, 32, 1024))), MountOptions::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        let file = {
+            let mut fs = core.fs.lock();
+            let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+            for at in 0..15_000 {
+                let data = [1; 1024];
+                fs.write(&ctx, file, at * 2048, &data, silt_fs::WriteFlags::default()).unwrap();
+            }
+            fs.sync_all(3000).unwrap();
+            let mut sizes = (2..2000).rev();
+            assert!(sizes.any(|n| {
+                let v = fs.volume_mut();
+                v.confine(Some(n)).is_ok() && !v.is_tight() && v.check_change(true, 15_000).is_err()
+            }));
+            file
+        };
+        core.space.enable(true);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (tell, set) = (told.clone(), silt_fs::SetAttr { size: Some(0), ..Default::default() });
+        let run = move |fs: &mut Fs| fs.setattr(&ctx, file, &set).map(|stat| (stat.size, None));
+        let answer = move |result: Result<u64, Errno>| tell.lock().push(result.map_err(|e| e.raw()));
+        Change { names: Vec::new(), node: None, takes: Takes::NOTHING, run, answer }.start(&core);
+        let go_on = || {
+            let parts = std::mem::take(&mut core.queue.lock().parts);
+            assert_eq!(
+                (parts.len(), core.queue.lock().write_back),
+                (1, false),
+                "nothing is written for it alone"
+            );
+            parts.into_iter().for_each(|part| part(&core));
+        };
+        go_on();
+        assert!(told.lock().is_empty());
+        core.fs.lock().volume_mut().confine(None).unwrap();
+        go_on();
+        assert_eq!(*told.lock(), [Ok(0)]);
     }
 
     /// Who takes space is refused for what the newest pass found, not for what is believed for a while.

@@ -114,7 +114,7 @@ fn keep(
 pub struct Queue {
     pub waiters: Vec<Waiter>,
     pub paced: PacedQueue,
-    /// What goes on when the next checkpoint is written.
+    /// What goes on when something was written.
     pub parts: Vec<Paced>,
     /// What the cleaner wants written.
     pub jobs: VecDeque<Job>,
@@ -272,8 +272,9 @@ impl Core {
         keep(self.queue.lock(), takes, request, VecDeque::push_front);
     }
 
-    /// Keeps a request of which a part is done, until that is written.
-    pub fn go_on(&self, request: Paced) {
+    /// Keeps a request that can go on when something was written: the part of it that is done, for which that `is_due`, or whatever
+    /// those in its way write.
+    pub fn go_on(&self, is_due: bool, request: Paced) {
         let mut queue = self.queue.lock();
         if queue.stop {
             // Its answer is EIO, given without the lock.
@@ -282,7 +283,7 @@ impl Core {
             return;
         }
         queue.parts.push(request);
-        queue.write_back = true;
+        queue.write_back |= is_due;
         self.wake.notify_one();
     }
 

@@ -103,9 +103,14 @@ fn mkfs() -> MemoryDevice {
 }
 
 pub(crate) fn mkfs_of(size: u64, blocks_per_segment: u32) -> MemoryDevice {
+    mkfs_with(size, blocks_per_segment, 4096)
+}
+
+/// The same with blocks of so many bytes.
+pub(crate) fn mkfs_with(size: u64, blocks_per_segment: u32, block_size: u32) -> MemoryDevice {
     let device = MemoryDevice::new(size);
     let parameters = Parameters {
-        block_size: 4096,
+        block_size,
         blocks_per_segment,
         uuid: [1; 16],
         crc_seed: 77,

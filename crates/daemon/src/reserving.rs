@@ -125,7 +125,8 @@ where
             }
             match (Change { takes, ..change }).attempt(core, fs) {
                 Some(Undone::Refused(back)) => change = back,
-                Some(Undone::InPart(change)) => return change.go_on(core),
+                Some(Undone::InPart(change)) => return change.go_on(core, true),
+                Some(Undone::Confined(change)) => return change.go_on(core, false),
                 None => return,
             }
         }

@@ -6,7 +6,7 @@ use silt_fs::{Context, Fs, WriteFlags};
 use silt_fuse::ops::Write;
 use silt_fuse::{Errno, NodeId, ReplyWrite};
 
-use crate::changing::{Change, Takes, Undone, must_wait};
+use crate::changing::{Change, Takes, must_wait};
 use crate::convert::ino;
 use crate::core::Core;
 use crate::notices::{Notice, attributes_changed};
@@ -53,10 +53,9 @@ pub fn write(
     }
     let run = |fs: &mut Fs| put(fs, write.data);
     let change = Change { names: Vec::new(), node: whose, takes, run, answer };
-    // A write is done as a whole.
-    if let Some(Undone::Refused(Change { answer, .. }) | Undone::InPart(Change { answer, .. })) =
-        change.attempt(core, fs)
-    {
+    if let Some(undone) = change.attempt(core, fs) {
+        // A write is done as a whole, and takes space.
+        let Change { answer, .. } = undone.into_change();
         let data = write.data.to_vec();
         let run = move |fs: &mut Fs| put(fs, &data);
         Change { names: Vec::new(), node: whose, takes, run, answer }.wait(core);

@@ -41,6 +41,8 @@ pub struct FsTarget {
     checkpoints: BTreeMap<u32, u64>,
     snapshots: BTreeMap<u32, u64>,
     made: (u32, u32),
+    /// Somebody else makes the checkpoints: none can be had within an operation.
+    is_driven: bool,
     /// Operations between checkpoints that nobody asked for; 0 for none. They are constructed in
     /// small steps, one before each operation.
     pub every: u32,
@@ -88,10 +90,10 @@ impl FsTarget {
     /// Opens a volume; `now` is the second its clock begins with.
     pub fn open(device: Arc<dyn Device>, options: Options, now: u64) -> silt_engine::Result<Self> {
         let fs = open(device.clone(), &options, now)?;
-        Ok(Self::over(fs, device, options, now))
+        Ok(FsTarget { is_driven: false, ..Self::over(fs, device, options, now) })
     }
 
-    /// Over a file system that is open; `now` is the second its clock begins with.
+    /// Over a file system that is open, whose log somebody else writes; `now` is the second its clock begins with.
     pub fn over(fs: Fs, device: Arc<dyn Device>, options: Options, now: u64) -> Self {
         let mut caps = Capabilities::silt(fs.volume().geometry().bs());
         caps.mmap = true;
@@ -105,6 +107,7 @@ impl FsTarget {
             checkpoints: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             made: (0, 0),
+            is_driven: true,
             every: 0,
             since: 0,
             late: Vec::new(),
@@ -243,8 +246,14 @@ impl FsTarget {
         self.fs.setattr(&ctx, ino, &set).map_err(errno).map(|_| ())
     }
 
-    /// Does what may go in parts, with a checkpoint after each.
+    /// Does what may go in parts, with a checkpoint after each; at once where somebody else makes the checkpoints.
     fn in_parts<T>(&mut self, mut part: impl FnMut(&mut Fs) -> Result<T, FsError>) -> Res<()> {
+        if self.is_driven {
+            let before = self.fs.set_ends(u64::MAX);
+            let done = part(&mut self.fs);
+            self.fs.set_ends(before);
+            return done.map(drop).map_err(errno);
+        }
         loop {
             match part(&mut self.fs) {
                 Err(FsError::InParts) => drop(self.checkpoint()?),

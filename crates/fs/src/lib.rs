@@ -129,6 +129,11 @@ impl Fs {
         }
     }
 
+    /// Sets [`Options::ends`]; what it was.
+    pub fn set_ends(&mut self, ends: u64) -> u64 {
+        std::mem::replace(&mut self.ends, ends.max(1))
+    }
+
     /// The volume below.
     pub fn volume(&self) -> &Volume {
         &self.volume
