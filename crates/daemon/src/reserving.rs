@@ -23,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// After so many looks what waits is written: what it takes is estimated from above until then.
 const LOOKS: u32 = 50;
 
+/// Parts that may leave a file as large as it was: one may wait for the one before.
+const IN_VAIN: u32 = 8;
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Range {
@@ -67,6 +70,38 @@ impl Range {
     }
 }
 
+/// What goes in parts, and whether it goes on: what damage keeps in a file would be cut away again and again.
+#[derive(Default)]
+struct Parts {
+    /// The fewest blocks that the file had, and tries since that left it no fewer.
+    least: Option<u64>,
+    in_vain: u32,
+}
+
+impl Parts {
+    /// The next part; all that is left where the last ones came to nothing.
+    fn next<T>(
+        &mut self,
+        fs: &mut Fs,
+        ino: Ino,
+        part: impl FnOnce(&mut Fs) -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        if self.in_vain >= IN_VAIN {
+            let before = fs.set_ends(u64::MAX);
+            let done = part(fs);
+            fs.set_ends(before);
+            return done;
+        }
+        let done = part(fs);
+        if matches!(done, Err(FsError::InParts)) {
+            let left = fs.volume_mut().mapped_blocks(ino);
+            self.in_vain = if self.least.is_none_or(|least| left < least) { 0 } else { self.in_vain + 1 };
+            self.least = Some(self.least.map_or(left, |least| least.min(left)));
+        }
+        done
+    }
+}
+
 /// Does it, now or when there is space, and answers.
 pub fn fallocate(
     core: &Arc<Core>,
@@ -75,9 +110,11 @@ pub fn fallocate(
     answer: impl FnOnce(Result<(), Errno>) + Send + 'static,
 ) {
     let Range { node, mode, offset, length } = range;
+    let mut parts = Parts::default();
     let run = move |fs: &mut Fs| {
         let loses = !ctx.privileged && fs.is_set_id(ino(node));
-        fs.fallocate(&ctx, ino(node), mode, offset, length).map(|()| (loses, None))
+        let punch = |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length);
+        parts.next(fs, ino(node), punch).map(|()| (loses, None))
     };
     let shared = core.clone();
     let answer = move |result: Result<bool, Errno>| {
@@ -145,6 +182,33 @@ mod tests {
     use super::*;
     use crate::config::MountOptions;
     use crate::fault_tests::{mkfs_of, open};
+
+    /// Where nothing goes, as what damage keeps, no end would come of it.
+    #[test]
+    fn what_comes_to_nothing_in_parts_goes_as_a_whole() {
+        let mut fs = open(Arc::new(mkfs_of(64 << 20, 64)));
+        let ctx = Context { privileged: true, ..Context::default() };
+        let f = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+        fs.write(&ctx, f, 0, &vec![1; 4 << 20], WriteFlags::default()).unwrap();
+        fs.sync_all(3000).unwrap();
+        fs.set_ends(100);
+        let mut parts = Parts::default();
+        let mut next = |fs: &mut Fs| {
+            parts.next(fs, f, |fs| {
+                let mode = silt_fs::fallocate_mode::PUNCH_HOLE | silt_fs::fallocate_mode::KEEP_SIZE;
+                fs.fallocate(&ctx, f, mode, 0, 4 << 20)
+            })
+        };
+        for at in 0..4 {
+            assert_eq!(next(&mut fs), Err(FsError::InParts));
+            fs.sync_all(3001 + at).unwrap();
+        }
+        // No checkpoint is made from here on.
+        let tries = (0..100).take_while(|_| next(&mut fs) == Err(FsError::InParts)).count();
+        assert!((8..=10).contains(&tries), "{tries}");
+        assert_eq!(fs.set_ends(100), 100);
+        assert!(fs.read(silt_engine::Tree::Live, f, 0, 4 << 20).unwrap().iter().all(|b| *b == 0));
+    }
 
     /// Who waits makes the cleaner give up the past.
     #[test]

@@ -75,8 +75,8 @@ pub struct Options {
     pub access_times: usize,
     /// Key of the hash over names, so that nobody can make names collide.
     pub seed: u64,
-    /// Blocks of files that are deleted, or cut off, that end with one checkpoint, or so: their entries in the DAT are in memory meanwhile, 32
-    /// bytes each where they lie close together. More go with the next ones.
+    /// Blocks of what is deleted, or cut away, that end with one checkpoint, or so: their entries in the DAT are in memory
+    /// meanwhile, 32 bytes each where they lie close together. More go with the next ones.
     pub ends: u64,
 }
 

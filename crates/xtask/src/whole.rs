@@ -126,7 +126,6 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
         clock.step("full volumes", || cycles::cycles(silt, FULL, true, 3, 1))?;
         clock.step("crowded volumes", || cycles::crowd::crowd(silt, CROWDED, 3, CROWD, None, None))?;
-
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))
@@ -151,7 +150,6 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
 const FULL: std::ops::Range<u64> = 8..16;
 /// Volumes that several writers keep nearly full, of which one once lost a segment, and for how long each.
 const CROWDED: std::ops::Range<u64> = 3..6;
-
 const CROWD: Duration = Duration::from_secs(15);
 
 /// In one history of so many Silt's turns go through a mount.
