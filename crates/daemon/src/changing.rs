@@ -97,6 +97,8 @@ pub struct Change<F, A> {
     pub takes: Takes,
     pub run: F,
     pub answer: A,
+    /// A part of it is done: should the rest be refused, the kernel does not know that.
+    pub begun: bool,
 }
 
 impl<F, A, T> Change<F, A>
@@ -119,7 +121,7 @@ where
         match self.attempt(core, fs) {
             None => {}
             Some(Undone::Refused(change)) => change.wait(core),
-            Some(Undone::InPart(change)) => change.go_on(core, true),
+            Some(Undone::InPart(change)) => change.go_on_with_parts(core),
             Some(Undone::Confined(change)) => change.go_on(core, false),
         }
     }
@@ -130,6 +132,21 @@ where
         F: Send + 'static,
     {
         core.pace(self.takes, Box::new(move |core| self.late(core)));
+    }
+
+    /// Goes on with it when the part that is done is written.
+    pub fn go_on_with_parts(self, core: &Arc<Core>)
+    where
+        F: Send + 'static,
+    {
+        Change { begun: true, ..self }.go_on(core, true);
+    }
+
+    /// Answers it with an error.
+    fn refuse(self, core: &Core, errno: Errno) {
+        let told = self.node.filter(|_| self.begun).map(Notice::Content);
+        (self.answer)(Err(errno));
+        core.tell(told);
     }
 
     /// Goes on with it when something was written, which is begun with if it `is_due`.
@@ -148,14 +165,14 @@ where
         match core.stall() {
             Some(e) if core.is_full(&fs, 0) => {
                 drop(fs);
-                (self.answer)(Err(Errno::from_raw(e)));
+                self.refuse(core, Errno::from_raw(e));
             }
             _ => match self.attempt(core, fs) {
                 None => {}
                 Some(Undone::Refused(change)) => {
                     core.put_back(change.takes, Box::new(move |core| change.late(core)));
                 }
-                Some(Undone::InPart(change)) => change.go_on(core, true),
+                Some(Undone::InPart(change)) => change.go_on_with_parts(core),
                 Some(Undone::Confined(change)) => change.go_on(core, false),
             },
         }
@@ -167,10 +184,7 @@ where
         if matches!(result, Err(FsError::InParts)) {
             drop(fs);
             core.touched();
-            // While the device takes nothing it does not go on.
-            let Some(e) = core.stall() else { return Some(Undone::InPart(self)) };
-            (self.answer)(Err(Errno::from_raw(e)));
-            return None;
+            return Some(Undone::InPart(self));
         }
         let blocks = self.takes.blocks(&fs);
         // While the device takes nothing no pass comes.
@@ -198,26 +212,34 @@ where
         if core.ending.load(Ordering::Relaxed) && !frees {
             return Err(FsError::ReadOnly);
         }
-        (self.run)(fs)
+        if core.stall().is_none() {
+            return (self.run)(fs);
+        }
+        // While the device takes nothing no part is written, and none goes on.
+        let before = fs.set_ends(u64::MAX);
+        let result = (self.run)(fs);
+        fs.set_ends(before);
+        result
     }
 
     /// Answers it, when it is durable where that is asked for.
     fn end(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>, result: Result<(T, Option<Ino>), FsError>) {
-        let Change { names, node, takes, answer, .. } = self;
-        let durable = result.is_ok() && wants_sync(core, &mut fs, &names, node);
+        let durable = result.is_ok() && wants_sync(core, &mut fs, &self.names, self.node);
         let unfrozen = fs.volume().unfrozen_blocks();
         if matches!(result, Err(FsError::NoSpace)) {
-            let blocks = takes.blocks(&fs);
+            let blocks = self.takes.blocks(&fs);
             core.space.refused(fs.volume_mut(), blocks);
         }
         drop(fs);
         let (value, handed_out) = match result {
             Ok(done) => done,
             Err(e) => {
-                let name = names.first().map(|(dir, name)| (*dir, &name[..]));
-                return answer(Err(errno(core, Tree::Live, name, &e)));
+                let name = self.names.first().map(|(dir, name)| (*dir, &name[..]));
+                let errno = errno(core, Tree::Live, name, &e);
+                return self.refuse(core, errno);
             }
         };
+        let Change { names, node, takes, answer, .. } = self;
         core.touched();
         // Data is counted by its blocks.
         if takes.bytes == 0 {
@@ -311,7 +333,7 @@ mod tests {
             };
             let takes = Takes { promised, ..Takes::data(1 << 20) };
             let answer = move |result: Result<usize, Errno>| tell.send(result.is_ok()).unwrap();
-            let change = Change { names: Vec::new(), node: None, takes, run, answer };
+            let change = Change { names: Vec::new(), node: None, takes, run, answer, begun: false };
             let waits = change.attempt(&core, core.fs.lock()).is_some();
             (waits, told.try_recv().ok())
         };
@@ -355,7 +377,7 @@ mod tests {
                 _ => fs.unlink(&ctx, Ino::ROOT, b"f").map(|_| ((), None)),
             };
             let answer = move |result: Result<(), Errno>| told.lock().push((what, result.is_ok()));
-            Change { names: Vec::new(), node: None, takes, run, answer }.start(&core);
+            Change { names: Vec::new(), node: None, takes, run, answer, begun: false }.start(&core);
         };
         start("create", Takes::NAMES);
         assert!(told.lock().is_empty());
@@ -396,7 +418,8 @@ mod tests {
         let (tell, set) = (told.clone(), silt_fs::SetAttr { size: Some(0), ..Default::default() });
         let run = move |fs: &mut Fs| fs.setattr(&ctx, file, &set).map(|stat| (stat.size, None));
         let answer = move |result: Result<u64, Errno>| tell.lock().push(result.map_err(|e| e.raw()));
-        Change { names: Vec::new(), node: None, takes: Takes::NOTHING, run, answer }.start(&core);
+        Change { names: Vec::new(), node: None, takes: Takes::NOTHING, run, answer, begun: false }
+            .start(&core);
         let go_on = || {
             let parts = std::mem::take(&mut core.queue.lock().parts);
             assert_eq!(
@@ -435,7 +458,8 @@ mod tests {
             let told = told.clone();
             let run = |fs: &mut Fs| Ok((fs.create(&ctx, Ino::ROOT, b"g", 0o644)?.ino, None));
             let answer = move |result: Result<Ino, Errno>| told.lock().push(result.map_err(|e| e.raw()));
-            let change = Change { names: Vec::new(), node: None, takes: Takes::NAMES, run, answer };
+            let change =
+                Change { names: Vec::new(), node: None, takes: Takes::NAMES, run, answer, begun: false };
             change.attempt(&core, core.fs.lock()).is_some()
         };
         let found_nothing = || {

@@ -404,6 +404,7 @@ fn nothing_is_taken_that_will_not_be_written() {
                 takes: crate::changing::Takes::NAMES,
                 run: move |fs: &mut Fs| Ok((fs.create(&Served::ctx(), Ino::ROOT, &name, 0o644)?, None)),
                 answer: move |result: Result<silt_fs::Stat, silt_fuse::Errno>| tx.send(result).unwrap(),
+                begun: false,
             }
             .start(&served.core);
             match rx.recv().unwrap() {
@@ -452,6 +453,7 @@ fn synchronous_changes_are_durable_and_share_a_log() {
                 result.unwrap();
                 device.mark(u64::from(i));
             },
+            begun: false,
         }
         .start(&core);
     }
@@ -493,6 +495,7 @@ fn names_wait_for_room_as_data_does() {
             answer: move |result: Result<silt_fs::Stat, silt_fuse::Errno>| {
                 tx.send(result.map(drop).map_err(|e| e.raw())).unwrap();
             },
+            begun: false,
         }
         .start(&served.core);
         rx.recv_timeout(Duration::from_secs(20)).unwrap()

@@ -193,7 +193,7 @@ fn nobody_waits_for_ever_for_a_cleaner_that_cannot_work() {
         };
         let takes = if what == "write" { Takes::data(100 * 4096) } else { Takes::NOTHING };
         let answer = move |result: Result<(), Errno>| tell.send(result.map_err(|e| e.raw())).unwrap();
-        Change { names: Vec::new(), node: None, takes, run, answer }.start(&core);
+        Change { names: Vec::new(), node: None, takes, run, answer, begun: false }.start(&core);
         told.recv_timeout(Duration::from_secs(60)).unwrap()
     };
     let begin = Instant::now();

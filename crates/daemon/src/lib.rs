@@ -34,6 +34,7 @@ mod moments;
 mod mount;
 mod notices;
 mod pace;
+mod pieces;
 mod reading;
 mod reserving;
 mod run;

@@ -95,7 +95,7 @@ impl Mount {
         }
         let names =
             [Some(name), more].into_iter().flatten().map(|(dir, name)| (dir, name.to_vec())).collect();
-        Change { names, node: None, takes, run, answer }.start(&self.core);
+        Change { names, node: None, takes, run, answer, begun: false }.start(&self.core);
     }
 
     /// Changes an inode, if the tree can be changed.
@@ -110,7 +110,7 @@ impl Mount {
             return answer(Err(self.errno(&e)));
         }
         let run = move |fs: &mut Fs| run(fs).map(|done| (done, None));
-        Change { names: Vec::new(), node: Some(node), takes, run, answer }.start(&self.core);
+        Change { names: Vec::new(), node: Some(node), takes, run, answer, begun: false }.start(&self.core);
     }
 
     /// Makes a name of something and answers with its entry, which the kernel remembers from now on.
@@ -147,7 +147,8 @@ impl Mount {
                 }
                 Err(e) => reply.error(e),
             };
-            Change { names: Vec::new(), node: Some(node), takes: Takes::NOTHING, run, answer }.start(&core);
+            Change { names: Vec::new(), node: Some(node), takes: Takes::NOTHING, run, answer, begun: false }
+                .start(&core);
         };
         let before = self.core.fs.lock().flags(self.tree, ino(node)).unwrap_or(0);
         let fixes = wanted & !before & (flags::IMMUTABLE | flags::APPEND) != 0;
@@ -398,7 +399,8 @@ impl Filesystem for Mount {
             Ok(s) => reply.created(&entry(&s), 0, KEEP),
             Err(e) => reply.error(e),
         };
-        Change { names: Vec::new(), node: None, takes: Takes::NAMES, run, answer }.start(&self.core);
+        Change { names: Vec::new(), node: None, takes: Takes::NAMES, run, answer, begun: false }
+            .start(&self.core);
     }
 
     fn read(&self, _: &Context, node: NodeId, read: &Read, reply: ReplyData) {

@@ -17,6 +17,7 @@ use crate::cleaning::let_run;
 use crate::convert::ino;
 use crate::core::Core;
 use crate::notices::attributes_changed;
+use crate::pieces;
 
 /// Between two looks whether there is space.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -46,6 +47,9 @@ enum Next {
     /// Refuse it for want of space.
     Refuse,
 }
+
+/// Hears what came of it.
+pub type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 impl Range {
     /// `waits`: it was found before that it could come. What is counted of that is old while the cleaner is at work.
@@ -109,12 +113,27 @@ pub fn fallocate(
     range: Range,
     answer: impl FnOnce(Result<(), Errno>) + Send + 'static,
 ) {
+    let long = pieces::is_long(&mut core.fs.lock(), &range);
+    match long {
+        Some(least) => pieces::fallocate(core, ctx, range, least, Box::new(answer)),
+        None => at_once(core, ctx, range, Box::new(answer)),
+    }
+}
+
+/// The same of what is looked at under one lock.
+pub fn at_once(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
     let Range { node, mode, offset, length } = range;
     let mut parts = Parts::default();
     let run = move |fs: &mut Fs| {
         let loses = !ctx.privileged && fs.is_set_id(ino(node));
         let punch = |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length);
-        parts.next(fs, ino(node), punch).map(|()| (loses, None))
+        let done = parts.next(fs, ino(node), punch);
+        let promises = mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() == 0;
+        if promises && parts.least.is_some() && !matches!(done, Ok(()) | Err(FsError::InParts)) {
+            // Who is refused has no use for what the parts before promised.
+            fs.promise_no_more(ino(node), offset..offset.saturating_add(length));
+        }
+        done.map(|()| (loses, None))
     };
     let shared = core.clone();
     let answer = move |result: Result<bool, Errno>| {
@@ -129,7 +148,7 @@ pub fn fallocate(
         Next::Do(takes) => takes,
         Next::Wait => Takes::NAMES,
     };
-    let change = Change { names: Vec::new(), node: Some(node), takes, run, answer };
+    let change = Change { names: Vec::new(), node: Some(node), takes, run, answer, begun: false };
     if matches!(next, Next::Do(_)) {
         return change.start(core);
     }
@@ -162,7 +181,7 @@ where
             }
             match (Change { takes, ..change }).attempt(core, fs) {
                 Some(Undone::Refused(back)) => change = back,
-                Some(Undone::InPart(change)) => return change.go_on(core, true),
+                Some(Undone::InPart(change)) => return change.go_on_with_parts(core),
                 Some(Undone::Confined(change)) => return change.go_on(core, false),
                 None => return,
             }

@@ -49,15 +49,15 @@ pub fn write(
         drop(fs);
         let data = write.data.to_vec();
         let run = move |fs: &mut Fs| put(fs, &data);
-        return Change { names: Vec::new(), node: whose, takes, run, answer }.wait(core);
+        return Change { names: Vec::new(), node: whose, takes, run, answer, begun: false }.wait(core);
     }
     let run = |fs: &mut Fs| put(fs, write.data);
-    let change = Change { names: Vec::new(), node: whose, takes, run, answer };
+    let change = Change { names: Vec::new(), node: whose, takes, run, answer, begun: false };
     if let Some(undone) = change.attempt(core, fs) {
         // A write is done as a whole, and takes space.
         let Change { answer, .. } = undone.into_change();
         let data = write.data.to_vec();
         let run = move |fs: &mut Fs| put(fs, &data);
-        Change { names: Vec::new(), node: whose, takes, run, answer }.wait(core);
+        Change { names: Vec::new(), node: whose, takes, run, answer, begun: false }.wait(core);
     }
 }

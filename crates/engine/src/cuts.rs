@@ -29,18 +29,28 @@ const LOOKED_AT: usize = 256;
 const PARTS: usize = 16;
 /// Nodes that cannot be read before a step ends.
 const FAILURES: u32 = 32;
-/// Halvings that find the key behind a part of a file well enough.
-const HALVINGS: u32 = 64;
 
-/// What became of [`Volume::cut_part`].
+/// How what is cut away is to go, as [`Volume::part_to_cut`] finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shortened {
-    /// What lies from this block on goes with the next checkpoint.
+pub enum Part {
+    /// What lies from this block on with the next checkpoint.
     From(u64),
     /// The part before is not gone yet: a checkpoint comes first.
     Waits,
     /// So little is left that it can go as a whole.
-    Small,
+    Whole,
+}
+
+/// Blocks that lie on the device and end where `gone` blocks of a file are cut away, which is an estimate.
+fn ends_of(i: &Inode, units: u64, everything: bool, gone: u64) -> u64 {
+    let mapped = i.map.blocks / units;
+    if i.map.is_empty() && i.frozen.is_none() {
+        0
+    } else if everything {
+        mapped
+    } else {
+        mapped.min(2 * gone + 2)
+    }
 }
 
 impl Volume {
@@ -72,14 +82,7 @@ impl Volume {
             }
         }
         let left = i.current.blocks.len();
-        let mapped = i.map.blocks / units;
-        let ends = if !below {
-            0
-        } else if everything {
-            mapped
-        } else {
-            mapped.min(2 * gone + 2)
-        };
+        let ends = ends_of(i, units, everything, gone);
         i.pending = i.pending.saturating_sub_unsigned(gone);
         let mut edges = 0;
         if below {
@@ -102,10 +105,23 @@ impl Volume {
         Ok(())
     }
 
-    /// Cuts about `most` blocks off the end of a range: all of a large one at once would have as much of the DAT in memory, and in
-    /// one checkpoint, as its blocks have entries. What is damaged goes as a whole, too.
-    pub fn cut_part(&mut self, ino: Ino, keys: Range<u64>, most: u64) -> Result<Shortened> {
-        self.writable()?;
+    /// Blocks whose lives a [`Volume::cut`] of the range would end with the next checkpoint, as it reckons: what has to fit
+    /// ([`Volume::check_change`]).
+    pub fn ends_of_cut(&mut self, ino: Ino, keys: &Range<u64>) -> Result<u64> {
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        self.load(ino)?;
+        let everything = keys.start == 0 && keys.end > self.store.geometry.max_key();
+        let units = u64::from(self.store.geometry.block_size / 512);
+        let i = self.loaded(Tree::Live, ino)?;
+        let gone = if everything { 0 } else { self.count_cut_off(i, keys)? };
+        Ok(if gone == 0 && !everything { 0 } else { ends_of(i, units, everything, gone) })
+    }
+
+    /// Where about `most` blocks at the end of a range begin: all of a large one at once would have as much of the DAT in memory,
+    /// and in one checkpoint, as its blocks have entries. What is damaged goes as a whole, too. Changes nothing.
+    pub fn part_to_cut(&mut self, ino: Ino, keys: &Range<u64>, most: u64) -> Result<Part> {
         self.load(ino)?;
         let i = self.loaded(Tree::Live, ino)?;
         let g = &self.store.geometry;
@@ -115,41 +131,26 @@ impl Volume {
         let little = most.saturating_add(most / 2);
         let keys = keys.start..keys.end.min(g.max_key().saturating_add(1));
         if mapped <= little || keys.is_empty() {
-            return Ok(Shortened::Small);
+            return Ok(Part::Whole);
         }
         let reader = NodeReader { nodes: &i.map.nodes, store: &self.store, resolve: &self.dat };
         let below = |key| bmap::part_below(&i.map.root, &reader, key);
-        let Ok(end) = below(keys.end) else { return Ok(Shortened::Small) };
-        let behind = |key| below(key).map(|part| mapped as f64 * (end - part));
-        if !behind(keys.start).is_ok_and(|blocks| blocks > little as f64) {
-            return Ok(Shortened::Small);
+        let (Ok(begin), Ok(end)) = (below(keys.start), below(keys.end)) else { return Ok(Part::Whole) };
+        if mapped as f64 * (end - begin) <= little as f64 {
+            return Ok(Part::Whole);
         }
         if i.frozen.is_some() || !i.current.cuts.is_empty() {
-            return Ok(Shortened::Waits);
+            return Ok(Part::Waits);
         }
-        let (mut low, mut high) = (keys.start, keys.end);
-        for _ in 0..HALVINGS {
-            let middle = low + (high - low) / 2;
-            if low == middle {
-                break;
-            }
-            match behind(middle) {
-                Ok(blocks) if blocks > most as f64 => low = middle,
-                Ok(_) => high = middle,
-                Err(_) => return Ok(Shortened::Small),
-            }
-        }
-        let before = self.dirty.ending();
-        if high == keys.end
-            || self
-                .cut(ino, high..if keys.end > self.store.geometry.max_key() { u64::MAX } else { keys.end })
-                .is_err()
-        {
-            return Ok(Shortened::Small);
+        let Ok(from) = bmap::key_at(&i.map.root, &reader, end - most as f64 / mapped as f64) else {
+            return Ok(Part::Whole);
+        };
+        if !(keys.start..keys.end).contains(&from) {
+            return Ok(Part::Whole);
         }
         // Where that is much less than it should be, its count is wrong.
-        let ends = self.dirty.ending().saturating_sub(before);
-        Ok(if ends > most / 4 { Shortened::From(high) } else { Shortened::Small })
+        let ends = self.ends_of_cut(ino, &(from..keys.end))?;
+        Ok(if ends > most / 4 { Part::From(from) } else { Part::Whole })
     }
 
     /// How many blocks of a live file a cut unmaps: 0 only if there are none, an estimate if there are

@@ -48,6 +48,11 @@ pub(crate) struct Extra {
     pub frees: u64,
 }
 
+/// Blocks that end, as [`Volume::cut`] reckons, where about `most` go, or half as much again since that is all.
+pub fn ends_of_part(most: u64) -> u64 {
+    most.saturating_mul(3).saturating_add(2)
+}
+
 impl Volume {
     fn in_blocks(&self, units: u64) -> u64 {
         units / u64::from(self.store.geometry.block_size / 512)
@@ -226,11 +231,18 @@ impl Volume {
         }
     }
 
+    /// Whether there is room to end the lives of `first` blocks with one checkpoint and of `rest` with the one after it, if
+    /// nothing is clean by then that is not now.
+    pub fn has_room_for_both(&self, first: u64, rest: u64) -> bool {
+        let both = self.segments_for_a_change(first).saturating_add(self.segments_for_a_change(rest));
+        self.segments_left() >= both
+    }
+
     /// Whether an inode without links may end with the next checkpoint, besides what waits; with `keeps_floor` so that the
     /// cleaner has its room after that. Whoever lets go of one last is not asked, so it has to be put off until there is room.
-    /// Of a large one no more than `most` blocks or so end at once ([`Volume::cut_part`]).
+    /// Of a large one no more than `most` blocks or so end at once ([`Volume::part_to_cut`]).
     pub fn has_room_to_end(&mut self, ino: Ino, most: u64, keeps_floor: bool) -> bool {
-        let ends = self.mapped_blocks(ino).min(most.saturating_mul(2).saturating_add(2)).min(MUCH);
+        let ends = self.mapped_blocks(ino).min(ends_of_part(most)).min(MUCH);
         let extra = Extra { data: 2, table: ends, ..Extra::default() };
         let keep = if keeps_floor { self.floor() } else { 0 };
         self.segments_left() >= keep + self.segments_for(self.need(extra))
@@ -245,6 +257,15 @@ impl Volume {
     pub fn mapped_blocks(&mut self, ino: Ino) -> u64 {
         self.inode(Tree::Live, ino).map_or(0, |i| i.map.blocks)
             / u64::from(self.store.geometry.block_size / 512)
+    }
+
+    /// Blocks that hold a live file's data at most, those that wait included, however its map is; 0 where it cannot be read.
+    pub fn data_blocks_at_most(&mut self, ino: Ino) -> u64 {
+        let mapped = self.mapped_blocks(ino);
+        self.inode(Tree::Live, ino).map_or(0, |i| {
+            let frozen = i.frozen.as_ref().map_or(0, |f| f.over.blocks.len());
+            mapped.saturating_add((i.current.blocks.len() + frozen) as u64)
+        })
     }
 
     /// Whether so much waits that writing it makes the estimate of what it takes much better.

@@ -119,6 +119,37 @@ impl FsTarget {
         }
     }
 
+    /// After a part of an operation that goes in parts (EAGAIN): what has been done so far, as an operation of its own; none
+    /// where nothing has. Bytes of a hole that were zero before may count as done.
+    pub fn done_so_far(&mut self, op: &Op) -> Res<Option<Op>> {
+        match op {
+            Op::Truncate { file, .. } => {
+                let ino = self.opened(file, true, false)?;
+                Ok(Some(Op::Truncate { file: file.clone(), size: self.stat(ino)?.size }))
+            }
+            Op::Fallocate { file, offset, len, .. } => {
+                use silt_fs::Seek;
+                let ino = self.opened(file, true, false)?;
+                let bs = u64::from(self.fs.volume().geometry().block_size);
+                let end = (offset + len) / bs * bs;
+                let mut from = offset.next_multiple_of(bs);
+                while let Ok(data) = self.fs.seek(Tree::Live, ino, from, Seek::Data)
+                    && data < end
+                {
+                    from = self.fs.seek(Tree::Live, ino, data, Seek::Hole).map_err(errno)?;
+                }
+                let hole = |offset| Op::Fallocate {
+                    file: file.clone(),
+                    how: Allocate::Punch,
+                    offset,
+                    len: end - offset,
+                };
+                Ok((from < end).then(|| hole(from)))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// What a slot holds open.
     pub fn in_slot(&self, slot: u8) -> Option<Ino> {
         self.held(slot).ok()
@@ -246,17 +277,12 @@ impl FsTarget {
         self.fs.setattr(&ctx, ino, &set).map_err(errno).map(|_| ())
     }
 
-    /// Does what may go in parts, with a checkpoint after each; at once where somebody else makes the checkpoints.
+    /// Does what may go in parts, with a checkpoint after each. Where somebody else makes the checkpoints EAGAIN tells them
+    /// that one has to come before the operation goes on, by being applied again.
     fn in_parts<T>(&mut self, mut part: impl FnMut(&mut Fs) -> Result<T, FsError>) -> Res<()> {
-        if self.is_driven {
-            let before = self.fs.set_ends(u64::MAX);
-            let done = part(&mut self.fs);
-            self.fs.set_ends(before);
-            return done.map(drop).map_err(errno);
-        }
         loop {
             match part(&mut self.fs) {
-                Err(FsError::InParts) => drop(self.checkpoint()?),
+                Err(FsError::InParts) if !self.is_driven => drop(self.checkpoint()?),
                 done => return done.map(drop).map_err(errno),
             }
         }

@@ -59,12 +59,14 @@ impl Fs {
         self.writable()?;
         let before = self.live(ino)?;
         Self::may_set(&before, set)?;
-        self.need_for_change(set.size.filter(|size| *size < before.size).map(|_| ino))?;
-        if let Some(size) = set.size {
+        if set.size.is_some() {
             self.check_regular(&before)?;
-            if size < before.size {
-                self.shorten_in_parts(ctx, ino, &before, size)?;
-            }
+        }
+        match set.size {
+            Some(size) if size < before.size => self.shorten_in_parts(ctx, ino, &before, set, size)?,
+            _ => self.need_for_change(None)?,
+        }
+        if let Some(size) = set.size {
             self.resize(ino, before.size, size)?;
         }
         let mut after = before.clone();

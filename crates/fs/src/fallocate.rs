@@ -5,7 +5,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use silt_engine::{Attr, Shortened, Tree};
+use silt_engine::{Attr, Block, Part, Tree};
 use silt_format::Ino;
 
 use crate::Fs;
@@ -13,6 +13,9 @@ use crate::error::{FsError, Of, Result};
 use crate::reserve::MAX_RANGES;
 use crate::types::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use crate::types::{Context, is_append_only, is_immutable, without_suidgid};
+
+/// Blocks that go, and others as they are to be, with their keys.
+type Edges = (Range<u64>, Vec<(u64, Block)>);
 
 impl Fs {
     /// `fallocate` with modes of [`crate::fallocate_mode`]: 0 and `KEEP_SIZE` reserve, `ZERO_RANGE` with
@@ -23,14 +26,27 @@ impl Fs {
         let (before, end) = self.may_allocate(ino, mode, offset, len)?;
         let what = mode & !KEEP_SIZE;
         let size = if mode & KEEP_SIZE != 0 { before.size } else { before.size.max(end) };
-        if what != 0 {
-            self.need_for_change(Some(ino))?;
+        let changed = |size| {
+            let mtime = if what != 0 || size != before.size { ctx.now } else { before.mtime };
+            let mode = if ctx.privileged { before.mode } else { without_suidgid(before.mode) };
+            Attr { size, mtime, ctime: ctx.now, mode, ..before.clone() }
+        };
+        let part = if what == 0 { Part::Whole } else { self.part_to_punch(ino, offset..end)? };
+        if part == Part::Waits {
+            return Err(FsError::InParts);
         }
         if what != PUNCH_HOLE {
             self.reserve(ino, offset..end, what == ZERO_RANGE)?;
         }
-        if what != 0 && self.punches_in_parts(ino, offset..end)? {
-            // What is promised by now stays so.
+        if let Part::From(from) = part {
+            // What could go wrong with the last part does so before the first. What is promised by now stays so.
+            let (_, edges) = self.edges(ino, before.size, &(offset..end))?;
+            if !edges.is_empty() {
+                let first = offset >> self.volume.geometry().block_bits;
+                self.need_for(ino, first..first + 2)?;
+            }
+            self.volume.cut(ino, from..self.whole_blocks(&(offset..end)).end).of(ino)?;
+            self.store(ino, &before, changed(before.size))?;
             return Err(FsError::InParts);
         }
         let zeroed = if what == 0 { Ok(()) } else { self.punch(ino, before.size, offset..end) };
@@ -49,14 +65,7 @@ impl Fs {
             let bs = u64::from(self.volume.geometry().block_size);
             self.reserved.release(ino.0, offset.div_ceil(bs)..end / bs);
         }
-        let mut after = Attr { size, ctime: ctx.now, ..before.clone() };
-        if what != 0 || size != before.size {
-            after.mtime = ctx.now;
-        }
-        if !ctx.privileged {
-            after.mode = without_suidgid(after.mode);
-        }
-        self.store(ino, &before, after)
+        self.store(ino, &before, changed(size))
     }
 
     /// Blocks for which there must be space ([`silt_engine::Volume::check_space`]) where [`Fs::fallocate`] is to find
@@ -73,6 +82,31 @@ impl Fs {
             0 => 0,
             wanted => wanted.saturating_add(self.kept(0)),
         })
+    }
+
+    /// Blocks of data that [`Fs::fallocate`] has to look at, at most, to find what it is to promise, and blocks that it has to
+    /// promise at least. Looks at none itself. Errors as there, but ENOSPC.
+    pub fn looks_at(&mut self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(u64, u64)> {
+        let (_, end) = self.may_allocate(ino, mode, offset, len)?;
+        if mode & !KEEP_SIZE != 0 {
+            return Ok((0, 0));
+        }
+        let keys = self.keys(&(offset..end));
+        let all = keys.end - keys.start;
+        let data = self.volume.data_blocks_at_most(ino).min(all);
+        Ok((data, (all - data).saturating_sub(self.reserved.covered(ino.0, &keys))))
+    }
+
+    /// Blocks of a range of bytes that are promised to a file.
+    pub fn promised_in(&self, ino: Ino, bytes: Range<u64>) -> u64 {
+        if bytes.is_empty() { 0 } else { self.reserved.covered(ino.0, &self.keys(&bytes)) }
+    }
+
+    /// Takes back what was promised of a range of bytes.
+    pub fn promise_no_more(&mut self, ino: Ino, bytes: Range<u64>) {
+        if !bytes.is_empty() {
+            self.reserved.release(ino.0, self.keys(&bytes));
+        }
     }
 
     /// The attributes of a file that may be changed so, and where the range ends.
@@ -147,22 +181,48 @@ impl Fs {
         Ok(holes)
     }
 
-    /// Where more lies in a range than ends at once: makes a hole of a part of it, and says so.
-    fn punches_in_parts(&mut self, ino: Ino, bytes: Range<u64>) -> Result<bool> {
+    /// Blocks that lie in a range of bytes wholly.
+    fn whole_blocks(&self, bytes: &Range<u64>) -> Range<u64> {
         let bs = u64::from(self.volume.geometry().block_size);
-        let whole = bytes.start.div_ceil(bs)..bytes.end / bs;
-        Ok(self.volume.cut_part(ino, whole, self.ends).of(ino)? != Shortened::Small)
+        bytes.start.div_ceil(bs)..bytes.end / bs
+    }
+
+    /// How the blocks of a range are to become a hole. There is room for it; ENOSPC.
+    fn part_to_punch(&mut self, ino: Ino, bytes: Range<u64>) -> Result<Part> {
+        let whole = self.whole_blocks(&bytes);
+        if whole.is_empty() {
+            return self.need_for_change(None).map(|()| Part::Whole);
+        }
+        self.part_to_cut(ino, &whole)
     }
 
     /// Makes a range of a file of `size` bytes zero: whole blocks become holes, the rest is
     /// written. The size stays.
     fn punch(&mut self, ino: Ino, size: u64, bytes: Range<u64>) -> Result<()> {
-        let g = *self.volume.geometry();
-        let bs = u64::from(g.block_size);
         let start = bytes.start;
         if start >= size {
             return Ok(());
         }
+        let bits = self.volume.geometry().block_bits;
+        // Read first: that can fail.
+        let (whole, blocks) = self.edges(ino, size, &bytes)?;
+        if !blocks.is_empty() {
+            self.need_for(ino, start >> bits..(start >> bits) + 2)?;
+        }
+        if whole.start < whole.end {
+            self.volume.cut(ino, whole).of(ino)?;
+        }
+        for (key, block) in blocks {
+            self.put_block(ino, key, block)?;
+        }
+        Ok(())
+    }
+
+    /// The blocks of a range that go wholly, and those at its edges with what lies in it zeroed.
+    fn edges(&mut self, ino: Ino, size: u64, bytes: &Range<u64>) -> Result<Edges> {
+        let g = *self.volume.geometry();
+        let bs = u64::from(g.block_size);
+        let start = bytes.start;
         // What lies behind the end of the file need not stay.
         let end = if bytes.end >= size { size.div_ceil(bs).saturating_mul(bs) } else { bytes.end };
         let whole = start.div_ceil(bs)..end / bs;
@@ -178,22 +238,12 @@ impl Fs {
                 parts.push((end >> g.block_bits, 0..inside(end)));
             }
         }
-        // Read first: that can fail.
         let mut blocks = Vec::new();
         for (key, range) in parts {
             if let Some(block) = self.zeroed_part(ino, key, range)? {
                 blocks.push((key, block));
             }
         }
-        if !blocks.is_empty() {
-            self.need_for(ino, start >> g.block_bits..(start >> g.block_bits) + 2)?;
-        }
-        if whole.start < whole.end {
-            self.volume.cut(ino, whole).of(ino)?;
-        }
-        for (key, block) in blocks {
-            self.put_block(ino, key, block)?;
-        }
-        Ok(())
+        Ok((whole, blocks))
     }
 }

@@ -3,12 +3,12 @@
 //! Bytes of the last block behind the end of a file are zero in what is written here, and made
 //! zero when a file grows over them: whoever wrote the block may have left something there.
 
-use silt_engine::{Attr, Block, Shortened, Tree, writable, zeroed};
+use silt_engine::{Attr, Block, Part, Tree, writable, zeroed};
 use silt_format::Ino;
 
 use crate::Fs;
 use crate::error::{FsError, Of, Result};
-use crate::types::{Context, Seek, WriteFlags, is_append_only, is_immutable, without_suidgid};
+use crate::types::{Context, Seek, SetAttr, WriteFlags, is_append_only, is_immutable, without_suidgid};
 
 /// Most bytes one [`Fs::read`] returns.
 pub const MAX_READ: usize = 64 << 20;
@@ -190,24 +190,30 @@ impl Fs {
         Ok(())
     }
 
-    /// Where more lies behind `size` than ends at once: makes the file a part shorter, [`FsError::InParts`].
+    /// Makes sure that what lies behind `size` can be cut off. Where that is more than ends at once: makes the file a part shorter,
+    /// [`FsError::InParts`].
     pub(crate) fn shorten_in_parts(
         &mut self,
         ctx: &Context,
         ino: Ino,
         before: &Attr,
+        set: &SetAttr,
         size: u64,
     ) -> Result<()> {
         let g = *self.volume.geometry();
-        let first = size.div_ceil(u64::from(g.block_size));
-        let from = match self.volume.cut_part(ino, first..u64::MAX, self.ends).of(ino)? {
-            Shortened::Small => return Ok(()),
-            Shortened::Waits => return Err(FsError::InParts),
-            Shortened::From(from) => from,
+        let keys = size.div_ceil(u64::from(g.block_size))..u64::MAX;
+        let from = match self.part_to_cut(ino, &keys)? {
+            Part::Whole => return Ok(()),
+            Part::Waits => return Err(FsError::InParts),
+            Part::From(from) => from,
         };
+        // What could go wrong with the last part does so before the first.
+        self.clean_tail(ino, size)?;
+        self.volume.cut(ino, from..u64::MAX).of(ino)?;
         self.reserved.release(ino.0, from..u64::MAX);
         let size = before.size.min(from << g.block_bits);
-        let after = Attr { size, mtime: ctx.now, ctime: ctx.now, ..before.clone() };
+        let mode = if set.kill_suidgid { without_suidgid(before.mode) } else { before.mode };
+        let after = Attr { size, mode, mtime: ctx.now, ctime: ctx.now, ..before.clone() };
         self.store(ino, before, after)?;
         Err(FsError::InParts)
     }

@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use silt_engine::{Shortened, Tree};
+use silt_engine::{Part, Tree};
 
 use crate::error::{Of, Result};
 use crate::{Fs, Ino};
@@ -123,13 +123,17 @@ impl Fs {
             if !self.volume.has_room_to_end(ino, self.ends, !urgent) {
                 continue;
             }
-            any = true;
-            // Where nothing can be told of it, it goes as a whole.
-            if self.volume.cut_part(ino, 0..u64::MAX, self.ends).unwrap_or(Shortened::Small)
-                == Shortened::Small
-            {
-                self.large.remove(&ino.0);
-                self.volume.delete_inode(ino).of(ino)?;
+            let before = std::mem::replace(&mut any, true);
+            let part = self.volume.part_to_cut(ino, &(0..u64::MAX), self.ends).unwrap_or(Part::Whole);
+            match part {
+                Part::Waits => continue,
+                Part::From(from) if self.volume.cut(ino, from..u64::MAX).is_ok() => continue,
+                // Where nothing can be told of it, it goes as a whole, if there is room for that.
+                _ if !self.volume.has_room_to_end(ino, u64::MAX, false) => any = before,
+                _ => {
+                    self.large.remove(&ino.0);
+                    self.volume.delete_inode(ino).of(ino)?;
+                }
             }
         }
         Ok(any)

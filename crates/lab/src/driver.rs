@@ -79,6 +79,10 @@ struct Player<'a> {
     /// Content was lost that somebody was told of, or damage was: what comes after cannot be foretold.
     ended: bool,
     damaged: Option<usize>,
+    /// The step that is played.
+    number: usize,
+    /// Parts so far of operations that went in several.
+    parts: u64,
 }
 
 fn state_of(model: &Model) -> Rc<State> {
@@ -201,14 +205,16 @@ impl<'a> Player<'a> {
             struck_before: 0,
             ended: false,
             damaged: None,
+            number: 0,
+            parts: 0,
         })
     }
 
     fn into_history(mut self) -> History {
         self.end_life();
         let deep = self.model.deep_ranges();
-        let Player { lives, done, checkpoints, mounts, damaged, .. } = self;
-        History { lives, done, checkpoints, mounts, damaged, deep }
+        let Player { lives, done, checkpoints, mounts, damaged, parts, .. } = self;
+        History { lives, done, checkpoints, mounts, damaged, deep, parts }
     }
 
     /// What was done to the device up to now is a life of its own.
@@ -226,13 +232,18 @@ impl<'a> Player<'a> {
 
     /// Lets the log writer serve; the first error of all answers.
     fn sync(&mut self, step: usize, wants: &[Want]) -> std::result::Result<(), Failure> {
+        self.served(step, wants).map(drop).map_err(|errno| Failure(format!("error {}", errno.0)))
+    }
+
+    /// The same, with the error.
+    fn served(&mut self, step: usize, wants: &[Want]) -> Outcome {
         self.swap();
         let answers = self.writer.sync(wants);
         self.swap();
         self.written(step);
         match answers.into_iter().find_map(std::result::Result::err) {
-            None => Ok(()),
-            Some(errno) => Err(Failure(format!("error {errno}"))),
+            None => Ok(Reply::Done),
+            Some(errno) => Err(Errno(errno)),
         }
     }
 
@@ -276,7 +287,7 @@ impl<'a> Player<'a> {
             }
             return Ok(Ok(Reply::Done));
         }
-        let got = self.target.apply(op);
+        let got = self.in_all_parts(op)?;
         // The model's disk is never full. Where not even the reserve is left, nothing is written any more.
         let failed = self.target.fs.volume().failure().is_some();
         let ended = got == Err(Errno::EROFS) && failed;
@@ -292,6 +303,32 @@ impl<'a> Player<'a> {
             return Err(Failure(what));
         }
         self.state = state_of(&self.model);
+        Ok(got)
+    }
+
+    /// Applies an operation in as many parts as it takes, with a checkpoint after each: what a part did is in that.
+    fn in_all_parts(&mut self, op: &Op) -> Result<Outcome> {
+        let mut got = self.target.apply(op);
+        while got == Err(Errno::EAGAIN) {
+            self.parts += 1;
+            match self.target.done_so_far(op) {
+                Ok(None) => {}
+                Ok(Some(part)) => {
+                    self.model.apply(&part).during("what was done so far")?;
+                    self.state = state_of(&self.model);
+                }
+                // How far it came is not known.
+                Err(errno) if self.unreadable => {
+                    self.ended = true;
+                    return Ok(Err(errno));
+                }
+                Err(errno) => return Err(Failure(format!("how far an operation came: {errno}"))),
+            }
+            if let Err(errno) = self.served(self.number, &[Want::All]) {
+                return Ok(Err(errno));
+            }
+            got = self.target.apply(op);
+        }
         Ok(got)
     }
 

@@ -147,6 +147,8 @@ pub struct History {
     pub damaged: Option<usize>,
     /// Where data far out in files may be, as (offset, length) in bytes.
     pub deep: Vec<(u64, u64)>,
+    /// Parts that ended with a checkpoint, of operations that go in several.
+    pub parts: u64,
 }
 
 impl History {

@@ -126,6 +126,8 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
         clock.step("full volumes", || cycles::cycles(silt, FULL, true, 3, 1))?;
         clock.step("crowded volumes", || cycles::crowd::crowd(silt, CROWDED, 3, CROWD, None, None))?;
+        clock
+            .step("crowds on a full host", || cycles::crowd::crowd(silt, HOSTED, 3, CROWD, None, Some(60)))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))
@@ -150,6 +152,8 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
 const FULL: std::ops::Range<u64> = 8..16;
 /// Volumes that several writers keep nearly full, of which one once lost a segment, and for how long each.
 const CROWDED: std::ops::Range<u64> = 3..6;
+/// The same where the host has no space for all of a volume, with blocks of 1 KiB: writing once ended there.
+const HOSTED: std::ops::Range<u64> = 100..101;
 const CROWD: Duration = Duration::from_secs(15);
 
 /// In one history of so many Silt's turns go through a mount.

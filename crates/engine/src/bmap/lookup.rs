@@ -163,6 +163,42 @@ fn walk(
     })
 }
 
+/// Entries of the children of the root: those few may be filled very differently, nodes further down hardly.
+fn weights_of_root(top: Node<'_>, nodes: &impl ReadNodes) -> Vec<f64> {
+    let level = top.level();
+    let weight = |i: usize| match level {
+        0 | 1 => 1,
+        _ => nodes.read(top.ptr(i), level - 1).map_or(1, |b| Node::block(&b).len()),
+    };
+    (0..top.len()).map(|i| weight(i).max(1) as f64).collect()
+}
+
+/// How much of a node below the root lies in each of its children, in any unit: the last one is often filled less than the
+/// others, for which the first stands.
+struct Spread {
+    each: f64,
+    last: f64,
+    end: usize,
+}
+
+impl Spread {
+    fn of(node: Node<'_>, nodes: &impl ReadNodes) -> Self {
+        let level = node.level();
+        let read = |i| if level > 1 { nodes.read(node.ptr(i), level - 1).ok() } else { None };
+        let weigh = |i| read(i).map_or(1, |b| Node::block(&b).len()).max(1) as f64;
+        let end = node.len().saturating_sub(1);
+        Spread { each: weigh(0), last: weigh(end), end }
+    }
+
+    fn all(&self) -> f64 {
+        self.each * self.end as f64 + self.last
+    }
+
+    fn at(&self, index: usize) -> f64 {
+        if index == self.end { self.last } else { self.each }
+    }
+}
+
 /// About which part of the keys (0 to 1) is below `key`, told from the nodes on the way to it.
 pub fn part_below(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<f64> {
     if !btree::is_btree(root) {
@@ -171,36 +207,66 @@ pub fn part_below(root: &Root, nodes: &impl ReadNodes, key: u64) -> Result<f64> 
     }
     let top = Node::root(root);
     let mut level = top.level();
-    // The few children of the root may be filled very differently, those further down hardly.
-    let weight = |i: usize| match level {
-        0 | 1 => 1,
-        _ => nodes.read(top.ptr(i), level - 1).map_or(1, |b| Node::block(&b).len()),
-    };
-    let weights: Vec<usize> = (0..top.len()).map(weight).collect();
-    let all = weights.iter().sum::<usize>().max(1) as f64;
-    let mut begun = top.search(key).unwrap_or_else(|i| i);
-    let Some(mut index) = begun.checked_sub(1) else { return Ok(0.0) };
-    let before: usize = weights.iter().take(index).sum();
-    let (mut low, mut width) = (before as f64 / all, weights.get(index).map_or(0.0, |w| *w as f64 / all));
+    let weights = weights_of_root(top, nodes);
+    let all = weights.iter().sum::<f64>().max(1.0);
+    let begun = top.search(key).unwrap_or_else(|i| i);
+    let Some(index) = begun.checked_sub(1) else { return Ok(0.0) };
+    let before: f64 = weights.iter().take(index).sum();
+    let (mut low, mut width) = (before / all, weights.get(index).map_or(0.0, |w| *w / all));
     let mut ptr = top.ptr(index);
     while level > 1 {
         level -= 1;
         let block = nodes.read(ptr, level)?;
         let node = Node::block(&block);
-        begun = node.search(key).unwrap_or_else(|i| i);
-        let Some(last) = begun.checked_sub(1) else { return Ok(low) };
-        index = last;
-        // The last child is often filled less than the others: the first stands for those.
-        let weigh = |i| if level > 1 { nodes.read(node.ptr(i), level - 1).ok() } else { None };
-        let weigh = |i| weigh(i).map_or(1, |b| Node::block(&b).len()) as f64;
-        let end = node.len().saturating_sub(1);
-        let (each, least) = (weigh(0), weigh(end));
-        let all = (each * end as f64 + least).max(1.0);
-        low += width * each * index as f64 / all;
-        width *= if index == end { least } else { each } / all;
+        let begun = node.search(key).unwrap_or_else(|i| i);
+        let Some(index) = begun.checked_sub(1) else { return Ok(low) };
+        let spread = Spread::of(node, nodes);
+        low += width * spread.each * index as f64 / spread.all();
+        width *= spread.at(index) / spread.all();
         ptr = node.ptr(index);
     }
     Ok(low + width)
+}
+
+/// A key below which about this part of the keys (0 to 1) is, told from the nodes on the way to it. The inverse of [`part_below`].
+pub fn key_at(root: &Root, nodes: &impl ReadNodes, part: f64) -> Result<u64> {
+    let part = part.clamp(0.0, 1.0);
+    if !btree::is_btree(root) {
+        let used: Vec<u64> = (0..direct::KEYS).filter(|k| direct::get(root, *k) != 0).collect();
+        let index = (part * used.len() as f64) as usize;
+        return Ok(used.get(index).or(used.last()).copied().unwrap_or(0));
+    }
+    let top = Node::root(root);
+    let mut level = top.level();
+    if top.is_empty() {
+        return Ok(0);
+    }
+    let weights = weights_of_root(top, nodes);
+    let mut inside = part * weights.iter().sum::<f64>();
+    let mut index = 0;
+    for (i, weight) in weights.iter().enumerate() {
+        index = i;
+        if inside < *weight || i + 1 == weights.len() {
+            inside = (inside / weight).min(1.0);
+            break;
+        }
+        inside -= weight;
+    }
+    let (mut key, mut ptr) = (top.key(index), top.ptr(index));
+    while level > 1 {
+        level -= 1;
+        let block = nodes.read(ptr, level)?;
+        let node = Node::block(&block);
+        if node.is_empty() {
+            break;
+        }
+        let spread = Spread::of(node, nodes);
+        let at = inside * spread.all();
+        let index = ((at / spread.each) as usize).min(spread.end);
+        inside = ((at - index as f64 * spread.each) / spread.at(index)).clamp(0.0, 1.0);
+        (key, ptr) = (node.key(index), node.ptr(index));
+    }
+    Ok(key)
 }
 
 /// A child begins with the key its parent knows it by (spec 5.2). Checked where whole trees are

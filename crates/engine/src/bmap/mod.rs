@@ -17,7 +17,9 @@ mod sever;
 mod tests;
 
 pub use change::set;
-pub use lookup::{Seen, for_each, for_each_sound, last_key, last_key_to, lookup, node_at, part_below};
+pub use lookup::{
+    Seen, for_each, for_each_sound, key_at, last_key, last_key_to, lookup, node_at, part_below,
+};
 pub use remove::remove;
 pub use sever::{Severed, sever, unravel};
 

@@ -320,7 +320,11 @@ fn the_part_below_a_key_is_told_well() {
             let told = part_below(&root, &nodes, key).unwrap();
             let right = key as f64 / n as f64;
             assert!((told - right).abs() < 0.04, "{key} of {n}: {told}, not {right}");
+            let back = key_at(&root, &nodes, told).unwrap();
+            assert!(back.abs_diff(key) <= 1 + n / 25, "{key} of {n} comes back as {back}");
         }
+        assert!([-1.0, 0.0].iter().all(|part| key_at(&root, &nodes, *part).unwrap() == 0));
+        assert!(key_at(&root, &nodes, f64::NAN).is_ok() && key_at(&root, &nodes, 2.0).unwrap() == n - 1);
         assert_eq!(part_below(&root, &nodes, 0).unwrap(), 0.0);
         assert!(part_below(&root, &nodes, u64::MAX).unwrap() > 0.999);
     }

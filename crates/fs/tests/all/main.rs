@@ -13,4 +13,5 @@ mod hostile;
 mod local;
 mod model;
 mod names;
+mod parts;
 mod space;

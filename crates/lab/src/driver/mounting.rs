@@ -91,6 +91,7 @@ impl Player<'_> {
             mounts: self.mounts.clone(),
             damaged: None,
             deep: Vec::new(),
+            parts: 0,
         };
         let found = oracle::recognise(&history, progress, &seen, self.workload.barrier)
             .map_err(|e| e.at("as the mount before left it"))?;

@@ -31,6 +31,7 @@ impl Player<'_> {
     pub(super) fn step(&mut self, number: usize, step: &Step) -> Result<Done> {
         let now = self.clock.fetch_add(self.pace, Ordering::Relaxed) + self.pace;
         self.struck = self.disk.inner().struck().reads;
+        self.number = number;
         let (promise, answered) = match step {
             Step::Op(Op::Remount) if self.hurt || !self.mounts.is_empty() => {
                 self.mount_again(number, How::Closed)?
