@@ -239,6 +239,20 @@ fn what_a_repair_left_is_not_taken_for_the_next_one_s() {
     assert!(result.unwrap() && states > 20, "{states} states");
 }
 
+/// A super block and a log in the midst of the last checkpoint are damaged: with the super block alone put right Linux would go on
+/// with the rest of that checkpoint, as its real driver did, and Silt with the one before.
+#[test]
+fn after_a_repair_nobody_goes_on_behind_a_damaged_log() {
+    for seed in [mix(64 ^ 39), mix(20_261_127 ^ 5939)] {
+        let mut states = 0;
+        let result = silt_lab::mending::examine(seed, &mut |_, _| {
+            states += 1;
+            true
+        });
+        assert!(result.unwrap() && states > 10, "{states} states");
+    }
+}
+
 /// Symlinks side by side lose their targets: that is no damage of the block with their inodes, nor is what a repair could
 /// not bring back of them. What shares the block with them stays.
 #[test]

@@ -314,7 +314,10 @@ impl<'a> Making<'a> {
             // What could not be done before may be possible now.
             let once = |k: Kind| {
                 self.counts.is_stuck(k, left)
-                    || matches!(k, Kind::Twins | Kind::Root | Kind::Rescued | Kind::Back | Kind::Flag)
+                    || matches!(
+                        k,
+                        Kind::Twins | Kind::Root | Kind::Rescued | Kind::Back | Kind::Anew | Kind::Flag
+                    )
                     || (self.past_stays && k == Kind::Past)
             };
             self.state.given_up.retain(|k| once(*k));

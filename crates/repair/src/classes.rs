@@ -31,6 +31,7 @@ pub const CLASSES: &[Class] = &[
     class("recovery", "synced data behind the newest checkpoint is taken in as far as it can be"),
     class("rescued", "what a rescue reads and all other mends did not bring back is taken from there"),
     class("roll-back", "the tree becomes that of an older checkpoint"),
+    class("anew", "a checkpoint is written where no other driver goes on behind a damaged log"),
     class("error-flag", "the mark that an error was met is taken away"),
 ];
 

@@ -59,6 +59,8 @@ pub(crate) enum Kind {
     PastTrees,
     Past,
     Back,
+    /// Of a checkpoint, written where no other driver goes on behind a damaged log.
+    Anew,
     Flag,
 }
 
@@ -463,6 +465,15 @@ impl State<'_> {
         if !stale.is_empty() && self.given_up.insert(Kind::Bad) {
             let bad = stale.iter().filter_map(|f| f.place.segment).collect();
             return Ok(Some(step(Kind::Bad, &stale, Wounds { bad, ..Wounds::default() }, none())));
+        }
+        // Nothing may be passed over by who goes on behind a damaged log; a repair that was cut off may have left nothing else.
+        if found.is_empty()
+            && silt_verify::differs_for_linux(&*self.overlay).is_some()
+            && self.given_up.insert(Kind::Anew)
+        {
+            let mut step = step(Kind::Anew, &[], Wounds::default(), none());
+            step.classes.insert("anew", 1);
+            return Ok(Some(step));
         }
         if found.is_empty() && supers::error_flag(&*self.overlay) && self.given_up.insert(Kind::Flag) {
             let mut step = step(Kind::Flag, &[], Wounds::default(), none());

@@ -246,6 +246,13 @@ impl State<'_> {
         } else {
             self.stuck.clear();
         }
+        if step.kind == Kind::Anew {
+            said.push(
+                "a checkpoint is written anew elsewhere: behind a damaged log lies the rest of a later one, with which Linux's \
+                 driver would go on"
+                    .into(),
+            );
+        }
         let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
         if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {
