@@ -5,6 +5,7 @@
 //! those. What nobody needs is told by the state of the segment it lies in. Memory: 4 bytes a segment, 16 a snapshot,
 //! besides the [`Moments`].
 
+use hashbrown::HashMap;
 use silt_engine::{Owned, Result, Table, Volume};
 use silt_format::SegNr;
 
@@ -109,7 +110,7 @@ pub struct Counting {
     next: Next,
     account: Account,
     /// Blocks that somebody needs, by segment.
-    needed: Vec<u32>,
+    needed: HashMap<u64, u32>,
     /// Blocks of the newest tables that have numbers.
     tables: u64,
     alone: Vec<u64>,
@@ -129,10 +130,10 @@ impl Counting {
             time: moments.time,
             ..Account::default()
         };
-        let segments = usize::try_from(g.nsegments).unwrap_or(0);
         let alone = vec![0; moments.snapshots.len()];
         let left_to = alone.clone();
-        let needed = vec![0; segments];
+        // As many as there are blocks to be counted: a volume may say that it has any number of segments.
+        let needed = HashMap::new();
         let writing = volume.writing();
         Counting { moments, next: Next::Dat(0), account, needed, tables: 0, alone, left_to, writing }
     }
@@ -218,8 +219,12 @@ impl Counting {
         })
     }
 
-    /// The account, when all was looked at. An error where the segment file cannot be read.
-    pub fn finish(mut self, access: &impl Access) -> Result<Account> {
+    /// The account, when all was looked at; none where `go_on` breaks it off. An error where the segment file cannot be read.
+    pub fn finish(
+        mut self,
+        access: &impl Access,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Option<Account>> {
         let (total, nsegments, newest) = access.with(|v| {
             let g = v.geometry();
             let total = v.device().len() >> g.block_bits;
@@ -240,6 +245,9 @@ impl Counting {
         let mut from = 0;
         while from < nsegments {
             let end = from.saturating_add(SEGMENTS).min(nsegments);
+            if !go_on() {
+                return Ok(None);
+            }
             inside += access.with(|v| self.segments(v, from, end))??;
             from = end;
         }
@@ -251,7 +259,7 @@ impl Counting {
         a.alone = self.moments.snapshots.iter().copied().zip(self.alone).collect();
         a.left_to = self.moments.snapshots.iter().copied().zip(self.left_to).collect();
         a.moving = newest != a.checkpoint;
-        Ok(self.account)
+        Ok(Some(self.account))
     }
 
     /// Adds what nobody needs of some segments; how many blocks they have.
@@ -261,8 +269,7 @@ impl Counting {
         for segment in (from..end).map(SegNr) {
             let info = volume.segment_info(segment)?;
             let size = g.segment_blocks(segment);
-            let slot = usize::try_from(segment.0).ok().and_then(|s| self.needed.get(s));
-            let needed = u64::from(slot.copied().unwrap_or(0));
+            let needed = u64::from(self.needed.get(&segment.0).copied().unwrap_or(0));
             let rest = size.saturating_sub(needed);
             let a = &mut self.account;
             a.overfull += needed.saturating_sub(size);
@@ -279,10 +286,9 @@ impl Counting {
     }
 }
 
-fn need(needed: &mut [u32], segment: SegNr, blocks: u32) {
-    if let Some(n) = usize::try_from(segment.0).ok().and_then(|s| needed.get_mut(s)) {
-        *n = n.saturating_add(blocks);
-    }
+fn need(needed: &mut HashMap<u64, u32>, segment: SegNr, blocks: u32) {
+    let n = needed.entry(segment.0).or_default();
+    *n = n.saturating_add(blocks);
 }
 
 /// Counts all of it, with `watch` told which part (0 to 1) is done now and then; none where that breaks it off.
@@ -300,5 +306,5 @@ pub fn account(
             return Ok(None);
         }
     }
-    counting.finish(access).map(Some)
+    counting.finish(access, || watch(1.0))
 }

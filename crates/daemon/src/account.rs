@@ -212,5 +212,5 @@ fn count(core: &Arc<Core>, ladder: &Ladder) -> Result<Option<silt_cleaner::Accou
             state.kept.percent = (part.clamp(0.0, 1.0) * 100.0) as u8;
         }
     }
-    counting.finish(&access).map(Some)
+    counting.finish(&access, || !keeper.state.lock().stop)
 }

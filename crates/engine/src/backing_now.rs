@@ -4,13 +4,16 @@
 use rangemap::RangeSet;
 use silt_format::super_block as sb;
 
-use crate::Result;
 use crate::backing::{Backing, LOOKED};
 use crate::discard::bytes_of;
 use crate::volume::Volume;
+use crate::{Error, Result};
 
 /// So many that cannot be had end [`Volume::secure_backing`]: a full host may take milliseconds for each.
 const FAILURES: u32 = 64;
+/// Segments that are asked for at most where something is freed: others wait for the volume meanwhile, some milliseconds for each on
+/// a full host. The rest is asked for without them.
+const AT_ONCE: u32 = 16;
 /// With so many bytes left below super blocks can be written: the last ones that such a host tells of it may keep for itself.
 const ENOUGH: u64 = 16 << 20;
 /// A host with so many bytes left, besides what is to be kept, has enough for a beginning.
@@ -20,7 +23,10 @@ impl Volume {
     /// Where nothing else counts: asks for what was freed, here and now, since whoever frees goes by what it brings.
     pub(crate) fn ask_for_freed(&mut self) {
         let device = self.store.device.clone();
-        while self.counts_backed_only() {
+        for _ in 0..AT_ONCE {
+            if !self.counts_backed_only() {
+                return;
+            }
             let Ok(Some(backing)) = self.next_backing(0, 0) else { return };
             // What it turns out not to have stays clean, and does not count.
             let asked = if self.renew(&backing) { backing.ask(&*device).ok() } else { None };
@@ -36,8 +42,9 @@ impl Volume {
             return true;
         }
         let segments = backing.segments();
-        // Nothing but what a log might be written to is ever discarded, and nothing by who writes no more.
-        if self.check_writing().is_err() || self.store.held.ends {
+        // Nothing but what a log might be written to is ever discarded, and nothing by who writes no more. Who closes the volume, for which
+        // no discard begins any more, needs space for super blocks, too.
+        if self.check_writing().is_err() {
             return false;
         }
         if !self.clean_segments(segments.clone()).is_ok_and(|clean| clean == [segments.clone()]) {
@@ -161,13 +168,10 @@ impl Volume {
     }
 
     fn try_to_begin_backing(&mut self) -> Result<bool> {
-        let g = self.store.geometry;
-        let segment = u64::from(g.blocks_per_segment) << g.block_bits;
-        let target = self.backing_for(0);
-        let left = self.store.device.backing_free().unwrap_or(u64::MAX);
-        if !self.is_backing_counted() || left >= NEAR.saturating_add((target + 2).saturating_mul(segment)) {
+        if !self.is_backing_counted() || !self.is_little_left_below() {
             return Ok(true);
         }
+        let target = self.backing_for(0);
         self.secure_backing()?;
         self.judge_backing(true, false, target);
         let here = [self.cursor.segment.0, self.cursor.next.0];
@@ -185,7 +189,7 @@ impl Volume {
         let device = self.store.device.clone();
         let ask = || at.map_or(Ok(()), |at| device.allocate(at, sb::SIZE as u64).map(drop));
         let mut asked = ask();
-        if asked.is_ok() && !self.counts_backed_only() {
+        if asked.is_ok() && !self.counts_backed_only() && !self.is_little_left_below() {
             return Ok(());
         }
         for segments in self.clean_segments(from..self.store.geometry.nsegments)? {
@@ -196,8 +200,26 @@ impl Volume {
         // What it had there may have gone as well.
         asked = ask();
         asked?;
-        // What is left in front has to do for all that deleting and cleaning need.
-        self.secure_backing()
+        // What is left in front has to do for all that deleting and cleaning need; nothing else counts from here on.
+        self.secure_backing()?;
+        // The log it begins in has to have its space, too.
+        let begun =
+            |v: &Self| v.store.held.backed.as_ref().is_none_or(|b| b.whole.contains(&v.cursor.segment.0));
+        if self.is_little_left_below()
+            && !(self.judge_backing(true, false, self.backing_for(0)) && begun(self))
+        {
+            return Err(Error::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Whether the storage below may not have space for all that deleting and cleaning need.
+    fn is_little_left_below(&self) -> bool {
+        let g = self.store.geometry;
+        let segment = u64::from(g.blocks_per_segment) << g.block_bits;
+        let target = self.backing_for(0);
+        let left = self.store.device.backing_free().unwrap_or(u64::MAX);
+        left < NEAR.saturating_add((target + 2).saturating_mul(segment))
     }
 }
 
@@ -337,6 +359,9 @@ mod tests {
             assert_eq!(v.read_block(Tree::Live, ino, 0).unwrap().unwrap()[0], 1);
             v.cut(ino, 0..u64::MAX).unwrap();
             v.checkpoint(3001).unwrap();
+            // As a mount ends; somebody else takes what that left.
+            assert!(v.end_discards());
+            device.set_left(0);
             v.close(3002).unwrap();
         }
     }
@@ -365,6 +390,36 @@ mod tests {
             v.close(2004).unwrap();
             let v = open(&device, 3000);
             assert_eq!(v.geometry().nsegments, if gives { SEGMENTS / 2 } else { SEGMENTS });
+        }
+    }
+
+    /// The same where nobody looked how much the host has left since there was enough, and where the limit is lifted or another's.
+    #[test]
+    fn a_shrink_that_finds_no_space_leaves_writing_as_it_is() {
+        for copies in [false, true] {
+            for limit in [None, Some(150)] {
+                let device = hosted(1 << 30, copies);
+                let mut v = open(&device, 2000);
+                let ino = file(&mut v);
+                (0..700).for_each(|key| write(&mut v, ino, key, 1));
+                assert!(!v.counts_backed_only());
+                let size = SEGMENTS / 2 * SEGMENT + 8192;
+                let at = v.where_cut(size, v.segments_with_size(size)).unwrap();
+                device.allocate(at, 1024).unwrap();
+                device.set_left(0);
+                v.confine(limit).unwrap();
+                let done = v.shrink(size, 2001);
+                assert!(matches!(done, Err(Error::NoSpace | Error::Constructing)), "{limit:?}: {done:?}");
+                assert_eq!((v.failure(), v.geometry().nsegments, v.confined()), (None, SEGMENTS, limit));
+                // Whoever has it makes some.
+                device.set_left(1 << 30);
+                let target = v.backing_for(0);
+                look(&mut v, &device, target);
+                v.checkpoint(2002).unwrap();
+                v.shrink(size, 2003).unwrap();
+                v.close(2004).unwrap();
+                assert_eq!(open(&device, 3000).geometry().nsegments, SEGMENTS / 2);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! says.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use hashbrown::HashMap;
 use silt_device::Kind;
@@ -205,6 +206,18 @@ impl MetaFile {
             Some(b) => Ok(block::writable(b)),
             None => Err(Error::Invalid("a block vanished while it was changed".into())),
         }
+    }
+
+    /// The first mapped or changed block from `offset` on.
+    pub fn next_block<R: Resolve>(&self, store: &Store, resolve: &R, offset: u64) -> Result<Option<u64>> {
+        let reader = NodeReader { nodes: &self.map.nodes, store, resolve };
+        let mut mapped = None;
+        bmap::for_each(&self.map.root, &reader, offset, |key, _| {
+            mapped = Some(key);
+            ControlFlow::Break(())
+        })?;
+        let changed = self.data.range(offset..).next().map(|(key, _)| *key);
+        Ok(mapped.into_iter().chain(changed).min())
     }
 
     /// Greatest mapped or changed block offset.

@@ -88,9 +88,21 @@ impl Volume {
         for s in g.nsegments..nsegments.min(g.nsegments + 2 * u64::from(g.block_size)) {
             self.sufile.clear_slot(&self.store, &self.dat, SegNr(s))?;
         }
+        // On a full host there may be nothing for it, which is told before anything is written.
+        if self.is_backing_counted() {
+            self.store.device.allocate(sb::secondary_offset(size), sb::SIZE as u64)?;
+        }
         let before = self.supers.clone();
         self.supers.move_secondary(size);
-        self.write_size(now, size, nsegments, STATE_RESIZE).inspect_err(|_| self.supers = before)?;
+        if let Err(e) = self.write_size(now, size, nsegments, STATE_RESIZE) {
+            self.supers = before;
+            // One that has the new size would fit no device that is cut back.
+            let writes = self.supers.write_both(now, |_| {});
+            if let Err(left) = self.write_supers(&writes) {
+                self.fail(format!("making the volume larger failed, and is not taken back: {left}"));
+            }
+            return Err(e);
+        }
         self.store.geometry.nsegments = nsegments;
         self.sufile.grow(&self.store, &self.dat, gained)?;
         self.gave_up(crate::room::MUCH);

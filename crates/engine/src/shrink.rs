@@ -136,6 +136,11 @@ impl Volume {
         Ok(true)
     }
 
+    /// The segment from which on none is chosen, if there is one.
+    pub(crate) fn confined(&self) -> Option<u64> {
+        self.sufile.confined().0
+    }
+
     /// What of the segments from `limit` on is in the way of cutting them off: segments in use, and whether some are
     /// held for those who read, or being written.
     pub fn in_the_way(&mut self, limit: u64) -> Result<(Vec<SegNr>, bool)> {
@@ -159,6 +164,20 @@ impl Volume {
     /// [`Error::Invalid`] where segments are in the way.
     pub fn shrink(&mut self, size: u64, now: u64) -> Result<u64> {
         self.ready_to_begin()?;
+        // Somebody else may have lifted the limit, or have one of their own: what lies behind the end counts as room no more.
+        let before = self.confined();
+        let limit = self.segments_with_size(size);
+        if before != Some(limit) && limit < self.store.geometry.nsegments {
+            self.confine(Some(limit))?;
+        }
+        let done = self.cut_end(size, now);
+        if self.confined() != before && self.confine(before).is_err() {
+            self.sufile.unconfine();
+        }
+        done
+    }
+
+    fn cut_end(&mut self, size: u64, now: u64) -> Result<u64> {
         if self.moved || self.recovery.is_some() {
             return Err(Error::Constructing);
         }
@@ -259,7 +278,7 @@ impl Volume {
     }
 
     /// Where that is with a size in bytes and in segments: none where it is there already, or cannot be written.
-    fn where_cut(&self, size: u64, nsegments: u64) -> Option<u64> {
+    pub(crate) fn where_cut(&self, size: u64, nsegments: u64) -> Option<u64> {
         let g = Geometry { nsegments, ..self.store.geometry };
         let at = sb::secondary_offset(size);
         let end = at.saturating_add(sb::SIZE as u64);

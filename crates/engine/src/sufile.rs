@@ -20,8 +20,10 @@ const AUDITED: u64 = 64;
 
 /// The segments whose entries a block holds.
 fn segments_in(g: &Geometry, block: u64) -> Range<u64> {
-    let first = |block: u64| (block * su::per_block(g)).saturating_sub(su::first_offset(g)).min(g.nsegments);
-    first(block)..first(block + 1)
+    let first = |block: u64| {
+        block.saturating_mul(su::per_block(g)).saturating_sub(su::first_offset(g)).min(g.nsegments)
+    };
+    first(block)..first(block.saturating_add(1))
 }
 
 /// Clean and used segments among the entries of a block; `None` where it cannot be right.
@@ -267,23 +269,29 @@ impl SuFile {
     pub fn clean_runs(&self, store: &Store, dat: &Dat, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let g = &store.geometry;
         let mut runs: Vec<Range<u64>> = Vec::new();
-        let mut add = |s: u64| match runs.last_mut() {
-            Some(run) if run.end == s => run.end += 1,
-            _ => runs.push(s..s + 1),
+        let mut add = |more: Range<u64>| match runs.last_mut() {
+            Some(run) if run.end == more.start => run.end = more.end,
+            _ => runs.push(more),
         };
         let (mut at, end) = (range.start, range.end.min(g.nsegments));
         while at < end {
             let (block, _) = su::place(g, SegNr(at));
             let here = segments_in(g, block);
-            let part = at..here.end.clamp(at + 1, end);
+            let mut part = at..here.end.clamp(at + 1, end);
+            let there = self.file.block(store, dat, block)?;
+            if there.is_none() {
+                // However many there are, nothing is known of them.
+                let next = self.file.next_block(store, dat, block)?;
+                part.end = next.map_or(end, |b| segments_in(g, b).start.clamp(part.end, end));
+            }
             at = part.end;
-            match self.file.block(store, dat, block)? {
-                None => part.filter(|s| !self.busy.contains(s)).for_each(&mut add),
+            match there {
+                None => self.busy.gaps(&part).for_each(&mut add),
                 Some(b) if count(g, &b, here).is_some() => {
                     for s in part.filter(|s| !self.busy.contains(s)) {
                         let e = SuEntry::read(&b, su::place(g, SegNr(s)).1);
                         if e.at(|| format!("sufile block {block}"))?.is_clean() {
-                            add(s);
+                            add(s..s + 1);
                         }
                     }
                 }

@@ -201,3 +201,30 @@ fn a_volume_on_a_full_host_is_cleaned_unmounted() {
     makes_one(&m, "one");
     m.unmount();
 }
+
+/// Its second super block would lie where there is no space.
+#[test]
+fn a_volume_that_cannot_grow_on_a_full_host_is_as_it_was() {
+    let b = Bench::new();
+    let Some(host) = Host::new(&b, "tmpfs", 80) else { return };
+    for mounted in [false, true] {
+        if mounted && !can_mount() {
+            return;
+        }
+        let v = host.name("v.img");
+        b.ok(&["mkfs", "-q", "--size", "64M", &v]);
+        let m = mounted.then(|| Mounted::new(&b, &[&v], "m").0);
+        host.fill("theirs");
+        let at = m.as_ref().map_or(v.clone(), |m| m.dir().to_owned());
+        b.fails(8, &["resize", &at, "128M"]);
+        assert_eq!(std::fs::metadata(&v).unwrap().len(), 64 << 20, "{mounted}");
+        std::fs::remove_file(host.name("theirs")).unwrap();
+        if let Some(m) = m {
+            m.unmount();
+        }
+        b.ok(&["check", &v]);
+        b.ok(&["resize", &v, "72M"]);
+        b.ok(&["check", &v]);
+        std::fs::remove_file(&v).unwrap();
+    }
+}

@@ -129,6 +129,7 @@ pub fn tune(host: &dyn Host, tune: &Tune, out: Out<'_>) -> Result<()> {
 pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
     let (before, present) = super::shrink::of(host)?;
     let device = host.device();
+    let mut longer = None;
     if let Some(size) = size {
         if size < present {
             return super::shrink::resize(host, size, out);
@@ -141,11 +142,23 @@ pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
             ));
         }
         if size > there {
+            // What can be refused is before the image is made longer.
+            host.sync()?;
             host.grow_device(size)?;
+            longer = Some(there);
         }
     }
     host.sync()?;
-    change(host, |v| v.grow(size, host.now()))?;
+    if let Err(e) = change(host, |v| v.grow(size, host.now())) {
+        // Its second super block lies where the end was.
+        if let Some(there) = longer
+            && with(host, |v| v.failure().is_none() && v.super_block().dev_size.get() <= there)?
+            && let Err(e) = host.shrink_device(there)
+        {
+            tracing::warn!("the image stays as long as it was to be: {e}");
+        }
+        return Err(e);
+    }
     let (segments, size) = super::shrink::of(host)?;
     out(Response::Resized(Resized {
         segments_before: before,
