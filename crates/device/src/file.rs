@@ -597,6 +597,12 @@ impl Device for FileDevice {
         }
     }
 
+    fn forget_cached(&self) {
+        // Whether it is written or not is for the next flush to say.
+        let _ = self.flush();
+        let _ = rustix::fs::fadvise(&self.main, 0, None, Advice::DontNeed);
+    }
+
     fn next_data(&self, offset: u64) -> Option<u64> {
         // No request goes by the place that this leaves.
         rustix::fs::seek(&self.main, SeekFrom::Data(offset)).ok()

@@ -28,6 +28,10 @@ macro_rules! space_of_inner {
         fn next_data(&self, offset: u64) -> Option<u64> {
             self.inner.next_data(offset)
         }
+
+        fn forget_cached(&self) {
+            self.inner.forget_cached();
+        }
     };
 }
 pub(crate) use space_of_inner;
@@ -225,6 +229,10 @@ pub trait Device: Send + Sync {
     /// Has the storage below come to what was discarded, where it has that only some time later. It may take long.
     fn reclaim(&self) {}
 
+    /// Has what is read from now on be what the medium holds, as far as the system lets it: after a write or a flush that failed its memory
+    /// may show what is not there. What was written and waits is written first. It may take long.
+    fn forget_cached(&self) {}
+
     /// The first byte from this one on for which the storage below holds something that was written; none where there is none,
     /// or that cannot be told.
     fn next_data(&self, _offset: u64) -> Option<u64> {
@@ -289,6 +297,9 @@ macro_rules! forward {
             }
             fn reclaim(&self) {
                 (**self).reclaim()
+            }
+            fn forget_cached(&self) {
+                (**self).forget_cached()
             }
             fn next_data(&self, offset: u64) -> Option<u64> {
                 (**self).next_data(offset)

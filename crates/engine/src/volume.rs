@@ -225,6 +225,11 @@ impl Volume {
     /// anything else.
     pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(Volume, OpenReport)> {
         let mut supers = supers::read(&*device)?;
+        if !options.read_only && supers.state_at_open & STATE_VALID == 0 {
+            // The mount before may have ended because a log could not be written: what memory shows of that is not to be gone on from.
+            device.forget_cached();
+            supers = supers::read(&*device)?;
+        }
         let geometry = supers.geometry(&device)?;
         let ro_features = supers.first.1.feature_compat_ro.get() & !sb::KNOWN_RO_FEATURES;
         let mut report = OpenReport {

@@ -5,7 +5,7 @@ use silt_device::{Content, CrashOptions, Device as _, Event, MemoryDevice};
 use silt_lab::campaign::examine;
 use silt_lab::history::Progress;
 use silt_lab::random::{Kind, random};
-use silt_lab::workload::{Step, Workload, ops};
+use silt_lab::workload::{Fails, Step, Workload, ops};
 use silt_lab::{driver, oracle};
 use silt_model::rng::mix;
 
@@ -360,4 +360,20 @@ fn nothing_that_is_needed_is_discarded() {
 
 fn is_discard(event: &Event) -> bool {
     matches!(event, Event::Change(c) if matches!(c.content, Content::Discarded(_)))
+}
+
+/// A device dies while a volume shrinks, and the power fails after the next mount.
+#[test]
+fn a_mount_stands_on_nothing_that_a_failed_write_left() {
+    let seed = 0x75a5_3edc_6d49_a5e6;
+    let mut workload = Workload::new("dies", seed, 4096);
+    (workload.size, workload.device_size) = (2624 << 10, 2624 << 10);
+    workload.steps = vec![
+        Step::Fails(Fails::Dies { after: 3, keep: 25_600 }),
+        Step::Shrink(2_445_079),
+        Step::Works,
+        Step::Restart,
+        Step::PowerCut,
+    ];
+    survives_cuts(&workload);
 }

@@ -279,6 +279,10 @@ impl Volume {
         }
         let protected = self.protected_sequence();
         for taken in cleaning.segments.iter().chain(&cleaning.bad) {
+            // Meanwhile the volume may have become smaller.
+            if taken.segment.0 >= self.store.geometry.nsegments {
+                return Err(Error::Stale);
+            }
             let info = self.segment_info(taken.segment)?;
             let same = (info.modified, info.blocks) == (taken.lastmod, taken.nblocks);
             let recovery = taken.sequence.is_some_and(|s| s.wrapping_sub(protected).cast_signed() >= 0);

@@ -178,17 +178,14 @@ impl Player<'_> {
         }
     }
 
-    /// Whether what the device shows may not be what it keeps: something failed and no flush was good since. Without
-    /// barriers nothing that a failed flush lost is written again, and a good one says nothing of it.
+    /// Whether what the device shows may not be what it keeps: something failed, whatever flush was good since. Whoever mounts what was
+    /// not unmounted reads what it keeps ([`silt_device::Device::forget_cached`]).
     fn is_in_doubt(&self) -> bool {
-        let events = self.disk.record().events();
-        let failed = |e: &Event| match e {
+        self.disk.record().events().iter().any(|e| match e {
             Event::FlushFailed { .. } => true,
             Event::Change(c) => matches!(c.outcome, Outcome::Failed(_)),
             _ => false,
-        };
-        let ever = !self.workload.barrier && events.iter().any(|e| matches!(e, Event::FlushFailed { .. }));
-        ever || events.iter().rev().take_while(|e| !matches!(e, Event::Flush { .. })).any(failed)
+        })
     }
 
     /// The power fails: what was not flushed is lost, and the device works again.
