@@ -49,7 +49,8 @@ fn ends_of(i: &Inode, units: u64, everything: bool, gone: u64) -> u64 {
     } else if everything {
         mapped
     } else {
-        mapped.min(2 * gone + 2)
+        // An inode may say that it has any number of blocks.
+        mapped.min(gone.saturating_mul(2).saturating_add(2))
     }
 }
 
