@@ -8,6 +8,7 @@
 
 pub mod crowd;
 mod filling;
+mod sittings;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -104,6 +104,9 @@ enum Verb {
         /// Put each image on a file system with room for so many hundredths of it.
         #[arg(long)]
         host: Option<u64>,
+        /// Keep the one volume in this directory, with what its writers know, and go on with it when called again.
+        #[arg(long, value_name = "DIR")]
+        sittings: Option<PathBuf>,
     },
     /// How fast a tree is unpacked over and over from mkfs on, by Silt and by the kernel in one guest.
     FirstRun {
@@ -367,9 +370,10 @@ fn act(verb: Verb) -> Result<ExitCode> {
         Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
             cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
         }
-        Verb::Crowd { seed, volumes, seconds, writers, keep, host } => {
+        Verb::Crowd { seed, volumes, seconds, writers, keep, host, sittings } => {
             let each = std::time::Duration::from_secs(seconds);
-            cycles::crowd::crowd(&built()?, seed..seed + volumes, writers, each, keep.as_deref(), host)?;
+            let how = cycles::crowd::Crowd { writers, each, keep, host, sittings };
+            cycles::crowd::crowd(&built()?, seed..seed + volumes, &how)?;
         }
         Verb::FirstRun { rounds } => xtask::first_run::first_run(&Rig::find()?, &built()?, rounds)?,
         Verb::Tree { files, linux, package } => {

@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 #[derive(Clone, PartialEq, Eq)]
 enum Kept {
     Dir(PathBuf),
+    /// What is mounted below; the directory stays.
+    Mounts(PathBuf),
     Group(Pid),
 }
 
@@ -53,6 +55,12 @@ impl Scratch {
         Ok(Self { dir: Some(dir), path })
     }
 
+    /// A directory that stays, of which only what is mounted below is taken away.
+    pub fn staying(path: &Path) -> Self {
+        kept().push(Kept::Mounts(path.to_owned()));
+        Self { dir: None, path: path.to_owned() }
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -71,6 +79,7 @@ impl Drop for Scratch {
             eprintln!("xtask: {} stays behind: {e}", self.path.display());
         }
         forget(&Kept::Dir(self.path.clone()));
+        forget(&Kept::Mounts(self.path.clone()));
     }
 }
 
@@ -182,6 +191,9 @@ pub fn clean_up_on_signals() -> Result<()> {
                 }
             }
             for what in kept.iter() {
+                if let Kept::Mounts(dir) = what {
+                    detach_below(dir);
+                }
                 if let Kept::Dir(dir) = what {
                     detach_below(dir);
                     // Other threads may still write there: once more, then.

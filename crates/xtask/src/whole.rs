@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use crate::cycles;
+use crate::cycles::{self, crowd::Crowd};
 use crate::rig::{self, Rig};
 use crate::suites::Programs;
 use crate::tree::Files;
@@ -124,10 +124,11 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
             clock.step(&format!("fsx, {}", on.name()), || suites::fsx(on, plan.fsx_ops))?;
         }
         clock.step("killed daemons", || kill::kill(silt, &programs, plan.kills))?;
+        let crowd = Crowd::new(3, CROWD);
+        let hosted = Crowd { host: Some(60), ..crowd.clone() };
         clock.step("full volumes", || cycles::cycles(silt, FULL, true, 3, 1))?;
-        clock.step("crowded volumes", || cycles::crowd::crowd(silt, CROWDED, 3, CROWD, None, None))?;
-        clock
-            .step("crowds on a full host", || cycles::crowd::crowd(silt, HOSTED, 3, CROWD, None, Some(60)))?;
+        clock.step("crowded volumes", || cycles::crowd::crowd(silt, CROWDED, &crowd))?;
+        clock.step("crowds on a full host", || cycles::crowd::crowd(silt, HOSTED, &hosted))?;
         clock.step("a large tree", || tree::tree(&rig, silt, &plan.files))?;
         clock.step("synced data, recovered by the kernel", || datasync::data_sync(&rig, silt))?;
         clock.step("a second reader", || grub::grub(&rig))

@@ -16,7 +16,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use silt_model::rng::{Rng, mix};
 
-use super::filling::{Filling, Pattern};
+use serde::{Deserialize, Serialize};
+
+use super::filling::{Filling, Pattern, unseeded};
+use super::sittings::{Said, Sittings};
 use super::{Kind, PATIENCE};
 use crate::mounted::{Mounted, judge, mkfs, run, wait_free};
 use crate::scratch::{Scratch, output};
@@ -28,8 +31,8 @@ const NO_SPACE: i32 = 8;
 const SPELL: u64 = 200;
 
 /// What happened.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Tally {
     written: u64,
     /// Times a writer met a full volume, and made space.
     full: u64,
@@ -38,6 +41,8 @@ struct Tally {
     refused: u64,
     kills: u64,
     unmounted: u64,
+    /// How long they worked.
+    worked: Duration,
     /// Longest that nobody could make a small file after a removal.
     longest: Duration,
 }
@@ -51,33 +56,50 @@ impl Tally {
         self.refused += more.refused;
         self.kills += more.kills;
         self.unmounted += more.unmounted;
+        self.worked += more.worked;
         self.longest = self.longest.max(more.longest);
     }
 }
 
-/// Volumes `seeds` are crowded by so many writers, one after the other, `each` long; of one that fails the image, and
-/// what it was before its last mount, come to `keep`. With `host` the image lies on a file system of its own with room for so many
-/// hundredths of it. Needs root and /dev/fuse.
-pub fn crowd(
-    silt: &Path,
-    seeds: std::ops::Range<u64>,
-    writers: u64,
-    each: Duration,
-    keep: Option<&Path>,
-    host: Option<u64>,
-) -> Result<()> {
+/// How volumes are crowded.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    /// How many write at once.
+    pub writers: u64,
+    /// How long each volume is crowded.
+    pub each: Duration,
+    /// Where the image of a volume that fails comes to, and what it was before its last mount.
+    pub keep: Option<PathBuf>,
+    /// The image lies on a file system of its own with room for so many hundredths of it.
+    pub host: Option<u64>,
+    /// The one volume stays in this directory, with what is known of it, and the next call goes on with it.
+    pub sittings: Option<PathBuf>,
+}
+
+impl Crowd {
+    /// So many writers for so long, and nothing besides.
+    pub fn new(writers: u64, each: Duration) -> Self {
+        Crowd { writers, each, keep: None, host: None, sittings: None }
+    }
+}
+
+/// Volumes `seeds` are crowded, one after the other. Needs root and /dev/fuse.
+pub fn crowd(silt: &Path, seeds: std::ops::Range<u64>, how: &Crowd) -> Result<()> {
+    if how.sittings.is_some() && (seeds.end - seeds.start != 1 || how.host.is_some()) {
+        bail!("one volume, and not one on a small host, can be crowded in several sittings");
+    }
     let mut all = Tally::default();
     for seed in seeds {
         let kind = Kind::of(seed);
-        let told = one_life(silt, seed, writers, each, keep, host)
-            .with_context(|| format!("volume {seed}: {kind:?}"))?;
+        let told = one_life(silt, seed, how).with_context(|| format!("volume {seed}: {kind:?}"))?;
         println!("volume {seed}: {kind:?}: {told:?}");
         all.add(&told);
     }
     println!(
-        "{} MiB written to nearly full volumes; full {} times and never wedged ({} ms at the longest), {} snapshots made and \
-         removed, smaller {} times and {} times refused, killed {} times, unmounted {} times, nothing lost",
+        "{} MiB written to nearly full volumes in {} s; full {} times and never wedged ({} ms at the longest), {} snapshots \
+         made and removed, smaller {} times and {} times refused, killed {} times, unmounted {} times, nothing lost",
         all.written >> 20,
+        all.worked.as_secs(),
         all.full,
         all.longest.as_millis(),
         all.snapshots,
@@ -129,10 +151,13 @@ impl Shared {
     }
 }
 
-struct Writer {
+#[derive(Deserialize, Serialize)]
+pub(super) struct Writer {
     filling: Filling,
+    #[serde(skip, default = "unseeded")]
     rng: Rng,
     pattern: Pattern,
+    #[serde(skip)]
     eased: u64,
     full: u64,
     longest: Duration,
@@ -148,6 +173,12 @@ impl Writer {
             full: 0,
             longest: Duration::ZERO,
         }
+    }
+
+    /// Goes on after an interruption, with other choices than before.
+    pub(super) fn go_on(&mut self, seed: u64) {
+        self.filling.go_on(mix(seed));
+        self.rng = Rng::new(seed);
     }
 
     fn work(&mut self, shared: &Shared) -> Result<()> {
@@ -222,6 +253,7 @@ impl Writer {
 
 struct Life<'a> {
     silt: &'a Path,
+    seed: u64,
     image: PathBuf,
     dir: PathBuf,
     whole: u64,
@@ -230,74 +262,68 @@ struct Life<'a> {
     /// Empty while they work.
     writers: Vec<Writer>,
     number: u64,
+    /// Of this sitting and those before it.
+    rounds: u64,
+    /// Before this one.
+    sittings: u64,
+    kept: Option<Sittings>,
+    /// Without what the writers count.
     tally: Tally,
 }
 
-fn one_life(
-    silt: &Path,
-    seed: u64,
-    writers: u64,
-    each: Duration,
-    keep: Option<&Path>,
-    host: Option<u64>,
-) -> Result<Tally> {
-    let scratch = Scratch::new("crowd")?;
-    let dir = scratch.join("mnt");
+fn one_life(silt: &Path, seed: u64, how: &Crowd) -> Result<Tally> {
+    let kept = how.sittings.as_deref().map(Sittings::in_dir).transpose()?;
+    let scratch = match &kept {
+        Some(kept) => Scratch::staying(kept.path()),
+        None => Scratch::new("crowd")?,
+    };
     let kind = Kind::of(seed);
     let host_dir = scratch.join("host");
-    std::fs::create_dir(&host_dir)?;
-    if let Some(percent) = host {
+    std::fs::create_dir_all(&host_dir)?;
+    if let Some(percent) = how.host {
         let size = format!("size={}k", kind.mebibytes * 1024 * percent / 100);
         run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&host_dir))?;
     }
-    let image = host_dir.join("v.img");
-    let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
-    mkfs(silt, &image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
-    let number = writers;
-    let writers = (0..writers).map(|n| Writer::new(&dir.join(format!("w{n}")), mix(seed) ^ n)).collect();
     let mut life = Life {
         silt,
-        image,
-        dir,
+        seed,
+        image: host_dir.join("v.img"),
+        dir: scratch.join("mnt"),
         whole: kind.mebibytes << 20,
         segment: kind.segment_bytes(),
         rng: Rng::new(seed ^ 0x6372_6f77),
-        writers,
-        number,
+        writers: Vec::new(),
+        number: how.writers,
+        rounds: 0,
+        sittings: 0,
+        kept,
         tally: Tally::default(),
     };
-    let mut mounted = Mounted::new(silt, &life.image, &life.dir, &[])?;
-    for writer in &mut life.writers {
-        writer.filling.make_dir()?;
-        writer.filling.sync()?;
-    }
+    let keeping = |_: &anyhow::Error| {
+        if let Some(keep) = &how.keep
+            && let Err(e) = keep_images(&host_dir, scratch.path(), keep)
+        {
+            eprintln!("xtask: nothing is kept: {e:#}");
+        }
+    };
+    let mut mounted = match life.earlier()? {
+        Some(end) => life.again(end).inspect_err(keeping).context("gone on with")?,
+        None => life.first(&kind)?,
+    };
     let started = Instant::now();
-    let mut round = 0;
-    while started.elapsed() < each {
-        mounted = life
-            .round(mounted)
-            .inspect_err(|_| {
-                if let Some(keep) = keep
-                    && let Err(e) = kept(&host_dir, scratch.path(), keep)
-                {
-                    eprintln!("xtask: nothing is kept: {e:#}");
-                }
-            })
-            .with_context(|| format!("round {round}"))?;
-        round += 1;
+    while started.elapsed() < how.each {
+        let (begun, round) = (Instant::now(), life.rounds);
+        mounted = life.round(mounted).inspect_err(keeping).with_context(|| format!("round {round}"))?;
+        life.rounds += 1;
+        life.tally.worked += begun.elapsed();
     }
-    mounted.unmount()?;
+    life.leave(Some(mounted), End::Unmount)?;
     judge(&life.image)?;
-    for writer in &life.writers {
-        life.tally.written += writer.filling.written;
-        life.tally.full += writer.full;
-        life.tally.longest = life.tally.longest.max(writer.longest);
-    }
-    Ok(life.tally)
+    Ok(life.told())
 }
 
 /// Keeps the images of a life.
-fn kept(host: &Path, scratch: &Path, keep: &Path) -> Result<()> {
+fn keep_images(host: &Path, scratch: &Path, keep: &Path) -> Result<()> {
     std::fs::create_dir_all(keep)?;
     for (dir, name) in [(host, "v.img"), (scratch, "before.img")] {
         let (from, to) = (dir.join(name), keep.join(name));
@@ -309,8 +335,8 @@ fn kept(host: &Path, scratch: &Path, keep: &Path) -> Result<()> {
 }
 
 /// How a round ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) enum End {
     Unmount,
     Kill,
     /// A kill while the size changes.
@@ -333,6 +359,53 @@ fn resize(shared: &Shared, dir: &Path, size: u64) -> Result<bool> {
 }
 
 impl Life<'_> {
+    /// A new volume, and mounted.
+    fn first(&mut self, kind: &Kind) -> Result<Mounted> {
+        let (b, s) = (kind.block_size.to_string(), kind.segment.to_string());
+        mkfs(self.silt, &self.image, &format!("{}M", kind.mebibytes), &["-b", &b, "-B", &s])?;
+        let mounted = Mounted::new(self.silt, &self.image, &self.dir, &[])?;
+        let writer = |n| Writer::new(&self.dir.join(format!("w{n}")), mix(self.seed) ^ n);
+        self.writers = (0..self.number).map(writer).collect();
+        for writer in &mut self.writers {
+            writer.filling.make_dir()?;
+            writer.filling.sync()?;
+        }
+        Ok(mounted)
+    }
+
+    /// Takes up what an earlier sitting left, if there was one; how its last round ended.
+    fn earlier(&mut self) -> Result<Option<End>> {
+        let Some(kept) = &self.kept else { return Ok(None) };
+        let Some(said) = kept.load(&self.image, self.seed, self.number)? else { return Ok(None) };
+        (self.writers, self.tally, self.rounds) = (said.writers, said.tally, said.rounds);
+        self.sittings = said.sittings + 1;
+        // Not what was chosen before.
+        let seed = mix(self.seed ^ mix(self.rounds) ^ self.sittings.rotate_left(32));
+        self.rng = Rng::new(seed);
+        for (n, writer) in (1..).zip(&mut self.writers) {
+            writer.go_on(mix(seed ^ n));
+        }
+        println!(
+            "volume {}: sitting {}, after {} rounds and {} s",
+            self.seed,
+            self.sittings + 1,
+            self.rounds,
+            self.tally.worked.as_secs()
+        );
+        Ok(Some(said.end))
+    }
+
+    /// What happened, with what the writers met.
+    fn told(&self) -> Tally {
+        let mut told = self.tally;
+        for writer in &self.writers {
+            told.written += writer.filling.written;
+            told.full += writer.full;
+            told.longest = told.longest.max(writer.longest);
+        }
+        told
+    }
+
     /// From a mount to the next one.
     fn round(&mut self, mounted: Mounted) -> Result<Mounted> {
         let shared = Shared {
@@ -366,7 +439,10 @@ impl Life<'_> {
         });
         self.writers = writers;
         let mounted = ended.with_context(|| format!("to be ended by {end:?}"))?;
-        self.again(mounted, end).with_context(|| format!("after it was ended by {end:?}"))
+        // It may have come to nothing.
+        let end = if mounted.is_some() { End::Unmount } else { end };
+        self.leave(mounted, end).with_context(|| format!("to be left after {end:?}"))?;
+        self.again(end).with_context(|| format!("after it was ended by {end:?}"))
     }
 
     /// Snapshots come and go, and the size changes, until the time is over or something failed.
@@ -418,9 +494,8 @@ impl Life<'_> {
         Ok(None)
     }
 
-    /// Looks at what the round left, and mounts again.
-    fn again(&mut self, mounted: Option<Mounted>, end: End) -> Result<Mounted> {
-        let orderly = mounted.is_some();
+    /// Looks at what is mounted and unmounts it, and keeps what is there then.
+    fn leave(&mut self, mounted: Option<Mounted>, end: End) -> Result<()> {
         if let Some(mounted) = mounted {
             self.compare()?;
             mounted.unmount()?;
@@ -429,13 +504,30 @@ impl Life<'_> {
         wait_free(&self.image)?;
         let before = self.dir.with_file_name("before.img");
         run(Command::new("cp").arg("--sparse=always").arg(&self.image).arg(&before))?;
+        if let Some(kept) = &self.kept {
+            let said = Said {
+                seed: self.seed,
+                end,
+                rounds: self.rounds + 1,
+                sittings: self.sittings,
+                writers: std::mem::take(&mut self.writers),
+                tally: self.tally,
+            };
+            kept.save(&self.image, &said)?;
+            self.writers = said.writers;
+        }
+        Ok(())
+    }
+
+    /// Mounts what was left, and looks at it.
+    fn again(&mut self, end: End) -> Result<Mounted> {
         if end == End::KillResizing {
             // The two super blocks cannot be written at once, and may tell two sizes until the next mount.
             Mounted::new(self.silt, &self.image, &self.dir, &[])?.unmount()?;
         }
         judge(&self.image)?;
         let mounted = Mounted::new(self.silt, &self.image, &self.dir, &[])?;
-        if orderly {
+        if end == End::Unmount {
             self.compare().context("mounted again")?;
         } else {
             for writer in &mut self.writers {

@@ -6,10 +6,11 @@ use std::io::{ErrorKind, Read, Result, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use silt_model::rng::{Rng, mix};
 
 /// How a volume is filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Pattern {
     /// Files of a mebibyte.
     Large,
@@ -36,7 +37,7 @@ const PIECE: usize = 64 << 10;
 const DIRECTORY: usize = 100;
 
 /// What is known of a file: each of its 4 KiB pieces that was written whole begins with what [`stamp`] says.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Known {
     /// By piece, the round in which it was written last.
     pieces: BTreeMap<u64, u64>,
@@ -48,8 +49,10 @@ fn during(what: &str, path: &Path, e: &std::io::Error) -> std::io::Error {
 }
 
 /// The files below a directory. Whatever was told to be written is known; what an error left behind is not.
+#[derive(Deserialize, Serialize)]
 pub struct Filling {
     dir: PathBuf,
+    #[serde(skip, default = "unseeded")]
     rng: Rng,
     files: BTreeMap<PathBuf, Known>,
     /// Names without content.
@@ -65,6 +68,11 @@ pub struct Filling {
 fn stamp(name: &Path, piece: u64, round: u64) -> [u8; 8] {
     let word = name.as_os_str().as_encoded_bytes().iter().fold(7, |w: u64, b| mix(w ^ u64::from(*b)));
     mix(word ^ mix(piece) ^ round.rotate_left(40)).to_le_bytes()
+}
+
+/// Until [`Filling::go_on`] seeds it.
+pub(super) fn unseeded() -> Rng {
+    Rng::new(0)
 }
 
 fn is_full(e: &std::io::Error) -> bool {
@@ -83,6 +91,11 @@ impl Filling {
             round: 0,
             written: 0,
         }
+    }
+
+    /// Goes on after it was put down, with other choices than before.
+    pub fn go_on(&mut self, seed: u64) {
+        self.rng = Rng::new(seed);
     }
 
     /// Bytes that the files it knows hold.
