@@ -50,7 +50,7 @@ impl Class {
             Class::Snapshots => "only snapshots",
             Class::Past => "only moments that are kept",
             Class::Dead => "nobody",
-            Class::Free => "free",
+            Class::Free => "free, reserve included",
             Class::Current => "being written",
             Class::Bad => "marked bad",
         }
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(lines[0], "7 segments of 400 KiB, one a cell");
         assert_eq!(lines[1], "LSPd.W!");
         assert_eq!(lines[2], "L needed by files as they are: 880 KiB");
-        assert_eq!(lines[6], format!(". free: {}", size::show((100 + 99) * 4096)));
+        assert_eq!(lines[6], format!(". free, reserve included: {}", size::show((100 + 99) * 4096)));
         assert_eq!(lines[7], "W being written: 1 segments");
         assert!(lines.iter().all(|l| !l.contains('\x1b')));
     }

@@ -181,6 +181,9 @@ pub trait Host {
     /// Hears that a check is over or was let go: what was held for it may be written.
     fn let_go(&self) {}
 
+    /// Hears that the volume has another size. On return the account goes by it, or takes longer than a moment.
+    fn resized(&self) {}
+
     /// The account of space, where one is kept in the background.
     fn account(&self) -> Option<crate::account::Kept> {
         None

@@ -2,7 +2,8 @@
 //!
 //! It is counted after mounting, and again when enough has changed: a snapshot was made or unmade, a moment mounted or
 //! unmounted, the wish is another, a hundredth of the segments was written or freed, or something was written and the
-//! account is ten minutes old, or it is an hour old, since moments age. Between two counts the thread rests 20 times as long as one took, at least five seconds.
+//! account is ten minutes old, or it is an hour old, since moments age. Between two counts the thread rests 20 times as long as one took, at least five
+//! seconds; when the volume has another size it counts at once.
 //!
 //! Locks: the state's own, held for moments and with no other; the tree's for a step of a count, some 60 us where the
 //! tables are in memory, and as long as that is held the thread sleeps after it.
@@ -48,6 +49,9 @@ struct State {
     /// No thread keeps it yet.
     running: bool,
     stop: bool,
+    /// How often a count was asked for, and how often as the last one began that is over.
+    asked: u64,
+    answered: u64,
 }
 
 /// See the module.
@@ -70,12 +74,35 @@ impl Keeper {
         self.wake.notify_all();
     }
 
-    /// Waits, until told to stop at most; whether that is so.
+    /// Has it counted at once, and waits for that for so long at most.
+    pub fn recount(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        let mut state = self.state.lock();
+        state.asked += 1;
+        let mine = state.asked;
+        self.wake.notify_all();
+        while state.running
+            && !state.stop
+            && state.answered < mine
+            && !self.wake.wait_until(&mut state, until).timed_out()
+        {}
+    }
+
+    /// Waits, until somebody asks for a count or it is to stop at most; whether it is to stop.
     fn rest(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.state.lock();
-        while !state.stop && !self.wake.wait_until(&mut state, until).timed_out() {}
+        while !state.stop
+            && state.asked == state.answered
+            && !self.wake.wait_until(&mut state, until).timed_out()
+        {}
         state.stop
+    }
+
+    /// How often a count was asked for, and whether one was since the last.
+    fn asked(&self) -> (u64, bool) {
+        let state = self.state.lock();
+        (state.asked, state.asked != state.answered)
     }
 }
 
@@ -110,7 +137,8 @@ pub fn run(core: &Arc<Core>) {
             Some((fs.volume().last_log().cno, fs.volume().viewed()))
         };
         let aged = counted.as_ref().is_some_and(|(_, when)| when.elapsed() >= AGED);
-        if now == glance && !aged {
+        let (asked, wanted) = keeper.asked();
+        if now == glance && !aged && !wanted {
             if keeper.rest(LOOK) {
                 return;
             }
@@ -118,12 +146,15 @@ pub fn run(core: &Arc<Core>) {
         }
         let (seen, ladder) = look(core);
         let mut pause = LOOK;
-        if counted.as_ref().is_none_or(|(then, when)| is_old(core, then, &seen, when.elapsed())) {
+        let old = |(then, when): &(Seen, Instant)| is_old(core, then, &seen, when.elapsed());
+        if wanted || counted.as_ref().is_none_or(old) {
             let begin = Instant::now();
             let result = count(core, &ladder);
             promise(core, result.as_ref().ok().and_then(Option::as_ref), seen.clean);
             let mut state = keeper.state.lock();
             state.kept.counting = false;
+            state.answered = asked;
+            keeper.wake.notify_all();
             match result {
                 Ok(Some(a)) => {
                     let account = Account::new(&a, seen.wish.clone(), seen.floor.clone());

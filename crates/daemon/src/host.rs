@@ -27,6 +27,9 @@ use crate::moments::{Lost, Moments};
 use crate::notices::Notice;
 use crate::scrub::Scrubber;
 
+/// For so long a change of the size waits for the account, which takes longer on large volumes only.
+const RECOUNT: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// See the module.
 pub struct DaemonHost {
     volume: PathBuf,
@@ -294,6 +297,10 @@ impl Host for DaemonHost {
         volume.refuse_nothing();
         drop(fs);
         self.core.space.think_again();
+    }
+
+    fn resized(&self) {
+        self.core.account.recount(RECOUNT);
     }
 
     fn account(&self) -> Option<silt_control::account::Kept> {

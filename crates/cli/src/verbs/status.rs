@@ -137,7 +137,7 @@ fn lines(s: &Status) -> Vec<String> {
     lines.push(format!("{}{label}: a NILFS2 volume of {}", s.volume.display(), size::show(s.size)));
     lines.extend(mounts(s));
     lines.push(format!(
-        "space: {} of files, {} of past moments, what can be reclaimed and the log, {} free ({} for you)",
+        "space: {} of files, {} of past moments, what can be reclaimed and the log, {} in clean segments ({} of it for you)",
         size::show(s.live),
         size::show(s.past),
         size::show(s.free),
@@ -167,7 +167,7 @@ fn lines(s: &Status) -> Vec<String> {
         });
     }
     lines.push(format!(
-        "log: in segment {} of {}, {} free, {} kept back; {} each, blocks of {} bytes",
+        "log: in segment {} of {}, {} clean, {} of them kept back; {} each, blocks of {} bytes",
         s.current_segment,
         s.segments,
         s.free_segments,

@@ -157,6 +157,30 @@ fn shrinks_while_it_is_mounted_and_written() {
     holds(&b, &v, &format!("ro,cp={snapshot}"), 0..10);
 }
 
+/// What df says of a volume that has another size is what a count says there and then.
+#[test]
+fn df_goes_by_the_new_size_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let (v, _) = used(&b);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    for size in ["48M", "64M", "56M", "128M"] {
+        b.ok(&["resize", m.dir(), size]);
+        let s = rustix::fs::statvfs(m.path("")).unwrap();
+        let held = b.json(&["du", "--json", m.dir()]);
+        let number = |name: &str| held[name].as_u64().unwrap();
+        let clean = number("free") + number("reserve");
+        let made = number("reclaimable") + number("history_loose");
+        let free = s.f_bfree * s.f_frsize;
+        assert!(free.abs_diff(clean + made) <= number("segment_size"), "{size}: {free} {held}");
+        assert!(made > 4 << 20, "{size}: {held}");
+    }
+    m.unmount();
+    sound(&b, &v);
+}
+
 /// Of a device the volume leaves the end, so that the partition can be made smaller then.
 #[test]
 fn a_device_can_be_cut_off_afterwards() {

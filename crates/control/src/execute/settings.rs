@@ -159,6 +159,7 @@ pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
         }
         return Err(e);
     }
+    host.resized();
     let (segments, size) = super::shrink::of(host)?;
     out(Response::Resized(Resized {
         segments_before: before,

@@ -24,7 +24,9 @@ pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
     if let Err(e) = host.settle() {
         tracing::warn!("{e}");
     }
-    out(Response::Resized(result?))
+    let resized = result?;
+    host.resized();
+    out(Response::Resized(resized))
 }
 
 /// Tries it with ever less of the past.
