@@ -216,10 +216,7 @@ where
             return (self.run)(fs);
         }
         // While the device takes nothing no part is written, and none goes on.
-        let before = fs.set_ends(u64::MAX);
-        let result = (self.run)(fs);
-        fs.set_ends(before);
-        result
+        fs.at_once(&mut self.run)
     }
 
     /// Answers it, when it is durable where that is asked for.

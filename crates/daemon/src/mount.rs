@@ -539,7 +539,7 @@ impl Filesystem for Mount {
             return reply.error(self.errno(&e));
         }
         let range = Range { node, mode: f.mode, offset: f.offset, length: f.length };
-        crate::reserving::fallocate(&self.core, context(ctx), range, |result| reply.result(result));
+        crate::pieces::fallocate(&self.core, context(ctx), range, |result| reply.result(result));
     }
 
     fn lseek(&self, _: &Context, node: NodeId, lseek: &Lseek, reply: ReplyLseek) {

@@ -14,20 +14,34 @@ use silt_fuse::Errno;
 
 use crate::convert::ino;
 use crate::core::Core;
-use crate::reserving::{Answer, Range, at_once};
+use crate::reserving::{self, Answer, Range};
 
 /// Blocks of a piece: some milliseconds of reading a map.
 const PIECE: u64 = 16_384;
 
+/// Does it, now or when there is space, and answers.
+pub fn fallocate(
+    core: &Arc<Core>,
+    ctx: Context,
+    range: Range,
+    answer: impl FnOnce(Result<(), Errno>) + Send + 'static,
+) {
+    let long = is_long(&mut core.fs.lock(), &range);
+    match long {
+        Some(least) => in_pieces(core, ctx, range, least, Box::new(answer)),
+        None => reserving::fallocate(core, ctx, range, Box::new(answer)),
+    }
+}
+
 /// Where a range is to go in pieces: blocks that are lacking at least.
-pub fn is_long(fs: &mut Fs, range: &Range) -> Option<u64> {
+fn is_long(fs: &mut Fs, range: &Range) -> Option<u64> {
     // What is wrong with it is told when it is done.
     let (looks, least) = fs.looks_at(ino(range.node), range.mode, range.offset, range.length).ok()?;
     (looks > PIECE).then_some(least)
 }
 
 /// Does it in pieces. Nobody waits for, or is made to give up the past for, what cannot come: `least` blocks.
-pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, least: u64, answer: Answer) {
+fn in_pieces(core: &Arc<Core>, ctx: Context, range: Range, least: u64, answer: Answer) {
     let piece = {
         let mut fs = core.fs.lock();
         let wanted = if least == 0 { 0 } else { least.saturating_add(fs.kept_for_promises()) };
@@ -70,7 +84,7 @@ fn one_after_the_other(core: &Arc<Core>, ctx: &Context, range: Range, piece: u64
 /// Does one and waits for what comes of it.
 fn one(core: &Arc<Core>, ctx: Context, part: Range) -> Result<(), Errno> {
     let (told, hears) = channel();
-    at_once(core, ctx, part, Box::new(move |result| told.send(result).unwrap_or(())));
+    reserving::fallocate(core, ctx, part, Box::new(move |result| told.send(result).unwrap_or(())));
     // Who was to tell it is gone where the mount ends.
     hears.recv().unwrap_or(Err(Errno::EIO))
 }

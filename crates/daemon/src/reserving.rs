@@ -17,7 +17,6 @@ use crate::cleaning::let_run;
 use crate::convert::ino;
 use crate::core::Core;
 use crate::notices::attributes_changed;
-use crate::pieces;
 
 /// Between two looks whether there is space.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -91,10 +90,7 @@ impl Parts {
         part: impl FnOnce(&mut Fs) -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         if self.in_vain >= IN_VAIN {
-            let before = fs.set_ends(u64::MAX);
-            let done = part(fs);
-            fs.set_ends(before);
-            return done;
+            return fs.at_once(part);
         }
         let done = part(fs);
         if matches!(done, Err(FsError::InParts)) {
@@ -106,22 +102,8 @@ impl Parts {
     }
 }
 
-/// Does it, now or when there is space, and answers.
-pub fn fallocate(
-    core: &Arc<Core>,
-    ctx: Context,
-    range: Range,
-    answer: impl FnOnce(Result<(), Errno>) + Send + 'static,
-) {
-    let long = pieces::is_long(&mut core.fs.lock(), &range);
-    match long {
-        Some(least) => pieces::fallocate(core, ctx, range, least, Box::new(answer)),
-        None => at_once(core, ctx, range, Box::new(answer)),
-    }
-}
-
-/// The same of what is looked at under one lock.
-pub fn at_once(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
+/// Does it, now or when there is space, and answers. What is written already is looked at under one lock.
+pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
     let Range { node, mode, offset, length } = range;
     let mut parts = Parts::default();
     let run = move |fs: &mut Fs| {
@@ -252,7 +234,7 @@ mod tests {
             let told = told.clone();
             let range = Range { node: file.0, mode: 0, offset: 1 << 40, length: blocks << 12 };
             let answer = move |result: Result<(), Errno>| told.lock().push(result.map_err(|e| e.raw()));
-            fallocate(&core, ctx.clone(), range, answer);
+            fallocate(&core, ctx.clone(), range, Box::new(answer));
         };
         reserve(3000);
         assert_eq!(*told.lock(), [Err(libc::ENOSPC)]);

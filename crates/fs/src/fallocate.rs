@@ -193,7 +193,7 @@ impl Fs {
         if whole.is_empty() {
             return self.need_for_change(None).map(|()| Part::Whole);
         }
-        self.part_to_cut(ino, &whole)
+        self.part_with_room(ino, &whole)
     }
 
     /// Makes a range of a file of `size` bytes zero: whole blocks become holes, the rest is

@@ -202,7 +202,7 @@ impl Fs {
     ) -> Result<()> {
         let g = *self.volume.geometry();
         let keys = size.div_ceil(u64::from(g.block_size))..u64::MAX;
-        let from = match self.part_to_cut(ino, &keys)? {
+        let from = match self.part_with_room(ino, &keys)? {
             Part::Whole => return Ok(()),
             Part::Waits => return Err(FsError::InParts),
             Part::From(from) => from,

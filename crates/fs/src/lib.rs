@@ -36,6 +36,7 @@ mod index;
 mod life;
 mod listing;
 mod names;
+mod parts;
 mod path;
 mod read;
 mod rename;
@@ -44,10 +45,9 @@ mod space;
 mod types;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use hashbrown::HashMap;
-use silt_engine::{Attr, Block, Part, Time, Volume};
+use silt_engine::{Attr, Block, Time, Volume};
 use silt_format::inode::LINK_MAX;
 
 pub use error::{FsError, Result};
@@ -130,11 +130,6 @@ impl Fs {
         }
     }
 
-    /// Sets [`Options::ends`]; what it was.
-    pub fn set_ends(&mut self, ends: u64) -> u64 {
-        std::mem::replace(&mut self.ends, ends.max(1))
-    }
-
     /// The volume below.
     pub fn volume(&self) -> &Volume {
         &self.volume
@@ -191,67 +186,6 @@ impl Fs {
     fn parent_attr(&mut self, ino: Ino) -> Result<Attr> {
         let attr = self.dir_attr(Tree::Live, ino)?;
         if attr.links == 0 { Err(FsError::NotFound) } else { Ok(attr) }
-    }
-
-    /// Has `f` take what it takes, which is a few blocks, of what is kept back for those who give space back: it is part of
-    /// that.
-    pub fn of_the_reserve<T>(&mut self, f: impl FnOnce(&mut Fs) -> T) -> T {
-        let before = std::mem::replace(&mut self.of_the_reserve, true);
-        let result = f(self);
-        self.of_the_reserve = before;
-        result
-    }
-
-    /// Makes sure that `blocks` more can be written, those promised to others aside.
-    fn need(&self, blocks: u64) -> Result<()> {
-        if self.of_the_reserve {
-            return self.volume.check_change(false, 0).of(Ino::ROOT);
-        }
-        self.volume.check_space(blocks.saturating_add(self.kept(0))).of(Ino::ROOT)
-    }
-
-    /// Makes sure that names or attributes can change: the log takes something for that, too. `cut`: an inode that gives
-    /// blocks back with it.
-    fn need_for_change(&mut self, cut: Option<Ino>) -> Result<()> {
-        // Of more a part goes at a time.
-        let most = silt_engine::ends_of_part(self.ends);
-        let ends = cut.map_or(0, |ino| self.volume.mapped_blocks(ino).min(most));
-        self.volume.check_change(cut.is_some(), ends).of(Ino::ROOT)
-    }
-
-    /// How a range of a file's blocks is to be cut away: with the next checkpoint, in parts ([`FsError::InParts`]), or not yet, since
-    /// as much ends with that already. There is room for what is told; ENOSPC.
-    fn part_to_cut(&mut self, ino: Ino, keys: &Range<u64>) -> Result<Part> {
-        let mapped = self.volume.mapped_blocks(ino);
-        let together = self.volume.ending_blocks().saturating_add(mapped);
-        let most = silt_engine::ends_of_part(self.ends);
-        // Most are too small for all of that.
-        if together <= most && self.volume.check_change(true, mapped).is_ok() {
-            return Ok(Part::Whole);
-        }
-        let mut part = self.volume.part_to_cut(ino, keys, self.ends).of(ino)?;
-        if part == Part::Waits {
-            return Ok(part);
-        }
-        let ends = self.volume.ends_of_cut(ino, keys).of(ino)?;
-        if let Part::From(from) = part {
-            let first = self.volume.ends_of_cut(ino, &(from..keys.end)).of(ino)?;
-            // Each part may change as much of the DAT as all of it: who deletes on a full volume goes on where nobody cleans.
-            let cleans = self.reclaimable.is_some() && !self.volume.is_refusing();
-            if cleans || self.volume.has_room_for_both(first, ends) {
-                self.volume.check_change(true, first).of(ino)?;
-            } else {
-                part = Part::Whole;
-            }
-        }
-        if part == Part::Whole {
-            let before = self.volume.ending_blocks();
-            if before > 0 && self.ends < u64::MAX && before.saturating_add(ends) > most.max(ends) {
-                return Ok(Part::Waits);
-            }
-            self.volume.check_change(true, ends).of(ino)?;
-        }
-        Ok(part)
     }
 
     /// Writes a block. Whether there is space was asked before ([`Fs::need`]), or need not be: what

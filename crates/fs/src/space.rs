@@ -31,6 +31,32 @@ impl Fs {
         self.reclaimable = reclaimable;
     }
 
+    /// Has `f` take what it takes, which is a few blocks, of what is kept back for those who give space back: it is part of
+    /// that.
+    pub fn of_the_reserve<T>(&mut self, f: impl FnOnce(&mut Fs) -> T) -> T {
+        let before = std::mem::replace(&mut self.of_the_reserve, true);
+        let result = f(self);
+        self.of_the_reserve = before;
+        result
+    }
+
+    /// Makes sure that `blocks` more can be written, those promised to others aside.
+    pub(crate) fn need(&self, blocks: u64) -> Result<()> {
+        if self.of_the_reserve {
+            return self.volume.check_change(false, 0).of(Ino::ROOT);
+        }
+        self.volume.check_space(blocks.saturating_add(self.kept(0))).of(Ino::ROOT)
+    }
+
+    /// Makes sure that names or attributes can change: the log takes something for that, too. `cut`: an inode that gives
+    /// blocks back with it.
+    pub(crate) fn need_for_change(&mut self, cut: Option<Ino>) -> Result<()> {
+        // Of more a part goes at a time.
+        let most = silt_engine::ends_of_part(self.ends);
+        let ends = cut.map_or(0, |ino| self.volume.mapped_blocks(ino).min(most));
+        self.volume.check_change(cut.is_some(), ends).of(Ino::ROOT)
+    }
+
     /// Makes sure that the blocks `keys` of a file can be written: those that wait for a log
     /// already take nothing more, those promised to the file may use the promise.
     pub(crate) fn need_for(&mut self, ino: Ino, keys: Range<u64>) -> Result<()> {

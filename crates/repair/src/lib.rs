@@ -143,6 +143,8 @@ pub fn plan(device: Arc<dyn Device>, options: &Options) -> Result<Plan> {
 
 /// As [`plan`]; `watch` is told what begins, and may end it ([`Error::Stopped`]).
 pub fn plan_watched(device: Arc<dyn Device>, options: &Options, watch: &dyn Watch) -> Result<Plan> {
+    // Writes that failed may be in the system's memory still: what is read is to be what will be there after a power cut.
+    device.forget_cached();
     // What no mount comes to is taken in, unless more can be mended where a mount would go on before it.
     let newest = match attempts(&device, options, watch, true) {
         Ok(Attempt { plan, left: None, .. }) => return Ok(plan),
