@@ -85,6 +85,17 @@ fn what_the_cleaner_freed_is_kept_until_that_is_there() {
     }
 }
 
+/// Logs that had to be moved are answered when a super block points at them: no mount would find them without.
+#[test]
+fn what_was_moved_is_answered_when_it_can_be_found() {
+    // Two in which it would not be found if the errors of super blocks were passed over.
+    for number in [300, 682] {
+        let w = failing(mix(1) ^ number);
+        let result = examine(&w, cuts_of(&w), &mut |_, _, _| true);
+        assert!(result.is_ok(), "{}", result.unwrap_err());
+    }
+}
+
 /// Without barriers a flush that fails may lose logs, and no super block may be pointed at those: neither that of the cleaner
 /// after one of the log writer's that failed, nor those of the end of a mount.
 #[test]
