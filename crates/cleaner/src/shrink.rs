@@ -133,6 +133,7 @@ pub fn empty(
 ) -> std::result::Result<Emptied, Stopped> {
     let mut state = Emptied { done: 0, total: 0, moments: 0 };
     confine(mover, Some(fit.limit))?;
+    trade(mover, fit.limit)?;
     for _ in 0..ROUNDS {
         let used = used(mover, fit, &mut state, &mut watch)?;
         state.total = state.total.max(state.done + used.len() as u64);
@@ -151,6 +152,17 @@ pub fn empty(
         round(mover, fit, used, &mut state, &mut watch)?;
     }
     Err(Stopped::Busy)
+}
+
+/// Bytes of clean segments that a step of emptying goes by where the storage below has little left.
+const STEP: u64 = 32 << 20;
+
+/// Where the storage below has little left, what is clean behind the end gives its space to what is in front.
+fn trade(mover: &impl Mover, limit: u64) -> Result<()> {
+    let segment = mover.with(|v| u64::from(v.geometry().blocks_per_segment) << v.geometry().block_bits)?;
+    let wanted = (STEP / segment).max(4) + 3;
+    while mover.with(|v| v.trade_end(limit, wanted))?? {}
+    Ok(())
 }
 
 /// Has the log go on in front of the end.
@@ -265,6 +277,7 @@ fn round(
                 in_vain = 0;
                 state.done += done.segments;
                 state.moments += done.checkpoints;
+                trade(mover, fit.limit)?;
             }
             // Somebody looks at a moment that was to go: the next round knows.
             Err(Error::Stale) => return Ok(()),

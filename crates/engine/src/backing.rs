@@ -140,8 +140,9 @@ impl Volume {
         let after = self.after_last();
         let Some(backed) = &mut self.store.held.backed else { return Ok(None) };
         let (once, one_by_one) = (backed.once, !backed.in_place);
-        let used = |set: &RangeSet<u64>, most| {
-            set.first().map(|r| r.start..r.end.min(r.start + if one_by_one { 1 } else { most }))
+        let used = |set: &RangeSet<u64>, most, limit: u64| {
+            let first = set.first().filter(|r| r.start < limit);
+            first.map(|r| r.start..r.end.min(limit).min(r.start + if one_by_one { 1 } else { most }))
         };
         let of = |segments: Range<u64>, discards, is_new, is_freed| {
             let bytes = bytes_of(&g, &segments);
@@ -156,11 +157,13 @@ impl Volume {
         };
         // More segments than there are: a number that damage left.
         backed.begun.remove(g.nsegments..u64::MAX);
-        if let Some(segments) = used(&backed.begun, BEGUN) {
+        if let Some(segments) = used(&backed.begun, BEGUN, g.nsegments) {
             return Ok(of(segments, backed.discards, false, false));
         }
         let lacks = target.saturating_sub(backed.count(limit));
-        if let Some(segments) = used(&backed.freed, TOGETHER).filter(|_| lacks > 0 || backed.near) {
+        // What lies behind the end is of no use.
+        let end = limit.unwrap_or(g.nsegments);
+        if let Some(segments) = used(&backed.freed, TOGETHER, end).filter(|_| lacks > 0 || backed.near) {
             return Ok(of(segments, backed.discards, false, true));
         }
         let most = lacks.min(new).min(if one_by_one { 1 } else { TOGETHER });
@@ -168,7 +171,7 @@ impl Volume {
             return Ok(None);
         }
         let discards = backed.discards;
-        let segments = self.unready(after, limit.unwrap_or(g.nsegments))?;
+        let segments = self.unready(after, end)?;
         Ok(segments.and_then(|s| of(s.start..s.end.min(s.start + most), discards, true, false)))
     }
 

@@ -228,3 +228,56 @@ fn a_volume_that_cannot_grow_on_a_full_host_is_as_it_was() {
         std::fs::remove_file(&v).unwrap();
     }
 }
+
+/// What lies behind the new end gives its space to what it moves to.
+fn becomes_smaller_on_a_full(kind: &str, mib: u64) {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let Some(host) = Host::new(&b, kind, mib) else { return };
+    for mounted in [false, true] {
+        let v = host.name("v.img");
+        b.ok(&["mkfs", "-q", "--size", "160M", "-B", "256", &v]);
+        let (m, _) = Mounted::new(&b, &[&v], "m");
+        b.ok(&["retain", m.dir(), "nothing"]);
+        assert_eq!(fill(&m, 45), 45);
+        b.ok(&["sync", m.dir()]);
+        (0..20).for_each(|n| std::fs::remove_file(m.path(&format!("f{n}"))).unwrap());
+        b.ok(&["sync", m.dir()]);
+        b.ok(&["clean", "-p", "0", m.dir()]);
+        b.ok(&["trim", m.dir()]);
+        host.fill("theirs");
+        let m = if mounted {
+            b.ok(&["resize", m.dir(), "68M"]);
+            m
+        } else {
+            m.unmount();
+            b.ok(&["resize", &v, "68M"]);
+            Mounted::new(&b, &[&v], "m").0
+        };
+        assert_eq!(std::fs::metadata(&v).unwrap().len(), 68 << 20, "{kind} {mounted}");
+
+        // What little was left may have stayed with the host.
+        std::fs::remove_file(m.path("f20")).unwrap();
+        makes_one(&m, "small");
+        for n in 21..45 {
+            assert!(std::fs::read(m.path(&format!("f{n}"))).unwrap() == content(n), "{kind} {mounted}: f{n}");
+        }
+        b.ok(&["sync", m.dir()]);
+        m.unmount();
+        assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+        std::fs::remove_file(host.name("theirs")).unwrap();
+        std::fs::remove_file(&v).unwrap();
+    }
+}
+
+#[test]
+fn becomes_smaller_on_a_full_tmpfs() {
+    becomes_smaller_on_a_full("tmpfs", 110);
+}
+
+#[test]
+fn becomes_smaller_on_a_full_ext4() {
+    becomes_smaller_on_a_full("ext4", 130);
+}

@@ -40,7 +40,8 @@ fn tried(host: &dyn Host, size: u64, out: Out<'_>) -> Result<Resized> {
             Ok(fit) => fit,
             Err(e) => {
                 let (_, present) = of(host)?;
-                return Err(too_small(size, e.least, present));
+                let little = with(host, |v| v.counts_backed_only())?;
+                return Err(too_small(size, e.least, present, little));
             }
         };
         if let Some(wish) = &fit.down_to {
@@ -90,8 +91,8 @@ pub(super) fn of(host: &dyn Host) -> Result<(u64, u64)> {
     with(host, |v| (v.geometry().nsegments, v.super_block().dev_size.get()))
 }
 
-/// Refuses a size, of a volume that has another one now.
-fn too_small(size: u64, least: u64, present: u64) -> ControlError {
+/// Refuses a size, of a volume that has another one now; `little`: what holds the image has little left.
+fn too_small(size: u64, least: u64, present: u64, little: bool) -> ControlError {
     // What works is counted from above, with what is kept back: it may be more than there is.
     if least >= present {
         let message = format!(
@@ -103,6 +104,10 @@ fn too_small(size: u64, least: u64, present: u64) -> ControlError {
     }
     let hint = if least > size {
         format!("{} work now; with less in it, or fewer snapshots, less will do", size::exact(least))
+    } else if little {
+        "the file system that holds the image has too little left to move what lies behind the new end; make room there, or \
+         delete something"
+            .into()
     } else {
         "what lies behind the new end could not be moved in front of it; a larger size works, or deleting something".into()
     };
