@@ -13,12 +13,17 @@ const LOOK: u64 = 1 << 20;
 const LOOKS: u64 = 64;
 /// Stretches of stored bytes that are told apart; what lies behind counts as one.
 const EXTENTS: usize = 4096;
-/// What mkfs leaves as it is: a boot sector is no reason to refuse.
-const KEPT: u64 = 1024;
+/// What mkfs leaves as it is where it is a boot sector, which is no reason to refuse.
+const BOOT: u64 = 1024;
 
 /// Whether there is anything that mkfs would destroy.
 pub fn is_any(device: &FileDevice) -> Result<bool> {
-    let stored = if device.is_block_device() { vec![(KEPT, device.len())] } else { stored(device) };
+    let mut boot = [0; 512];
+    if device.len() >= BOOT {
+        device.read_at(0, &mut boot)?;
+    }
+    let from = if boot.ends_with(&[0x55, 0xAA]) { BOOT } else { 0 };
+    let stored = if device.is_block_device() { vec![(from, device.len())] } else { stored(device, from) };
     let mut buffer = vec![0; LOOK as usize];
     for (at, length) in looks(&stored) {
         let bytes = &mut buffer[..usize::try_from(length).unwrap_or(0)];
@@ -31,11 +36,11 @@ pub fn is_any(device: &FileDevice) -> Result<bool> {
 }
 
 /// From where to where bytes are stored; holes are left out where the file system below tells of them.
-fn stored(device: &FileDevice) -> Vec<(u64, u64)> {
+fn stored(device: &FileDevice, from: u64) -> Vec<(u64, u64)> {
     let end = device.len();
-    let whole = vec![(KEPT, end)];
+    let whole = vec![(from, end)];
     let Ok(file) = File::open(device.path()) else { return whole };
-    let (mut found, mut at) = (Vec::new(), KEPT);
+    let (mut found, mut at) = (Vec::new(), from);
     while at < end && found.len() < EXTENTS {
         match seek(&file, SeekFrom::Data(at)) {
             Ok(data) => at = data,

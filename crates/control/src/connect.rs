@@ -27,16 +27,17 @@ pub trait Control {
     }
 }
 
-/// Finds the volume that `path` names: an image file, a block device, or any path in a mount of
-/// ours.
+/// Finds the volume that `path` names: an image file or a block device, or a directory that is a mount of ours or lies in one.
+/// What is no directory is the image, however damaged, and not a file of the mount that it lies in: else what was meant for a
+/// damaged image would be done to the volume that holds it.
 pub fn connect(path: &Path) -> Result<Box<dyn Control>> {
-    find(path, is_image)
+    find(path, |path| std::fs::metadata(path).is_ok_and(|m| !m.is_dir()))
 }
 
-/// As [`connect`], for what is done with a volume as it lies there: a regular file is the image, however damaged, and
-/// not a file of the mount that it lies in.
-pub fn connect_stored(path: &Path) -> Result<Box<dyn Control>> {
-    find(path, |path| std::fs::metadata(path).is_ok_and(|m| !m.is_dir()))
+/// As [`connect`], for what concerns one path of a mounted volume: a file is one of the volume that it lies in, unless it holds a
+/// super block.
+pub fn connect_within(path: &Path) -> Result<Box<dyn Control>> {
+    find(path, is_image)
 }
 
 /// Before a path is looked at that lies, as it is written, in a mount of ours: that the daemon gives a sign of life, since
@@ -57,13 +58,14 @@ fn find(path: &Path, is_image: impl Fn(&Path) -> bool) -> Result<Box<dyn Control
         answers(path)?;
     }
     let mount = mounts::holding(path).map_err(|e| of_missing(path, e))?;
-    if let Some(mount) = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2") {
+    let mount = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2");
+    if let Some(mount) = &mount {
         // A file in a mount may be an image itself.
         if mount.dir == mounts::locate(path)? || !is_image(path) {
             if mount.is_ours() {
-                return Ok(Box::new(of_mount(&mount)?));
+                return Ok(Box::new(of_mount(mount)?));
             }
-            return Err(mounts::kernels(&mount));
+            return Err(mounts::kernels(mount));
         }
     }
     let meta = std::fs::metadata(path).map_err(|e| ControlError::io(path.display(), &e))?;
@@ -78,7 +80,11 @@ fn find(path: &Path, is_image: impl Fn(&Path) -> bool) -> Result<Box<dyn Control
     if let Some(stream) = socket::find(path, Some(owner))? {
         return Ok(Box::new(RemoteVolume::new(stream)?));
     }
-    Ok(Box::new(LocalVolume::new(path)?))
+    let volume = LocalVolume::new(path)?;
+    Ok(match mount.filter(Mount::is_ours) {
+        Some(mount) => Box::new(volume.within(&mount.dir)),
+        None => Box::new(volume),
+    })
 }
 
 /// Says what to name instead of what is not there.
@@ -126,6 +132,13 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
         format!("the daemon that serves {} does not answer", mount.dir.display()),
     )
     .hint("if it has gone, unmount the directory and mount the volume again"))
+}
+
+/// Mounts of ours of an image or device, also those whose daemon is gone.
+pub fn mounts_of(volume: &Path) -> Result<Vec<Mount>> {
+    let name = socket::name_of(volume)?;
+    let of_it = |mount: &Mount| socket::name_of(&mount.source).is_ok_and(|other| other == name);
+    Ok(mounts::ours()?.into_iter().filter(of_it).collect())
 }
 
 /// A mount of each volume of ours, the live tree's where there is one.

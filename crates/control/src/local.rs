@@ -23,13 +23,20 @@ use crate::{ControlError, Kind, Request, Response, Result, lost};
 /// An unmounted volume.
 pub struct LocalVolume {
     path: PathBuf,
+    /// Where the volume is mounted that it lies in.
+    within: Option<PathBuf>,
 }
 
 impl LocalVolume {
     /// Names the image file or block device; it is opened by each request.
     pub fn new(path: &Path) -> Result<Self> {
         let path = path.canonicalize().map_err(|e| no_such(path, &e))?;
-        Ok(LocalVolume { path })
+        Ok(LocalVolume { path, within: None })
+    }
+
+    /// The same of a file that lies in a volume mounted there, which may be what is meant.
+    pub(crate) fn within(self, mounted: &Path) -> Self {
+        LocalVolume { within: Some(mounted.to_owned()), ..self }
     }
 
     fn run(&self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
@@ -95,7 +102,13 @@ impl LocalVolume {
 
 impl Control for LocalVolume {
     fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
-        self.run(request, out).map_err(|e| e.about(self.path.display()))
+        let named = |e: ControlError| match &self.within {
+            Some(dir) if e.kind == Kind::NotNilfs => {
+                e.hint(format!("it lies in a mounted volume: name {} if that is meant", dir.display()))
+            }
+            _ => e,
+        };
+        self.run(request, out).map_err(|e| named(e).about(self.path.display()))
     }
 
     fn is_mounted(&self) -> bool {

@@ -344,10 +344,9 @@ impl Host for DaemonHost {
                 self.write_what_waits()?;
                 let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
                 let gone = std::iter::once(self.dir.clone()).chain(moments).collect();
-                // The live tree first, which may be in use: then everything stays. What is in it has to go before, or it would
-                // be in use by that; the other moments go when it ends.
+                // All of it, or nothing where somebody is in one of them.
                 let unmount = || silt_fuse::unmount(&self.dir, Unmount::Strict).map_err(crate::Error::Fuse);
-                let unmounted = self.moments.with_those_below_away(&self.core, &self.dir, unmount);
+                let unmounted = self.moments.with_all_away(&self.core, unmount);
                 unmounted.map_err(|(e, lost)| not_unmounted(&e, &lost))?;
                 Ok(gone)
             }

@@ -119,26 +119,25 @@ impl Moments {
         Some(found.unmount())
     }
 
-    /// Unmounts with `unmount` what is mounted at `dir`, after those that are mounted within it, which it would be in use by.
+    /// Unmounts with `unmount` the live tree, after all moments: it would be in use by those that are mounted in it, and all end with it.
     /// Where it stays, or one of them does, they are mounted again: with the error come those that could not be.
-    pub fn with_those_below_away(
+    pub fn with_all_away(
         &self,
         core: &Arc<Core>,
-        dir: &Path,
         unmount: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), (Error, Vec<Lost>)> {
         let mut away = Vec::new();
-        match self.unmount_below(core, dir, &mut away).and_then(|()| unmount()) {
+        match self.unmount_each(core, &mut away).and_then(|()| unmount()) {
             Ok(()) => Ok(()),
             Err(e) => Err((e, self.mount_again(&away))),
         }
     }
 
-    /// Unmounts those that are mounted within `dir`, the last first.
-    fn unmount_below(&self, core: &Arc<Core>, dir: &Path, away: &mut Vec<Away>) -> Result<(), Error> {
+    /// Unmounts all, the last first, up to one that is in use.
+    fn unmount_each(&self, core: &Arc<Core>, away: &mut Vec<Away>) -> Result<(), Error> {
         let mut mounted = self.mounted.lock();
-        let below = |m: &&mut Mounted| !m.away && m.dir.starts_with(dir) && !m.running.is_finished();
-        for m in mounted.iter_mut().rev().filter(below) {
+        let there = |m: &&mut Mounted| !m.away && !m.running.is_finished();
+        for m in mounted.iter_mut().rev().filter(there) {
             let checkpoint = Cno(m.checkpoint);
             // Nobody is to remove it before it is mounted again.
             core.fs

@@ -104,8 +104,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         beside.push(std::thread::Builder::new().name("host space".into()).spawn(back)?);
     }
     if crate::discarder::is_wanted(&options, &device) && !core.fs.lock().volume().is_read_only() {
-        // What a device has clean was said to it, or is no business of this mount; an image may have been copied.
-        if let Err(e) = core.fs.lock().volume_mut().remember_unwanted(!device.is_block_device()) {
+        // What is clean already may be what a repair freed, or what a rescue is to look for; silt trim gives it back.
+        if let Err(e) = core.fs.lock().volume_mut().remember_unwanted(false) {
             tracing::warn!("what may be discarded cannot be told: {e}");
         }
         let (core, period) = (core.clone(), PERIOD * interval);

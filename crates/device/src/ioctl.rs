@@ -19,6 +19,13 @@ pub(crate) fn block_size(fd: impl AsFd) -> io::Result<u64> {
     unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
 }
 
+/// Whether a block device can only be read. The kernel opens it for writing all the same, and refuses each write.
+pub(crate) fn read_only(fd: impl AsFd) -> io::Result<bool> {
+    const BLKROGET: rustix::ioctl::Opcode = opcode::none(BLOCK, 94);
+    // SAFETY: BLKROGET writes one int.
+    unsafe { ioctl(fd, Getter::<BLKROGET, i32>::new()) }.map(|r| r != 0)
+}
+
 /// Preferred size of a request in bytes, 0 for none.
 pub(crate) fn optimal_io(fd: impl AsFd) -> io::Result<u32> {
     const BLKIOOPT: rustix::ioctl::Opcode = opcode::none(BLOCK, 121);

@@ -134,6 +134,9 @@ fn finish(path: &Path, main: OwnedFd, access: Access, options: &OpenOptions) -> 
     let stat = rustix::fs::fstat(&main).map_err(|e| Error::of_path(path, e))?;
     let kind = kind_of(path, &stat)?;
     let read_only = access == Access::ReadOnly;
+    if kind == Kind::Block && !read_only && crate::ioctl::read_only(&main).unwrap_or(false) {
+        return Err(Error::of_path(path, Errno::ROFS));
+    }
     let mut claim = None;
     if !(read_only && options.without_lock) {
         claim = match kind {

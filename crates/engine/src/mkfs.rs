@@ -59,7 +59,6 @@ pub struct Plan {
     pub super_block: SuperBlock,
     pub geometry: Geometry,
     pub device_size: u64,
-    /// Bytes before this offset hold a boot sector and must stay.
     parameters: Parameters,
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
 use silt_control::past::{PastFile, PastQuery, PastTotal};
-use silt_control::{Account, Alone, Control, Request, Response, answers, connect, mounts};
+use silt_control::{Account, Alone, Control, Request, Response, answers, connect_within, mounts};
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output, count};
@@ -91,10 +91,10 @@ fn place(named: &Path) -> Result<(Box<dyn Control>, PathBuf)> {
     }
     let missing = named.strip_prefix(there).unwrap_or(Path::new(""));
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    let control = match connect(there) {
+    let control = match connect_within(there) {
         Ok(control) if control.is_mounted() || missing.as_os_str().is_empty() => control,
         // It says what there is not.
-        _ => connect(named)?,
+        _ => connect_within(named)?,
     };
     if !control.is_mounted() {
         return Ok((control, PathBuf::new()));

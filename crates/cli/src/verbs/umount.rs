@@ -17,7 +17,8 @@ use crate::target;
 
 /// Unmount a directory; returns when everything is written and the volume is closed
 ///
-/// Unmounting the live tree takes the moments mounted beside it along.
+/// Unmounting the live tree takes the moments mounted beside it along. Where somebody uses one of them, or the tree, all stay
+/// mounted.
 #[derive(clap::Args)]
 pub struct Args {
     /// Take it out of sight at once, and let it end when nobody uses it any more
@@ -54,9 +55,13 @@ pub fn helper(args: &HelperArgs) -> Result<()> {
 
 pub fn run(args: &Args) -> Result<()> {
     let dir = mounts::locate(&args.dir)?;
-    let Some(mount) = mounts::table()?.into_iter().rfind(|m| m.dir == dir) else {
+    let table = mounts::table()?;
+    let on = |dir: &Path| table.iter().rfind(|m| m.dir == dir).cloned();
+    // A link to the directory will do.
+    let Some(mount) = on(&dir).or_else(|| on(&args.dir.canonicalize().ok()?)) else {
         return volume(args);
     };
+    let dir = mount.dir.clone();
     if !mount.is_ours() {
         return Err(ControlError::new(
             Kind::Invalid,
@@ -89,7 +94,13 @@ fn volume(args: &Args) -> Result<()> {
     match connect(&args.dir)?.into_remote() {
         Some(remote) => ask(remote, UnmountWhat::Everything, None),
         None => {
-            Err(ControlError::new(Kind::NotFound, format!("{} is not mounted", args.dir.display())).into())
+            // Their daemon is gone.
+            let left = silt_control::mounts_of(&args.dir)?;
+            if left.is_empty() {
+                let message = format!("{} is not mounted", args.dir.display());
+                return Err(ControlError::new(Kind::NotFound, message).into());
+            }
+            left.iter().rev().try_for_each(|mount| by_hand(&mount.dir, Unmount::Strict))
         }
     }
 }

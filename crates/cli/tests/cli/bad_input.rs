@@ -1,6 +1,6 @@
 //! What is no volume, or not one of ours, is told in one sentence and never written to.
 
-use crate::common::{Bench, Mounted, can_mount};
+use crate::common::{Bench, Mounted, can_mount, find, is_root};
 
 use silt_format::super_block::{self as sb, SuperBlock};
 
@@ -144,4 +144,77 @@ fn what_is_no_file() {
     b.fails(2, &["lscp", "/dev/null"]);
     b.fails(9, &["mkcp", "no/such/v.img"]);
     assert_eq!(b.run(&["mount", "nothing.img", "m"]).code, 9);
+}
+
+/// A verb that is given a file in a mounted volume means an image, and never the volume that holds it.
+#[test]
+fn a_file_in_a_mounted_volume_is_not_the_volume() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let file = m.path("notes.txt").to_str().unwrap().to_owned();
+    for n in 0..3 {
+        std::fs::write(&file, format!("note {n}")).unwrap();
+        b.ok(&["mkcp", m.dir()]);
+    }
+    let before = (b.json(&["tune", "--json", &v]), b.checkpoints(&v));
+    let verbs: [&[&str]; 9] = [
+        &["tune", "-L", "wrong", &file],
+        &["resize", &file, "48M"],
+        &["retain", &file, "nothing"],
+        &["mkcp", "-s", &file],
+        &["rmcp", &file, "1"],
+        &["chcp", "ss", &file, "1"],
+        &["clean", "-p", "0", &file],
+        &["trim", &file],
+        &["status", &file],
+    ];
+    for args in verbs {
+        let said = b.fails(3, args);
+        assert!(said.contains("lies in a mounted volume") && said.contains(m.dir()), "{args:?}: {said}");
+    }
+    b.fails(9, &["umount", &file]);
+    assert!(m.is_mounted());
+    assert_eq!((b.json(&["tune", "--json", &v]), b.checkpoints(&v)), before);
+    // A directory in it means it, and so does a file whose history is asked for.
+    std::fs::create_dir(m.path("d")).unwrap();
+    b.ok(&["status", m.path("d").to_str().unwrap()]);
+    b.ok(&["du", "--history", &file]);
+    m.unmount();
+}
+
+/// A device that can only be read is told of at once.
+#[test]
+fn a_device_that_can_only_be_read_is_not_written() {
+    if !is_root() || !can_mount() || !find("losetup") {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let attached = std::process::Command::new("losetup").args(["-r", "-f", "--show", &v]).output().unwrap();
+    if !attached.status.success() {
+        eprintln!("left out: no loop device can be had here");
+        return;
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let verbs: [&[&str]; 5] = [
+        &["mkcp", &device],
+        &["tune", "-L", "x", &device],
+        &["retain", &device, "nothing"],
+        &["clean", &device],
+        &["mkfs", "-f", &device],
+    ];
+    let ended: Vec<_> = verbs.iter().map(|args| b.run(args)).collect();
+    std::fs::create_dir(b.path("m")).unwrap();
+    let refused = b.run(&["mount", &device, &b.name("m")]);
+    let (m, _) = Mounted::new(&b, &["-o", "ro", &device], "m");
+    m.unmount();
+    assert!(std::process::Command::new("losetup").args(["-d", &device]).status().unwrap().success());
+    for (run, args) in ended.iter().zip(verbs) {
+        assert_eq!(run.code, 11, "{args:?}: {}", run.err);
+    }
+    assert!(refused.code == 11 && refused.err.contains("-o ro"), "{}", refused.err);
 }

@@ -238,3 +238,27 @@ fn a_small_volume_gets_smaller_segments_and_it_is_said() {
     let run = Run::of(&b.command(b.path("mkfs.nilfs2")).args(["--size", "64M", "w.img"]).output().unwrap());
     assert!(run.code == 1 && run.err.contains("too small"), "as nilfs-utils: {}", run.err);
 }
+
+/// The first KiB counts, too, but for a boot sector, which stays.
+#[test]
+fn the_beginning_of_a_file_is_not_overwritten_unasked() {
+    let b = Bench::new();
+    let v = b.name("script");
+    let text = b"#!/bin/sh\necho\n";
+    let write = |bytes: &[u8]| {
+        std::fs::write(&v, bytes).unwrap();
+        std::fs::File::options().write(true).open(&v).unwrap().set_len(32 << 20).unwrap();
+    };
+    write(text);
+    for more in [&[][..], &["-K"]] {
+        b.fails(1, &[&["mkfs"], more, &[&v]].concat());
+        assert!(std::fs::read(&v).unwrap().starts_with(text));
+    }
+    b.ok(&["mkfs", "-q", "-f", &v]);
+    let mut boot = [7; 512];
+    boot[510..].copy_from_slice(&[0x55, 0xAA]);
+    std::fs::remove_file(&v).unwrap();
+    write(&boot);
+    b.ok(&["mkfs", "-q", &v]);
+    assert!(std::fs::read(&v).unwrap().starts_with(&boot));
+}

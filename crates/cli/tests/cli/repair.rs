@@ -1,6 +1,6 @@
 //! `silt repair`.
 
-use crate::common::{Bench, Run, SILT};
+use crate::common::{Bench, Mounted, Run, SILT, can_mount};
 
 use std::os::unix::fs::{FileExt, symlink};
 
@@ -242,4 +242,40 @@ fn a_full_volume_is_told_what_makes_room() {
     symlink(SILT, &fsck).unwrap();
     let run = Run::of(&b.command(&fsck).args(["-f", "-y", &v]).output().unwrap());
     assert!(run.code == 4 && run.out.contains(&hint), "{}: {}{}", run.code, run.out, run.err);
+}
+
+/// What a repair freed is there as long as nobody writes over it, whoever mounts the volume.
+#[test]
+fn a_repair_can_be_taken_back_after_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    for n in 0..40u32 {
+        std::fs::write(m.path(&format!("f{n}")), n.to_le_bytes().repeat(1 << 16)).unwrap();
+        b.ok(&["sync", m.dir()]);
+    }
+    m.unmount();
+    // The newest checkpoints cannot be read.
+    let segments = b.json(&["lssu", "--json", "-a", &v]);
+    let used = segments.as_array().unwrap().iter().rfind(|s| s["blocks"].as_u64() > Some(0)).unwrap();
+    let size = b.json(&["tune", "--json", &v])["blocks_per_segment"].as_u64().unwrap() * 4096;
+    let last = used["number"].as_u64().unwrap();
+    let mut image = std::fs::read(&v).unwrap();
+    for at in ((last * size) as usize..((last + 1) * size) as usize).step_by(64 << 10) {
+        image[at..at + 4096].fill(0x5a);
+    }
+    std::fs::write(&v, &image).unwrap();
+    let undo = b.name("undo");
+    b.ok(&["repair", "--undo", &undo, "--yes", &v]);
+    let (m, _) = Mounted::new(&b, &["-o", "interval=0.05", &v], "m");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    m.unmount();
+    assert!(b.fails(12, &["repair", "--take-back", &undo, &v]).contains("--force"));
+    b.ok(&["repair", "--take-back", &undo, "--force", &v]);
+    let now = std::fs::read(&v).unwrap();
+    let differ = image.chunks(4096).zip(now.chunks(4096)).filter(|(a, b)| a != b).count();
+    assert!(differ <= 4, "{differ} blocks are not what they were");
 }

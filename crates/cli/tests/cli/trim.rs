@@ -85,14 +85,24 @@ fn a_mounted_volume_is_trimmed_while_it_is_written() {
     m.unmount();
 }
 
+/// Most of it is written and free again.
+fn emptied<'a>(b: &'a Bench, v: &str, options: &str) -> Mounted<'a> {
+    let (m, _) = Mounted::new(b, &["-o", options, v], "m");
+    std::fs::write(m.path("f"), vec![8; 40 << 20]).unwrap();
+    b.ok(&["sync", m.dir()]);
+    std::fs::remove_file(m.path("f")).unwrap();
+    b.ok(&["clean", "-p", "0", m.dir()]);
+    m
+}
+
 #[test]
-fn a_mounted_image_is_discarded_by_itself() {
+fn what_becomes_free_in_a_mounted_image_is_discarded_by_itself() {
     if !can_mount() {
         return;
     }
     let b = Bench::new();
-    let v = filled(&b);
-    let (m, _) = Mounted::new(&b, &["-o", "interval=0.1", &v], "m");
+    let v = b.volume("v.img", "64M");
+    let m = emptied(&b, &v, "interval=0.1");
     let begin = Instant::now();
     // A sixteenth of the segments lies ahead of the log.
     while allocated(&v) > 16 << 20 {
@@ -105,12 +115,27 @@ fn a_mounted_image_is_discarded_by_itself() {
     m.unmount();
     sound(&b, &v);
 
-    std::fs::write(b.name("fill"), vec![1; 1]).unwrap();
     // At the end of a mount nothing ripens any more.
-    let v = filled(&b);
-    let (m, _) = Mounted::new(&b, &[&v], "m");
-    m.unmount();
+    let v = b.volume("w.img", "64M");
+    emptied(&b, &v, "interval=5").unmount();
     assert!(allocated(&v) <= 16 << 20, "{} are left", allocated(&v));
+    sound(&b, &v);
+}
+
+/// It may be what a repair freed, and what a rescue is to look for.
+#[test]
+fn what_was_free_before_is_left_as_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = filled(&b);
+    let before = allocated(&v);
+    assert!(before > 32 << 20);
+    let (m, _) = Mounted::new(&b, &["-o", "interval=0.05", &v], "m");
+    std::thread::sleep(Duration::from_secs(2));
+    m.unmount();
+    assert!(allocated(&v) >= before, "{} of {before} are left", allocated(&v));
     sound(&b, &v);
 }
 

@@ -119,3 +119,55 @@ fn by_the_volume_everything_is_unmounted() {
     assert!(!m.is_mounted() && !past.is_mounted());
     assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
 }
+
+/// Nothing is taken from under somebody who copies out of a moment.
+#[test]
+fn a_moment_in_use_keeps_the_live_tree_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::write(m.path("f"), "then").unwrap();
+    b.ok(&["mkcp", "-s", m.dir()]);
+    let last = b.checkpoints(&v).last().unwrap().0;
+    let (first, _) = Mounted::new(&b, &["-o", &format!("at={last}"), &v], "first");
+    let (second, _) = Mounted::new(&b, &["-o", &format!("at={last}"), &v], "second");
+    let open = std::fs::File::open(first.path("f")).unwrap();
+    for what in [m.dir(), &v] {
+        let said = b.fails(6, &["umount", what]);
+        assert!(said.contains("first") && said.contains("in use"), "{said}");
+        assert!(m.is_mounted() && first.is_mounted() && second.is_mounted());
+    }
+    let mut read = String::new();
+    std::io::Read::read_to_string(&mut &open, &mut read).unwrap();
+    assert_eq!(read, "then");
+    assert_eq!(std::fs::read_to_string(second.path("f")).unwrap(), "then");
+    drop(open);
+    b.ok(&["umount", m.dir()]);
+    assert!(!first.is_mounted() && !second.is_mounted());
+}
+
+/// By a link to the directory; and by the image where the daemon is gone.
+#[test]
+fn a_mount_is_found_by_a_link_and_by_its_image() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::os::unix::fs::symlink(m.dir(), b.path("link")).unwrap();
+    b.ok(&["umount", &b.name("link")]);
+    assert!(!m.is_mounted());
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let pid = b.json(&["status", "--json", m.dir()])["pid"].as_u64().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    while std::fs::metadata(format!("/proc/{pid}/exe")).is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    b.ok(&["umount", &v]);
+    assert!(!m.is_mounted());
+    b.fails(9, &["umount", &v]);
+}

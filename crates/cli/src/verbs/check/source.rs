@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use silt_control::mounts::{self, Mount};
-use silt_control::{Control, ControlError, Kind, PATIENCE, Request, Response, connect_stored};
+use silt_control::{Control, ControlError, Kind, PATIENCE, Request, Response, connect};
 use silt_device::{Access, FileDevice, OpenOptions};
 use silt_verify::LogPosition;
 
@@ -41,7 +41,7 @@ pub fn open(named: &Path) -> Result<Source> {
         let device = silt_device::open(&mount.source, Access::ReadOnly, &options)?;
         return Ok(Source { device, at: None, held: None });
     }
-    let control = connect_stored(named)?;
+    let control = connect(named)?;
     if control.is_mounted() {
         return mounted(control);
     }

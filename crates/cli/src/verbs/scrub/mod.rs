@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use silt_control::scrub::beside;
-use silt_control::{Control, ControlError, Kind, connect_stored};
+use silt_control::{Control, ControlError, Kind, connect};
 
 use crate::failure::{Failure, Result};
 use crate::output::quoted;
@@ -55,7 +55,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let mut control = connect_stored(&args.volume)?;
+    let mut control = connect(&args.volume)?;
     if control.is_mounted() {
         return online::run(args, &mut *control);
     }
