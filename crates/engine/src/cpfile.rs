@@ -326,6 +326,7 @@ impl CpFile {
             return Ok(());
         }
         let (prev, next) = self.neighbours(store, dat, c)?;
+        self.have_at_hand(store, dat, c, prev, next)?;
         self.change(store, dat, c, |e| {
             e.flags = (e.flags.get() | cp::SNAPSHOT).into();
             e.list_next = next.into();
@@ -334,6 +335,18 @@ impl CpFile {
         self.link(store, dat, prev, next, Some(c.0))?;
         self.header.nsnapshots = self.snapshots().saturating_add(1).into();
         self.store_header(store, dat)
+    }
+
+    /// Reads all that linking `c` between `prev` and `next` changes, so that a read that fails leaves it as it was.
+    fn have_at_hand(&mut self, store: &Store, dat: &Dat, c: Cno, prev: u64, next: u64) -> Result<()> {
+        for n in [prev, next].into_iter().filter(|n| *n != 0) {
+            if !self.require(store, dat, Cno(n))?.is_snapshot() {
+                return Err(broken(n));
+            }
+            self.block_for(store, dat, Cno(n))?;
+        }
+        self.block_for(store, dat, c)?;
+        self.file.block_mut(store, dat, 0, |_| {}).map(|_| ())
     }
 
     /// Points the neighbours `prev` and `next` (0 = the header) to `c`, or to each other.
@@ -363,6 +376,7 @@ impl CpFile {
                 return Err(broken(c.0));
             }
         }
+        self.have_at_hand(store, dat, c, prev, next)?;
         self.change(store, dat, c, |e| {
             e.flags = (e.flags.get() & !cp::SNAPSHOT).into();
             e.list_next = 0.into();

@@ -223,7 +223,8 @@ impl Volume {
     /// floor as well, as long as the next checkpoint certainly fits: one that does not would end all writing.
     /// [`Error::NoSpace`] if not.
     pub fn check_change(&self, gives_back: bool, ends: u64) -> Result<()> {
-        let keep = if gives_back { 0 } else { self.floor() };
+        // What gives back less than it takes is no reason to use up what the cleaner needs.
+        let keep = if gives_back && ends > 0 { 0 } else { self.floor() };
         if self.segments_left() < keep + self.segments_for_a_change(ends) {
             Err(Error::NoSpace)
         } else {

@@ -69,6 +69,8 @@ impl Volume {
         if c >= self.cno {
             return Err(Error::NoCheckpoint(c.0));
         }
+        // The checkpoint that says so takes space, and nobody else looks whether there is some.
+        self.check_change(false, 0)?;
         self.cpfile.set_snapshot(&self.store, &self.dat, c)?;
         self.meta_dirty = true;
         Ok(())
@@ -83,6 +85,7 @@ impl Volume {
         if c.0 >= self.last.cno {
             return Err(Error::CheckpointBusy(c.0, "it is the newest"));
         }
+        self.check_change(true, 1)?;
         self.cpfile.clear_snapshot(&self.store, &self.dat, c)?;
         self.gave_up(crate::room::MUCH);
         self.meta_dirty = true;
@@ -93,6 +96,13 @@ impl Volume {
     /// which snapshots are in the way. The newest one may go, too: that is durable with the next
     /// checkpoint and not before, so there always is one (spec 10.5).
     pub fn delete_checkpoints(&mut self, range: Range<u64>) -> Result<(u64, Vec<u64>)> {
+        self.may_change()?;
+        self.check_change(true, 1)?;
+        self.drop_checkpoints(range)
+    }
+
+    /// The same where there is room for it.
+    pub(crate) fn drop_checkpoints(&mut self, range: Range<u64>) -> Result<(u64, Vec<u64>)> {
         self.may_change()?;
         let end = range.end.min(self.cno.0);
         let mut start = range.start.max(1);

@@ -31,6 +31,9 @@ pub(crate) struct Found {
     pub offset: usize,
 }
 
+/// Directories that are known to have been read again at once, in vain.
+const READ_AGAIN: usize = 64;
+
 /// What is asked for may be in the part of a directory that cannot be read.
 pub(crate) fn unreadable(dir: Ino) -> FsError {
     FsError::damaged(dir, "part of the directory cannot be read")
@@ -181,10 +184,27 @@ impl Fs {
         if !ix.is_damaged() {
             return Ok(None);
         }
-        if ix.unreadable && ix.miss() {
-            self.dirs.drop((tree, dir.0));
+        if !ix.unreadable {
+            return Err(unreadable(dir));
         }
-        Err(unreadable(dir))
+        let (is_due, it) = (ix.miss(), (tree, dir.0));
+        if is_due {
+            self.dirs.drop(it);
+        }
+        if is_due || self.read_again.contains(&it) {
+            return Err(unreadable(dir));
+        }
+        // It may have been a device that failed once.
+        if self.read_again.len() == READ_AGAIN {
+            self.read_again.pop_front();
+        }
+        self.read_again.push_back(it);
+        self.dirs.drop(it);
+        let found = self.dir_find(tree, dir, name);
+        if found.is_ok() {
+            self.read_again.retain(|other| *other != it);
+        }
+        found
     }
 
     /// The first entry in use for which `wanted` holds, by looking at all of them, "." and ".."

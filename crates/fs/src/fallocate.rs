@@ -31,10 +31,15 @@ impl Fs {
             let mode = if ctx.privileged { before.mode } else { without_suidgid(before.mode) };
             Attr { size, mtime, ctime: ctx.now, mode, ..before.clone() }
         };
+        // What is there or promised takes no space; that the times change does.
+        if what == 0 {
+            self.need_for_change(None)?;
+        }
         let part = if what == 0 { Part::Whole } else { self.part_to_punch(ino, offset..end)? };
         if part == Part::Waits {
             return Err(FsError::InParts);
         }
+        let promised = self.reserved.within(ino.0, &self.keys(&(offset..end)));
         if what != PUNCH_HOLE {
             self.reserve(ino, offset..end, what == ZERO_RANGE)?;
         }
@@ -58,6 +63,7 @@ impl Fs {
             // What was promised before stays so.
             if what != PUNCH_HOLE {
                 self.reserved.release(ino.0, self.keys(&(offset..end)));
+                self.reserved.add(ino.0, &promised);
             }
             return Err(e);
         }

@@ -44,7 +44,7 @@ mod reserve;
 mod space;
 mod types;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 use silt_engine::{Attr, Block, Time, Volume};
@@ -102,6 +102,8 @@ pub struct Fs {
     orphans: Option<u64>,
     /// Inodes without links that nobody holds any more, and that could not end yet for want of room.
     late: BTreeSet<u64>,
+    /// Directories of which something could not be read again either.
+    read_again: VecDeque<(Tree, u64)>,
     /// Those that end in parts, one with each checkpoint.
     large: BTreeSet<u64>,
     ends: u64,
@@ -123,6 +125,7 @@ impl Fs {
             appends: Appends::default(),
             orphans: Some(0),
             late: BTreeSet::new(),
+            read_again: VecDeque::new(),
             large: BTreeSet::new(),
             ends: options.ends.max(1),
             of_the_reserve: false,

@@ -339,7 +339,7 @@ impl Fs {
             Err(FsError::Io { .. }) => {
                 self.dir_remove(parent, name, &found)?;
                 self.touch_dir(ctx, parent, 0)?;
-                self.drop_damaged(found.ino, 1);
+                self.drop_unread(ctx, &found, 1)?;
                 return Ok(found.ino);
             }
             Err(e) => return Err(e),
@@ -356,6 +356,19 @@ impl Fs {
         a.links = a.links.saturating_sub(1);
         a.ctime = ctx.now;
         if a.links == 0 { self.reap(ino) } else { Ok(()) }
+    }
+
+    /// An entry of an inode that could not be loaded is gone. It may be there after all: a device that failed once.
+    pub(crate) fn drop_unread(&mut self, ctx: &Context, found: &Found, most: u16) -> Result<()> {
+        match self.entry_attr(found) {
+            Ok(attr) if !attr.is_dir() && found.ino != Ino::ROOT && attr.links > 0 => {
+                self.drop_link(ctx, found.ino)
+            }
+            _ => {
+                self.drop_damaged(found.ino, most);
+                Ok(())
+            }
+        }
     }
 
     /// An entry of an inode that cannot be loaded is gone: frees its number if those were all of its

@@ -206,7 +206,7 @@ impl Fs {
         self.volume.attr_mut(source.ino).of(source.ino)?.ctime = ctx.now;
         self.note_parent(source.ino, m.new_dir);
         match &m.target {
-            Some((t, a)) if m.broken => self.drop_damaged(t.ino, if a.is_dir() { 2 } else { 1 }),
+            Some((t, a)) if m.broken => self.drop_unread(ctx, t, if a.is_dir() { 2 } else { 1 })?,
             Some((t, a)) if a.is_dir() => self.drop_dir(ctx, t.ino)?,
             Some((t, _)) => self.drop_link(ctx, t.ino)?,
             None => {}

@@ -32,6 +32,12 @@ impl Reservations {
         set.overlapping(keys).map(|r| r.end.min(keys.end) - r.start.max(keys.start)).sum()
     }
 
+    /// What is promised of these.
+    pub fn within(&self, ino: u64, keys: &Range<u64>) -> Vec<Range<u64>> {
+        let Some(set) = self.files.get(&ino) else { return Vec::new() };
+        set.overlapping(keys).map(|r| r.start.max(keys.start)..r.end.min(keys.end)).collect()
+    }
+
     /// Promises ranges; `false` where there are too many to remember.
     pub fn add(&mut self, ino: u64, ranges: &[Range<u64>]) -> bool {
         if self.ranges + ranges.len() > MAX_RANGES {

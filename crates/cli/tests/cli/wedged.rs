@@ -45,3 +45,43 @@ fn what_the_kernel_wedged_can_be_changed_unmounted() {
     b.ok(&["clean", "-p", "0", &v]);
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }
+
+/// Snapshots are refused as long as there is room to unmake them.
+#[test]
+fn no_number_of_snapshots_wedges_a_full_volume() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "8M", "-b", "1024", "-B", "32", &v]);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::write(m.path("g"), "small").unwrap();
+    let mut file = std::fs::File::create(m.path("f")).unwrap();
+    while std::io::Write::write_all(&mut file, &[7; 16 << 10]).is_ok() {}
+    drop(file);
+    b.ok(&["sync", m.dir()]);
+    let mut made = 0;
+    let refused = loop {
+        let run = b.run(&["mkcp", "-s", m.dir()]);
+        if run.code != 0 {
+            break run;
+        }
+        made += 1;
+        assert!(made < 2000, "a volume of 8 MiB");
+    };
+    assert_eq!(refused.code, 8, "{made}: {}", refused.err);
+    let first = b.checkpoints(m.dir()).into_iter().find(|c| c.1).unwrap().0.to_string();
+    b.ok(&["chcp", "cp", m.dir(), &first]);
+    std::fs::remove_file(m.path("g")).unwrap();
+    std::fs::File::options().write(true).open(m.path("f")).unwrap().set_len(0).unwrap();
+    b.ok(&["sync", m.dir()]);
+    for (n, snapshot) in b.checkpoints(m.dir()) {
+        if snapshot {
+            b.ok(&["chcp", "cp", m.dir(), &n.to_string()]);
+        }
+    }
+    std::fs::write(m.path("after"), "small").unwrap();
+    m.unmount();
+    assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+}

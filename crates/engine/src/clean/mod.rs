@@ -176,7 +176,7 @@ impl Volume {
         let mut done = Cleaned::default();
         let given_up = self.given_up;
         for period in cleaning.periods.iter() {
-            done.checkpoints += self.delete_checkpoints(period.clone())?.0;
+            done.checkpoints += self.drop_checkpoints(period.clone())?.0;
         }
         // What nobody asked for tells nobody to look again.
         self.given_up = given_up;

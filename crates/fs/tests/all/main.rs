@@ -13,5 +13,6 @@ mod hostile;
 mod local;
 mod model;
 mod names;
+mod once;
 mod parts;
 mod space;

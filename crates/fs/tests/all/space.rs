@@ -777,3 +777,21 @@ fn what_ends_late_ends_once() {
     let report = silt_verify::check(&*device, &silt_verify::Options::default());
     assert_eq!(report.errors().count(), 0, "{report:?}");
 }
+
+/// Reserving what is there takes no space but for the times, and that is looked for.
+#[test]
+fn reserving_what_is_there_does_not_fill_a_full_volume() {
+    let mut fs =
+        open(device(Form { block_size: 1024, blocks_per_segment: 32, size: 8 << 20 }), &Options::default());
+    let c = root_at(10);
+    let f = fs.create(&c, Ino::ROOT, b"f", 0o644).unwrap().ino;
+    fill_up(&mut fs, f);
+    let mut times = 0;
+    while fs.fallocate(&root_at(40 + times), f, fallocate_mode::KEEP_SIZE, 0, 1024).is_ok() {
+        times += 1;
+        assert!(times < 1000);
+        fs.sync_all(40).unwrap();
+    }
+    assert!(fs.volume().room_for_cleaning().0 > 0 && fs.volume().failure().is_none());
+    fs.sync_all(50).unwrap();
+}
