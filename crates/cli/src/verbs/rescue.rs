@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::{Output, printable};
+use crate::output::{Output, printable, quoted};
 use crate::progress::Stages;
 use crate::{exit, overwrite, times};
 
@@ -181,16 +181,10 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
 }
 
 fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Result<()> {
-    let mut answer = rescue.rate(args.all, watch);
-    if let Some(cno) = resolve(args, rescue)? {
-        if let Some(rated) = answer.moments.iter_mut().find(|r| r.moment.cno == cno && r.tally.is_none()) {
-            rated.tally = rescue.judge(cno, watch).ok();
-        }
-        answer.moments.retain(|r| r.moment.cno == cno);
-        if answer.moments.is_empty() {
-            return Err(of_verify(silt_verify::Error::NoCheckpoint(cno)).about(args.volume.display()).into());
-        }
-    }
+    let answer = match resolve(args, rescue)? {
+        Some(cno) => only(args, rescue, cno, watch)?,
+        None => rescue.rate(args.all, watch),
+    };
     watch.inner().clear();
     if watch.stop() {
         return Err(ended(args, ""));
@@ -212,6 +206,21 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
         _ if answer.newest.is_none() => Err(Failure::Damaged),
         _ => Err(Failure::Told),
     }
+}
+
+/// The answer where one moment is asked for: it is the only one that counts.
+fn only(args: &Args, rescue: &Rescue<'_>, cno: u64, watch: &impl Watch) -> Result<Answer> {
+    let found = rescue.moments().into_iter().find(|m| m.cno == cno);
+    let moment =
+        found.ok_or_else(|| of_verify(silt_verify::Error::NoCheckpoint(cno)).about(args.volume.display()))?;
+    watch.stage("reading a moment's metadata", 0);
+    let rated = Rated { moment, tally: rescue.judge(cno, watch).ok() };
+    let is = |wanted: bool| wanted.then_some(cno);
+    Ok(Answer {
+        newest: is(rated.grade().is_some_and(|g| g > Grade::Unreadable)),
+        newest_whole: is(rated.grade() == Some(Grade::Whole)),
+        moments: vec![rated],
+    })
 }
 
 /// What is lost behind the newest checkpoint that is left, in a sentence, and that checkpoint: what the super blocks tell of,
@@ -261,13 +270,16 @@ fn text(
         out.line(format!("{:>10}  more (-n shows them)", answer.moments.len() - args.lines.max(1)))?;
     }
     out.line("")?;
-    let volume = args.volume.display();
+    let volume = quoted(&args.volume);
+    let named = args.moment.is_some();
     let whole = answer.moments.iter().find(|r| Some(r.moment.cno) == answer.newest_whole);
     // What mkfs made is whole, and nobody wants it.
     let empty = |r: &&Rated| r.tally.as_ref().is_some_and(|t| t.files == 0 && t.directories < 2);
-    let bare = answer.newest != answer.newest_whole && whole.as_ref().is_some_and(empty);
+    let bare = !named && answer.newest != answer.newest_whole && whole.as_ref().is_some_and(empty);
     let whole = whole.filter(|_| !bare);
     match whole {
+        // The table says it.
+        _ if named => {}
         Some(r) => {
             let when = times::stamp(r.moment.created, true);
             out.line(format!("The newest moment that is whole is checkpoint {} of {when}.", r.moment.cno))?;
@@ -276,10 +288,13 @@ fn text(
         None => out.line("No moment that was looked at is whole.")?,
     }
     if let Some(newest) = answer.moments.first().filter(|r| r.grade() != Some(Grade::Whole)) {
-        report::lost_lines(newest, whole, args.lines).into_iter().try_for_each(|line| out.line(line))?;
+        report::lost_lines(newest, named, whole, args.lines)
+            .into_iter()
+            .try_for_each(|line| out.line(line))?;
     }
-    if answer.newest.is_some() {
-        out.line(format!("Copy it out with: silt rescue {volume} --to DIR"))?;
+    if let Some(newest) = answer.newest {
+        let moment = if named { format!(" --moment {newest}") } else { String::new() };
+        out.line(format!("Copy it out with: silt rescue {volume} --to DIR{moment}"))?;
         if answer.newest != answer.newest_whole
             && let Some(cno) = whole.map(|r| r.moment.cno)
         {

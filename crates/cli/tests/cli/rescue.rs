@@ -132,6 +132,37 @@ fn an_empty_moment_is_not_offered() {
     assert!(!run.out.contains("--moment 1") && !run.out.contains("at=1"), "{}", run.out);
 }
 
+/// What is said where one moment is named is about that one: how it is, and how to get it.
+#[test]
+fn one_moment_is_told_alone() {
+    let b = Bench::new();
+    let g = b.golden("gc-4k");
+    let all = b.json(&["rescue", "--json", "--all", &g]);
+    let older = all["moments"][2]["moment"].as_u64().unwrap();
+    let cno = older.to_string();
+    let said = b.ok(&["rescue", &g, "--moment", &cno]);
+    assert!(said.contains(&format!("silt rescue {g} --to DIR --moment {cno}\n")), "{said}");
+    assert!(!said.contains("that is whole is") && !said.contains("is whole."), "{said}");
+    let json = b.json(&["rescue", "--json", "--moment", &cno, &g]);
+    assert_eq!((&json["newest"], &json["newest_whole"]), (&older.into(), &older.into()), "{json}");
+    assert_eq!(json["moments"].as_array().unwrap().len(), 1, "{json}");
+    let look = said.lines().find(|l| l.starts_with("Look at it with: ")).unwrap();
+    assert!(look.contains(&format!(",at={cno} ")), "{look}");
+    if can_mount() {
+        b.ok(&["rescue", &g, "--to", "out", "--moment", &cno]);
+        let options = look.split(' ').find(|word| word.starts_with("ro,")).unwrap();
+        let (m, _) = Mounted::new(&b, &["-o", options, &g], "m");
+        assert!(same_tree(&b.path("out"), &m.path("")), "{options}");
+        m.unmount();
+    }
+    // One that is damaged is not told as the newest.
+    let v = b.volume("v.img", "32M");
+    b.ok(&["mkcp", "-s", &v]);
+    b.ok(&["mkcp", &v]);
+    let said = b.ok(&["rescue", &v, "--moment", "1"]);
+    assert!(said.contains("whole: 1 file") && !said.contains("In the newest"), "{said}");
+}
+
 #[test]
 fn what_is_no_volume_is_said() {
     let b = Bench::new();

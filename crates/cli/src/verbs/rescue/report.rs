@@ -240,15 +240,16 @@ pub fn survey_lines(rescue: &Rescue<'_>) -> Vec<String> {
     lines
 }
 
-/// What is lost after the newest whole moment, in words.
-pub fn lost_lines(newest: &Rated, whole: Option<&Rated>, lines: usize) -> Vec<String> {
+/// What is lost after the newest whole moment, or of the one that was named, in words.
+pub fn lost_lines(newest: &Rated, named: bool, whole: Option<&Rated>, lines: usize) -> Vec<String> {
     let m = &newest.moment;
     let Some(t) = &newest.tally else {
         return vec![format!("Checkpoint {} cannot be read.", m.cno)];
     };
     let after = whole.map_or_else(String::new, |w| format!(" after checkpoint {}", w.moment.cno));
     if t.grade() == Grade::Unreadable {
-        return vec![format!("Nothing{after} can be read.")];
+        let what = if named { format!(" of checkpoint {}", m.cno) } else { after };
+        return vec![format!("Nothing{what} can be read.")];
     }
     let kept = |only: bool| t.problems.iter().filter(move |p| p.only_unverified() == only);
     let mut out = Vec::new();
@@ -259,7 +260,9 @@ pub fn lost_lines(newest: &Rated, whole: Option<&Rated>, lines: usize) -> Vec<St
         if count == 0 {
             continue;
         }
-        out.push(format!("In the newest, checkpoint {}, {what}:", m.cno));
+        let which = if named { "In checkpoint" } else { "In the newest, checkpoint" };
+        let comma = if named { "" } else { "," };
+        out.push(format!("{which} {}{comma} {what}:", m.cno));
         let names: Vec<_> = kept(only).take(lines).map(|p| format!("  {}", in_words(p))).collect();
         let more = count - names.len() as u64;
         out.extend(names);
@@ -305,6 +308,7 @@ pub struct Survey {
     logs: u64,
     damaged_logs: u64,
     unreadable_blocks: u64,
+    /// Of the moments that were asked for.
     newest: Option<u64>,
     newest_whole: Option<u64>,
     /// Synced data behind the newest checkpoint that does not come back with it.
