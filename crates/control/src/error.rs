@@ -118,8 +118,12 @@ impl From<silt_device::Error> for ControlError {
                 .hint("unmount it, or wait until whoever uses it is done"),
             E::Open { path, source } => {
                 let error = ControlError::io(path, source);
-                match error.kind {
-                    Kind::NotPermitted => error.hint("become its owner or root"),
+                match (error.kind, source.kind()) {
+                    (Kind::NotPermitted, _) => error.hint("become its owner or root"),
+                    (_, std::io::ErrorKind::IsADirectory) => error
+                        .hint("name the image or device; where a volume is mounted on the directory, unmount it first"),
+                    (_, std::io::ErrorKind::FileTooLarge) => ControlError { kind: Kind::Invalid, ..error }
+                        .hint("the file system that holds the image has no files as large as that: name a smaller size"),
                     _ => error,
                 }
             }
@@ -155,7 +159,7 @@ impl From<silt_engine::Error> for ControlError {
             E::Unusable(ref source) => match source {
                 silt_format::Error::NotNilfs => {
                     ControlError::new(Kind::NotNilfs, "this is not a NILFS2 volume (there is no super block)")
-                        .hint("name an image file or device that holds one; where there was one, silt rescue finds what is left of it")
+                        .hint("name an image file or device that holds one; where there was one, silt repair shows what it would mend, silt rescue what is left of it")
                 }
                 silt_format::Error::Corrupt { .. } => ControlError::new(Kind::Corrupt, e.to_string())
                     .hint(
@@ -192,6 +196,16 @@ mod tests {
         assert_eq!(serde_json::from_str::<ControlError>(&text).unwrap(), e);
         let e: ControlError = serde_json::from_str(r#"{"kind":"of-the-future","message":"m"}"#).unwrap();
         assert_eq!((e.kind, e.hint), (Kind::Other, None));
+    }
+
+    #[test]
+    fn what_cannot_be_a_volume_or_so_large_says_what_to_do() {
+        for (number, part) in [(21, "unmount it first"), (27, "a smaller size")] {
+            let source = std::io::Error::from_raw_os_error(number);
+            let e = ControlError::from(silt_device::Error::Open { path: "x".into(), source });
+            assert_eq!(e.kind, Kind::Invalid, "{e}");
+            assert!(e.hint.is_some_and(|hint| hint.contains(part)), "{}", e.message);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::interrupt::Interruptible;
 use crate::output::{Output, count, printable, quoted};
 use crate::progress::Stages;
 use crate::signatures;
+use crate::verbs::rescue;
 use crate::{size, target};
 
 mod doubtful;
@@ -125,14 +126,18 @@ pub fn run(args: &Args) -> Result<()> {
     let access = if only_shown { Access::ReadOnly } else { Access::ReadWrite };
     let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
     let device: Arc<dyn Device> = Arc::new(device);
-    if silt_verify::is_no_volume(&*device)
-        && let Some(other) = signatures::find_around_damage(&*device)
-    {
-        let message =
-            format!("{} holds {other} and no super block of a NILFS2 volume", args.volume.display());
-        return Err(ControlError::new(Kind::NotNilfs, message)
-            .hint("silt rescue copies out what is left of one")
-            .into());
+    if silt_verify::is_no_volume(&*device) {
+        if let Some(other) = signatures::find_around_damage(&*device) {
+            let message =
+                format!("{} holds {other} and no super block of a NILFS2 volume", args.volume.display());
+            return Err(ControlError::new(Kind::NotNilfs, message)
+                .hint("silt rescue copies out what is left of one")
+                .into());
+        }
+        rescue::trace(&args.volume, &*device, &watch)?;
+        if watch.stop() {
+            return Err(ended(args));
+        }
     }
     let options = options(args, &device)?;
     let plan = match plan_watched(device.clone(), &options, &watch) {

@@ -5,9 +5,9 @@ mod report;
 use std::path::{Path, PathBuf};
 
 use silt_control::{ControlError, Kind, Moment};
-use silt_device::{Access, FileDevice, OpenOptions};
+use silt_device::{Access, Device, FileDevice, OpenOptions};
 use silt_verify::Watch;
-use silt_verify::rescue::{Answer, CopyError, Grade, Rated, Rescue};
+use silt_verify::rescue::{Answer, CopyError, Grade, Rated, Rescue, geometry};
 use zerocopy::IntoBytes;
 
 use crate::failure::{Failure, Result};
@@ -64,12 +64,24 @@ fn survey<'d>(
     Rescue::open(device, watch).map_err(|e| of_verify(e).about(volume.display()))
 }
 
+/// Whether a device without super blocks holds anything of a volume, as far as that takes to know. Errors: nothing.
+pub fn trace(volume: &Path, device: &dyn Device, watch: &dyn Watch) -> Result<()> {
+    use silt_verify::Error::Format;
+    match geometry::find(device, watch) {
+        Err(e @ Format(silt_format::Error::NotNilfs)) if !watch.stop() => {
+            Err(of_verify(e).about(volume.display()).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 fn of_verify(e: silt_verify::Error) -> ControlError {
     use silt_format::Error as Format;
     let text = e.to_string();
     match e {
         silt_verify::Error::Format(Format::NotNilfs) => {
             ControlError::new(Kind::NotNilfs, "no super block and no log of a NILFS2 volume is there")
+                .hint("name the image, or the device or partition that has the volume from its first byte on")
         }
         silt_verify::Error::Format(Format::Incompatible(_)) => ControlError::new(Kind::Incompatible, text),
         silt_verify::Error::NoCheckpoint(_) => {

@@ -144,6 +144,44 @@ fn another_file_system_is_not_taken_for_a_volume_without_super_blocks() {
     assert!(b.ok(&["check", "--all", &g]).contains(": sound; "));
 }
 
+/// As check, scrub, rescue and status say it.
+#[test]
+fn what_is_no_volume_is_not_mended() {
+    let b = Bench::new();
+    let mut seed = 1u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 56) as u8
+    })
+    .take(8 << 20)
+    .collect();
+    for (name, bytes) in [("empty", vec![]), ("noise", noise), ("zeros", vec![0; 16 << 20])] {
+        std::fs::write(b.path(name), &bytes).unwrap();
+        for how in ["--dry-run", "--no-undo"] {
+            for verb in [&["repair", how, "--yes", name][..], &["repair", how, "--yes", "--json", name]] {
+                let run = b.run(verb);
+                assert!(run.code == 3 && run.out.is_empty(), "{verb:?}: {}{}", run.out, run.err);
+                assert!(run.err.contains("no log of a NILFS2 volume"), "{}", run.err);
+            }
+        }
+        for verb in ["check", "scrub", "rescue", "status"] {
+            b.fails(3, &[verb, name]);
+        }
+        assert!(std::fs::read(b.path(name)).unwrap() == bytes);
+    }
+    for verb in ["repair", "rescue"] {
+        let said = b.fails(2, &[verb, "run"]);
+        assert!(said.contains("unmount it first"), "{said}");
+    }
+    // Of a volume, both are named that know what to do.
+    let g = b.golden("basic-4k");
+    both_lost(&g);
+    for verb in ["check", "scrub", "status"] {
+        let said = b.fails(3, &[verb, &g]);
+        assert!(said.contains("silt repair") && said.contains("silt rescue"), "{verb}: {said}");
+    }
+}
+
 /// Ctrl-C before the first write leaves all as it was; behind it the repair comes to its end.
 #[test]
 fn ctrl_c_leaves_a_volume_that_is_whole_or_as_it_was() {

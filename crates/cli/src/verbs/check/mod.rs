@@ -230,7 +230,9 @@ struct Seen {
 /// Says that this may be anything.
 pub fn no_volume(path: &std::path::Path) -> ControlError {
     let message = format!("{} is not a NILFS2 volume, or both its super blocks are lost", path.display());
-    ControlError::new(Kind::NotNilfs, message).hint("silt rescue looks for a volume without super blocks")
+    ControlError::new(Kind::NotNilfs, message).hint(
+        "silt repair shows what it would mend of a volume without super blocks, silt rescue copies out what can be read",
+    )
 }
 
 /// The most memory this process has had, as the kernel counts it.
