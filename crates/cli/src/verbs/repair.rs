@@ -1,7 +1,7 @@
 //! `silt repair`: mends a damaged volume, or takes a repair back.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -118,6 +118,12 @@ struct Summary<'a> {
 pub fn run(args: &Args) -> Result<()> {
     if let Some(file) = &args.take_back {
         return take_back(args, file);
+    }
+    // Before the planning, which may take long.
+    if let Some(file) = args.undo.as_ref().filter(|file| !args.dry_run && file.symlink_metadata().is_ok()) {
+        return Err(ControlError::new(Kind::Invalid, format!("{} is there already", file.display()))
+            .hint("name a new file for --undo: it may be what takes an earlier repair back")
+            .into());
     }
     // From here on the first Ctrl-C ends the planning; what is being written is written to its end.
     let watch = Interruptible::new(Stages::new(args.json));
@@ -411,8 +417,7 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
     // What is being put back is put back to its end.
     let watch = Interruptible::new(Unwatched);
     let device = silt_device::open(&args.volume, Access::ReadWrite, &OpenOptions::default())?;
-    let undo = Undo::read(file)?;
-    let mut out = Output::new();
+    let undo = Undo::read(file).map_err(wrong_file)?;
     let volume = args.volume.display();
     let known = identity(&device);
     if undo.device_size() != device.len()
@@ -422,15 +427,13 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
             Kind::Invalid,
             format!("{} was saved of another volume than {volume}", printable(&file.display().to_string())),
         )
+        .hint("name the volume that was repaired, and the file that --undo saved then")
         .into());
     }
     let second = secondary_offset(device.len());
     let is_super = |at: u64| at < PRIMARY_OFFSET + 4096 || at >= second;
     match undo.standing(&device, is_super)? {
-        Standing::Before => {
-            out.line(format!("{volume}: nothing to take back"))?;
-            return out.finish();
-        }
+        Standing::Before => return say_taken_back(args, None),
         Standing::Changed(at) if !args.force => {
             return Err(ControlError::new(
                 Kind::Unavailable,
@@ -445,6 +448,33 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
         return Err(ended(args));
     }
     undo.take_back(&device, is_super)?;
-    out.line(format!("{volume}: the repair is taken back, {} restored", size::show(undo.bytes())))?;
+    say_taken_back(args, Some(undo.bytes()))
+}
+
+/// So many bytes were put back, or none had to be.
+fn say_taken_back(args: &Args, bytes: Option<u64>) -> Result<()> {
+    let volume = args.volume.display();
+    let mut out = Output::new();
+    match bytes {
+        _ if args.json => {
+            let said = serde_json::json!({ "taken_back": bytes.is_some(), "bytes": bytes.unwrap_or(0) });
+            out.json(&said)?;
+        }
+        Some(bytes) => {
+            out.line(format!("{volume}: the repair is taken back, {} restored", size::show(bytes)))?;
+        }
+        None => out.line(format!("{volume}: nothing to take back"))?,
+    }
     out.finish()
+}
+
+/// What cannot be read is the system's failure, and what is no undo file that of the command line.
+fn wrong_file(e: silt_device::Error) -> ControlError {
+    let wrong =
+        matches!(&e, silt_device::Error::Open { source, .. } if source.kind() == ErrorKind::InvalidData);
+    let error = ControlError::from(e);
+    if !wrong {
+        return error;
+    }
+    ControlError { kind: Kind::Invalid, ..error }.hint("name the file that silt repair --undo saved")
 }

@@ -43,6 +43,13 @@ fn damage_is_planned_mended_and_taken_back() {
         run.err
     );
     b.fails(9, &["repair", "no-such.img"]);
+    std::fs::write(b.path("mine"), "mine").unwrap();
+    // Before anything is planned.
+    let run = b.run(&["repair", "--undo", "mine", "--yes", &g]);
+    assert!(run.code == 2 && run.out.is_empty(), "{}{}", run.out, run.err);
+    assert!(run.err.contains("mine is there already\n  (name a new file for --undo"), "{}", run.err);
+    assert!(b.fails(2, &["repair", "--take-back", "mine", &g]).contains("no undo file"));
+    b.fails(9, &["repair", "--take-back", "nowhere", &g]);
     let undo = b.name("undo");
     b.fails(2, &["repair", "--undo", &undo, &g]);
     assert!(std::fs::read(&g).unwrap() == broken, "nothing was written so far");
@@ -50,8 +57,15 @@ fn damage_is_planned_mended_and_taken_back() {
     assert!(said.contains("saved in"), "{said}");
     assert!(b.ok(&["check", &g]).contains(": sound; "));
     assert!(b.ok(&["repair", "--no-undo", "--yes", &g]).contains("nothing to mend"));
+    let mended = std::fs::read(&g).unwrap();
     assert!(b.ok(&["repair", "--take-back", &undo, &g]).contains("is taken back"));
     assert!(std::fs::read(&g).unwrap() == broken, "all is as it was");
+    std::fs::write(&g, mended).unwrap();
+    let json = b.json(&["repair", "--take-back", &undo, "--json", &g]);
+    assert!(json["taken_back"] == true && json["bytes"].as_u64().unwrap() > 0, "{json}");
+    assert!(std::fs::read(&g).unwrap() == broken, "all is as it was");
+    let json = b.json(&["repair", "--take-back", &undo, "--json", &g]);
+    assert_eq!(json, serde_json::json!({ "taken_back": false, "bytes": 0 }));
     assert!(b.ok(&["repair", "--take-back", &undo, &g]).contains("nothing to take back"));
     let other = b.volume("v.img", "32M");
     b.fails(2, &["repair", "--take-back", &undo, &other]);
