@@ -138,3 +138,21 @@ fn asks_where_asked_to() {
     answer("y\n");
     assert!(!numbers(&b, &v).contains(&1));
 }
+
+/// What is asked goes to standard error: standard output is for programs.
+#[test]
+fn a_question_breaks_no_json() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    b.ok(&["mkcp", &v]);
+    b.ok(&["mkcp", &v]);
+    let mut command = b.command(SILT);
+    let pipe = Stdio::piped;
+    let command = command.args(["rmcp", "-i", "--json", &v, "1"]).stdin(pipe()).stdout(pipe()).stderr(pipe());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"y\n").unwrap();
+    let run = Run::of(&child.wait_with_output().unwrap());
+    assert!(run.code == 0 && run.err.starts_with("remove checkpoint 1? "), "{}{}", run.out, run.err);
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(json["removed"], 1, "{json}");
+}
