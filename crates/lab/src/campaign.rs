@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ pub struct Plan {
     pub seed: u64,
     /// Ends after so many distinct states ...
     pub states: Option<u64>,
-    /// ... of at least so many workloads, or
+    /// ... of at least so many workloads, and no more than it takes, or
     pub workloads: u64,
     /// after this time.
     pub time: Option<Duration>,
@@ -90,6 +90,20 @@ pub struct Failed {
     pub after: u64,
 }
 
+/// What is begun next.
+struct Next {
+    number: u64,
+    /// Workloads that were begun.
+    begun: u64,
+}
+
+/// What a number stands for.
+enum Task {
+    Mkfs,
+    Repair,
+    Files(Workload),
+}
+
 /// A campaign under way.
 pub struct Campaign {
     plan: Plan,
@@ -99,7 +113,7 @@ pub struct Campaign {
     known: Mutex<HashSet<u64>>,
     tally: Mutex<Tally>,
     failed: Mutex<Vec<Failed>>,
-    next: AtomicU64,
+    next: Mutex<Next>,
     stop: AtomicBool,
     begun: Instant,
 }
@@ -116,7 +130,7 @@ impl Campaign {
             known: Mutex::default(),
             tally: Mutex::default(),
             failed: Mutex::default(),
-            next: AtomicU64::new(plan.from),
+            next: Mutex::new(Next { number: plan.from, begun: 0 }),
             stop: AtomicBool::new(false),
             begun: Instant::now(),
             plan,
@@ -132,9 +146,8 @@ impl Campaign {
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    while !self.is_over() {
-                        let number = self.next.fetch_add(1, Ordering::Relaxed);
-                        self.one(number);
+                    while let Some((number, task)) = self.begin() {
+                        self.one(number, task);
                         watch(self.tally());
                     }
                 });
@@ -150,9 +163,36 @@ impl Campaign {
         *self.tally.lock()
     }
 
-    fn is_over(&self) -> bool {
+    /// Ends it when the workloads that were begun are done.
+    pub fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// The next workload; none: it is over. What others have begun counts, so that no more are done than were asked for.
+    fn begin(&self) -> Option<(u64, Task)> {
+        let mut next = self.next.lock();
+        while !self.is_over(next.begun) {
+            let number = next.number;
+            next.number += 1;
+            if let Some(task) = self.task(number) {
+                next.begun += 1;
+                return Some((number, task));
+            }
+        }
+        None
+    }
+
+    fn task(&self, number: u64) -> Option<Task> {
+        match special(number).filter(|_| !self.plan.failing) {
+            Some(MKFS) => Some(Task::Mkfs),
+            Some(_) => Some(Task::Repair),
+            None => self.workload(number).map(Task::Files),
+        }
+    }
+
+    fn is_over(&self, begun: u64) -> bool {
         let t = self.tally();
-        let enough = self.plan.states.is_some_and(|n| t.states >= n) && t.workloads >= self.plan.workloads;
+        let enough = self.plan.states.is_some_and(|n| t.states >= n) && begun >= self.plan.workloads;
         let late = self.plan.time.is_some_and(|time| self.begun.elapsed() >= time);
         self.stop.load(Ordering::Relaxed) || enough || late
     }
@@ -183,19 +223,17 @@ impl Campaign {
         found.filter(|w| self.plan.block_size.is_none_or(|b| b == w.block_size))
     }
 
-    fn one(&self, number: u64) {
-        let special = special(number).filter(|_| !self.plan.failing);
-        let made = self.workload(number).filter(|_| special.is_none());
+    fn one(&self, number: u64, task: Task) {
         let seed = mix(self.plan.seed ^ number);
         let mut new = |fingerprint, cut: &Cut| self.is_new(fingerprint, cut, false);
-        let result = match &made {
-            _ if special == Some(MKFS) => guarded(|| bare::examine(seed, &mut new)),
-            _ if special == Some(REPAIR) => guarded(|| mending::examine(seed, &mut new).map(|_| ())),
-            Some(workload) => {
+        let (made, result) = match task {
+            Task::Mkfs => (None, guarded(|| bare::examine(seed, &mut new))),
+            Task::Repair => (None, guarded(|| mending::examine(seed, &mut new).map(|_| ()))),
+            Task::Files(workload) => {
                 let mut see = |fingerprint, cut: &Cut, twice| self.is_new(fingerprint, cut, twice);
-                guarded(|| examine(workload, cuts_of(workload), &mut see))
+                let result = guarded(|| examine(&workload, cuts_of(&workload), &mut see));
+                (Some(workload), result)
             }
-            None => return,
         };
         self.tally.lock().workloads += 1;
         if let Err(what) = result {

@@ -6,9 +6,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use silt_control::{ControlError, Kind};
 use silt_lab::{Campaign, Plan, Story, Tally, shrink};
+use silt_verify::{Unwatched, Watch as _};
 
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::interrupt::Interruptible;
+use crate::output::{Output, count};
 
 /// Put this program itself to the test
 #[derive(clap::Args)]
@@ -25,7 +27,8 @@ enum Verb {
 /// Cut the power at every place of thousands of workloads, and see that nothing promised is lost
 ///
 /// All in memory; no volume is touched. Runs for a minute where nothing else is said. A failure is told as a short
-/// story, with the command that plays it again, and the exit code is 1.
+/// story, with the command that plays it again, and the exit code is 1. Ctrl-C ends it when what was begun is done, a second
+/// one at once.
 #[derive(clap::Args)]
 struct Torture {
     /// End after so many seconds
@@ -57,6 +60,9 @@ struct Torture {
 #[derive(Serialize)]
 struct Shown<'a> {
     passed: bool,
+    /// It was ended by Ctrl-C: what it was to do is not done.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ended_early: bool,
     seed: u64,
     workloads: u64,
     states: u64,
@@ -98,18 +104,33 @@ pub fn run(args: &Args) -> Result<()> {
         failing: args.failing,
         threads: if args.workloads == Some(1) { 1 } else { 0 },
     };
+    let signals = Interruptible::new(Unwatched);
     let campaign =
         Campaign::new(plan).map_err(|e| ControlError::new(Kind::Other, format!("the tables: {e}")))?;
     let bar = progress();
     let failed = campaign.run(&|t| {
+        if signals.stop() {
+            campaign.end();
+        }
         bar.set_position(t.states);
-        bar.set_message(format!("{} workloads, {} torn or out of order", t.workloads, t.torn + t.reordered));
+        bar.set_message(format!(
+            "{}, {} torn or out of order",
+            count(t.workloads, "workload"),
+            t.torn + t.reordered
+        ));
     });
+    let ended = signals.stop();
     bar.set_message("making what failed short");
-    let told: Vec<Told> = failed.iter().map(|f| tell(args, shrink::shrink(f, TRIES))).collect();
+    // Whoever ends it waits for no shorter story.
+    let tries = if ended { 0 } else { TRIES };
+    let told: Vec<Told> = failed.iter().map(|f| tell(args, shrink::shrink(f, tries))).collect();
     bar.finish_and_clear();
-    show(args, campaign.tally(), &told)?;
-    if told.is_empty() { Ok(()) } else { Err(Failure::Told) }
+    show(args, campaign.tally(), &told, ended)?;
+    match (ended, told.is_empty()) {
+        (true, _) => Err(Failure::Interrupted),
+        (false, true) => Ok(()),
+        (false, false) => Err(Failure::Told),
+    }
 }
 
 /// Nothing is drawn where standard error is no terminal.
@@ -141,11 +162,12 @@ fn tell(args: &Torture, story: Story) -> Told {
     }
 }
 
-fn show(args: &Torture, t: Tally, told: &[Told]) -> Result<()> {
+fn show(args: &Torture, t: Tally, told: &[Told], ended: bool) -> Result<()> {
     let mut out = Output::new();
     if args.json {
         out.json(&Shown {
-            passed: told.is_empty(),
+            passed: told.is_empty() && !ended,
+            ended_early: ended,
             seed: args.seed,
             workloads: t.workloads,
             states: t.states,
@@ -171,10 +193,11 @@ fn show(args: &Torture, t: Tally, told: &[Told]) -> Result<()> {
         out.line(format!("  again: {}", failure.again))?;
     }
     out.line(format!(
-        "{} workloads, {} different disks: {} as flushed, {} with a first part of the rest, {} cut within a \
+        "{}{}, {}: {} as flushed, {} with a first part of the rest, {} cut within a \
          request, {} out of order ({} across requests); {} of them cuts of a recovery; {}",
-        t.workloads,
-        t.states,
+        if ended { "ended before it was done; " } else { "" },
+        count(t.workloads, "workload"),
+        count(t.states, "different disk"),
         t.flushed,
         t.in_order,
         t.torn,
