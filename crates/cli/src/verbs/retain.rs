@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use silt_control::retention::Source;
-use silt_control::{Request, Response, Retain, Retention, RetentionPreview};
+use silt_control::{ControlError, Kind, Request, Response, Retain, Retention, RetentionPreview};
 
 use crate::failure::{Failure, Result};
 use crate::output::{Output, count};
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Image, device or mounted directory (none: the only volume mounted), and the wish in words; "default" takes it away
-    #[arg(value_name = "VOLUME|WORDS", num_args = 0..=2)]
+    #[arg(value_name = "VOLUME|WORDS", num_args = 0..)]
     what: Vec<OsString>,
 }
 
@@ -50,7 +50,10 @@ fn split(what: &[OsString]) -> Result<(Option<PathBuf>, Option<String>)> {
         [volume, words] => Ok((Some(volume.into()), Some(text(words)?))),
         [one] if Path::new(one).exists() || !is_words(one) => Ok((Some(one.into()), None)),
         [one] => Ok((None, Some(text(one)?))),
-        _ => Ok((None, None)),
+        [] => Ok((None, None)),
+        [_, _, ..] => Err(ControlError::new(Kind::Invalid, "these are more words than a volume and a wish")
+            .hint("a wish is one argument: put it in quotes, as silt retain VOLUME 'all for 1 day'")
+            .into()),
     }
 }
 
@@ -152,5 +155,9 @@ mod tests {
         assert_eq!(of(&["nothing"]), (None, Some("nothing".into())));
         assert_eq!(of(&["nothing", "/"]), (path("/"), Some("nothing".into())));
         assert_eq!(of(&["v.img", "nothing"]), (path("v.img"), Some("nothing".into())));
+        let unquoted = ["v.img", "all", "for", "1", "day"].map(OsString::from);
+        assert!(
+            matches!(split(&unquoted), Err(Failure::Error(e)) if e.hint.as_ref().unwrap().contains("quotes"))
+        );
     }
 }

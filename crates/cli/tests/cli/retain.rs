@@ -313,3 +313,11 @@ fn a_wish_gives_way_and_a_part_of_it_stays() {
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
     crate::common::account::at_rest(&b, &v);
 }
+
+#[test]
+fn words_without_quotes_are_told_how() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let said = b.fails(2, &["retain", &v, "all", "for", "1", "day"]);
+    assert!(said.contains("put it in quotes"), "{said}");
+}
