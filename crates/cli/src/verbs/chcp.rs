@@ -23,9 +23,12 @@ enum Mode {
 
 /// Make checkpoints snapshots (ss), or snapshots plain checkpoints (cp)
 #[derive(clap::Args)]
-#[command(override_usage = "silt chcp cp|ss [VOLUME] NUMBER...")]
+#[command(override_usage = "silt chcp [OPTIONS] cp|ss [VOLUME] NUMBER...")]
 pub struct Args {
     mode: Mode,
+    /// Print what was changed as JSON
+    #[arg(long)]
+    json: bool,
     /// Checkpoint numbers; before them the image, device or mounted directory, unless only one
     /// volume is mounted
     #[arg(value_name = "[VOLUME] NUMBER", required = true)]
@@ -46,17 +49,25 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut control = target::open(volume.as_deref())?;
     let mut refused = target::Refusals::default();
+    let mut stayed = Vec::new();
     for checkpoints in numbers.chunks(BATCH) {
         let request =
             Request::ChangeMode { checkpoints: checkpoints.to_vec(), snapshot: args.mode == Mode::Ss };
         target::call(&mut *control, request, |part| {
             if let Response::Refused { number, error } = part {
                 refused.tell(number, &error);
+                stayed.push(number);
             }
             Ok(())
         })?;
     }
-    if by_own_name() {
+    if args.json {
+        let changed: Vec<u64> = numbers.iter().copied().filter(|n| !stayed.contains(n)).collect();
+        let snapshot = args.mode == Mode::Ss;
+        let mut out = Output::new();
+        out.json(&serde_json::json!({ "changed": changed, "snapshot": snapshot, "refused": stayed }))?;
+        out.finish()?;
+    } else if by_own_name() {
         let mut out = Output::new();
         let asked = numbers.len() as u64;
         out.line(said(args.mode, asked - refused.all.min(asked), asked))?;

@@ -61,3 +61,16 @@ fn wrong_use_is_told() {
     assert_eq!(b.run(&["chcp"]).code, 2);
     assert_eq!(b.checkpoints(&v), [(1, false)]);
 }
+
+#[test]
+fn what_was_changed_is_told_as_json() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    b.ok(&["mkcp", &v]);
+    let json = b.json(&["chcp", "ss", "--json", &v, "1"]);
+    assert_eq!(json, serde_json::json!({ "changed": [1], "snapshot": true, "refused": [] }));
+    let run = b.run(&["chcp", "cp", "--json", &v, "1", "99"]);
+    assert_eq!(run.code, 1, "{}", run.err);
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(json, serde_json::json!({ "changed": [1], "snapshot": false, "refused": [99] }));
+}
