@@ -200,7 +200,7 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     let watch = watch.quiet();
     let errors = check::errors(&report);
     let mut out = Output::new();
-    check::text(&mut out, &report, &impacts, asked.verbose)?;
+    check::text(&mut out, &report, &impacts, asked.verbose, true)?;
     if stopped {
         out.line(check::ended(&name.to_string(), errors))?;
         out.finish()?;

@@ -36,6 +36,23 @@ fn damage_is_told_with_its_place() {
     let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!((run.code, json["sound"].as_bool()), (4, Some(false)));
     assert!(json["counts"]["log-checksum"].as_u64().unwrap() >= 1, "{json}");
+    let all: u64 = json["counts"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    let left_out = |json: &serde_json::Value| {
+        let listed = json["findings"].as_array().unwrap().len() as u64;
+        assert_eq!(listed + json["findings_left_out"].as_u64().unwrap(), all, "{json}");
+        all - listed
+    };
+    left_out(&json);
+    // None is shown where that is said, and the verdict is the same.
+    let run = b.run(&["check", "--json", "-n", "0", &g]);
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((run.code, json["sound"].as_bool(), left_out(&json)), (4, Some(false), all));
+    let run = b.run(&["check", "-n", "0", &g]);
+    assert!(
+        run.code == 4 && !run.out.contains("error [") && run.out.contains("[log-checksum] 1"),
+        "{}",
+        run.out
+    );
     assert!(std::fs::read(&g).unwrap() == before, "a check writes nothing");
 }
 

@@ -27,14 +27,14 @@ pub struct Args {
     /// Show notes too: what is allowed and worth knowing
     #[arg(short, long)]
     verbose: bool,
-    /// Show so many findings of each kind; more are counted
+    /// Show so many findings of each kind, or none with 0; more are counted
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     lines: usize,
     /// As JSON, notes included
     #[arg(long)]
     json: bool,
     /// Say what memory it took, on standard error
-    #[arg(long, hide = true)]
+    #[arg(long)]
     memory: bool,
     /// Image or device, or a directory where it is mounted
     volume: PathBuf,
@@ -137,6 +137,8 @@ struct Summary<'a> {
     logs: u64,
     live_blocks: u64,
     findings: &'a [Shown<'a>],
+    /// Findings beyond so many of a kind (`--lines`).
+    findings_left_out: u64,
     /// How often each was found, those that are not shown included.
     counts: &'a BTreeMap<&'static str, u64>,
     /// A log behind the newest checkpoint that a power cut has torn, or may have.
@@ -166,6 +168,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let options = Options {
         all_checkpoints: args.all,
+        // One tells an error from a note, though none is shown.
         findings_per_invariant: args.lines.max(1),
         at: source.at,
         ..Options::default()
@@ -184,10 +187,11 @@ pub fn run(args: &Args) -> Result<()> {
     let behind = if source.at.is_some() { None } else { silt_verify::behind(&source.device) };
     let torn = behind.and_then(|behind| behind.torn);
     if args.json {
-        json(&report, &impacts, errors, &Seen { mounted: source.at.is_some(), let_go, torn })?;
+        let seen = Seen { mounted: source.at.is_some(), let_go, torn };
+        json(&report, &impacts, errors, args.lines, &seen)?;
     } else {
         let mut out = Output::new();
-        text(&mut out, &report, &impacts, args.verbose)?;
+        text(&mut out, &report, &impacts, args.verbose, args.lines > 0)?;
         torn.iter().try_for_each(|torn| out.line(torn.to_string()))?;
         let name = args.volume.display().to_string();
         out.line(match (stopped, let_go) {
@@ -296,10 +300,11 @@ fn show<'a>(finding: &'a Finding, impact: &Impact, latest: u64) -> Shown<'a> {
     }
 }
 
-fn json(report: &Report, impacts: &[Impact], errors: u64, seen: &Seen) -> Result<()> {
+fn json(report: &Report, impacts: &[Impact], errors: u64, lines: usize, seen: &Seen) -> Result<()> {
     let s = &report.stats;
-    let findings: Vec<Shown<'_>> =
-        report.findings.iter().zip(impacts).map(|(f, i)| show(f, i, s.last_cno)).collect();
+    let shown = report.findings.iter().zip(impacts).filter(|_| lines > 0);
+    let findings: Vec<Shown<'_>> = shown.map(|(f, i)| show(f, i, s.last_cno)).collect();
+    let all: u64 = report.counts.values().sum();
     let mut out = Output::new();
     out.json(&Summary {
         sound: errors == 0 && !report.stopped,
@@ -317,16 +322,23 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, seen: &Seen) -> Result
         logs: s.logs,
         live_blocks: s.live_blocks,
         findings: &findings,
+        findings_left_out: all.saturating_sub(findings.len() as u64),
         counts: &report.counts,
         torn_log: seen.torn.map(TornLog::new),
     })?;
     out.finish()
 }
 
-/// The findings, each with what it means.
-pub fn text(out: &mut Output, report: &Report, impacts: &[Impact], verbose: bool) -> Result<()> {
+/// The findings, each with what it means, or where they are not `listed` how many there are.
+pub fn text(
+    out: &mut Output,
+    report: &Report,
+    impacts: &[Impact],
+    verbose: bool,
+    listed: bool,
+) -> Result<()> {
     let mut told = BTreeSet::new();
-    for (finding, impact) in report.findings.iter().zip(impacts) {
+    for (finding, impact) in report.findings.iter().zip(impacts).filter(|_| listed) {
         if finding.severity == Severity::Note && !verbose {
             continue;
         }
@@ -343,10 +355,11 @@ pub fn text(out: &mut Output, report: &Report, impacts: &[Impact], verbose: bool
         }
     }
     for (id, count) in &report.counts {
-        let kept = report.findings.iter().filter(|finding| finding.id == *id).count() as u64;
+        let kept = report.findings.iter().filter(|finding| listed && finding.id == *id).count() as u64;
         let is_error = report.errors().any(|finding| finding.id == *id);
         if *count > kept && (is_error || verbose) {
-            out.line(format!("[{id}] {} more", count - kept))?;
+            let more = if listed { " more" } else { "" };
+            out.line(format!("[{id}] {}{more}", count - kept))?;
         }
     }
     if let Some(sentence) = words::only_past(report) {
