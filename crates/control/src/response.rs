@@ -301,6 +301,9 @@ pub struct Status {
     /// Files that were found damaged since it was mounted ([`crate::Request::ListDamage`]).
     #[serde(default)]
     pub damaged: u64,
+    /// Damaged logs of which no file is known, in the same list.
+    #[serde(default)]
+    pub damaged_logs: u64,
     /// Segments that cannot be emptied, because what is in them cannot be trusted ([`crate::Request::Clean`]).
     #[serde(default)]
     pub set_aside: Vec<u64>,

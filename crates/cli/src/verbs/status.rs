@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use silt_control::{
-    Control, Damage, MountPoint, PATIENCE, Request, Response, Status, connect, mounted_volumes, of_mount,
+    Control, ControlError, Damage, Kind, MountPoint, PATIENCE, Request, Response, Status, connect,
+    mounted_volumes, of_mount,
 };
 
 use crate::failure::{Failure, Result};
@@ -16,7 +17,7 @@ pub struct Args {
     /// As JSON
     #[arg(long)]
     json: bool,
-    /// List the files that were found damaged since the volume was mounted
+    /// List what was found damaged since the volume was mounted
     #[arg(long)]
     damage: bool,
     /// Image, device or mounted directory; none: all volumes mounted
@@ -43,6 +44,13 @@ pub fn run(args: &Args) -> Result<()> {
 /// The files found damaged on one volume, or on the only one mounted.
 fn damage(args: &Args) -> Result<()> {
     let mut control = target::open(args.volume.as_deref())?;
+    // What is met is met by a mount.
+    if let Some(volume) = args.volume.as_ref().filter(|_| !control.is_mounted()) {
+        let message = format!("{} is not mounted, and nobody meets damage there", volume.display());
+        return Err(ControlError::new(Kind::Unavailable, message)
+            .hint(format!("silt check {} looks for it", quoted(volume)))
+            .into());
+    }
     control.answer_within(Some(PATIENCE));
     if args.json {
         let mut list = JsonList::new(Output::new());
@@ -179,8 +187,10 @@ fn lines(s: &Status) -> Vec<String> {
     lines.push(discard(s));
     lines.push(format!("files and directories: {}", s.files));
     lines.push(format!("UUID: {}", s.uuid));
-    if s.damaged > 0 {
-        lines.push(format!("damage: {}, silt status --damage lists them", count(s.damaged, "file")));
+    let damaged = [(s.damaged, "file"), (s.damaged_logs, "log")];
+    let damaged: Vec<String> = damaged.iter().filter(|d| d.0 > 0).map(|(n, one)| count(*n, one)).collect();
+    if !damaged.is_empty() {
+        lines.push(format!("damage: {}, silt status --damage lists them", damaged.join(" and ")));
     }
     if let Some(why) = &s.failure {
         lines.push(format!("nothing is written any more: {why}"));

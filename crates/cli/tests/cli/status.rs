@@ -84,3 +84,13 @@ fn says_so_where_the_size_has_changed() {
     assert!(out.contains(note) || counted() == Some(64 << 20), "{out}");
     m.unmount();
 }
+
+#[test]
+fn who_is_not_mounted_has_met_no_damage_nor_none() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    for args in [&["status", "--damage", &v][..], &["status", "--damage", "--json", &v]] {
+        let said = b.fails(12, args);
+        assert!(said.contains("is not mounted") && said.contains("silt check"), "{said}");
+    }
+}

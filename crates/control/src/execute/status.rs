@@ -70,6 +70,7 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
             sync_arrives: None,
             pid: None,
             damaged: 0,
+            damaged_logs: 0,
             set_aside: Vec::new(),
             lost: Vec::new(),
             account: crate::account::Kept::default(),
@@ -96,7 +97,9 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
     }
     status.notes.extend(super::retain::effective(host).problem);
     status.account = super::account::kept(host);
-    status.damaged = host.damage().0.len() as u64;
+    let damage = host.damage().0;
+    status.damaged_logs = damage.iter().filter(|d| d.block.is_some()).count() as u64;
+    status.damaged = damage.len() as u64 - status.damaged_logs;
     if let Some(m) = mount {
         status.mounts = m.mounts;
         // One that was remounted since: a table that cannot be read tells nothing.

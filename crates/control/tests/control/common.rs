@@ -176,7 +176,8 @@ impl Host for MemoryHost {
             times: 1,
             block: None,
         };
-        (vec![damage], 0)
+        let log = Damage { path: None, inode: 0, block: Some(4711), ..damage.clone() };
+        (vec![damage, log], 0)
     }
 
     fn scrub(&self, _: &ScrubAction) -> Result<ScrubStatus> {

@@ -337,7 +337,7 @@ fn names_are_for_root_and_who_mounted() {
     assert_eq!(e.kind, Kind::NotPermitted);
     let parts = host.ask(OTHER, Request::Status).unwrap();
     let [Response::Status(s)] = &parts[..] else { panic!("{parts:?}") };
-    assert_eq!((s.damaged, s.lost.len()), (1, 1));
+    assert_eq!((s.damaged, s.damaged_logs, s.lost.len()), (1, 1, 1));
     let parts = host.ask(OTHER, Request::Scrub(ScrubAction::Status)).unwrap();
     let [Response::Scrub(s)] = &parts[..] else { panic!("{parts:?}") };
     assert_eq!(s.pass.as_ref().unwrap().findings[0].suspects[0].inode, 12);
