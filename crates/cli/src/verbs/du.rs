@@ -1,6 +1,6 @@
 //! `silt du`: says where the space of a volume is.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use indicatif::ProgressBar;
 use silt_control::past::{PastFile, PastQuery, PastTotal};
@@ -30,7 +30,7 @@ pub struct Args {
     /// List so many files
     #[arg(long, value_name = "N", default_value_t = 20, requires = "history")]
     top: u64,
-    /// List all, however many there are
+    /// List all snapshots, or with --history all files, however many there are
     #[arg(long)]
     all: bool,
     /// Print it as JSON, in bytes
@@ -105,7 +105,23 @@ fn place(named: &Path) -> Result<(Box<dyn Control>, PathBuf)> {
     // A link is what it is, and not what it leads to.
     let located = mounts::locate(there)?;
     let Ok(inside) = located.strip_prefix(&mount.dir) else { return Ok((control, PathBuf::new())) };
-    Ok((control, inside.join(missing)))
+    Ok((control, straight(&inside.join(missing))))
+}
+
+/// A path from the root of a volume without "." and "..": what is gone has no links that these could lead over, and above the
+/// root is the root.
+fn straight(path: &Path) -> PathBuf {
+    let mut to = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => to.push(name),
+            Component::ParentDir => {
+                to.pop();
+            }
+            _ => {}
+        }
+    }
+    to
 }
 
 fn history(args: &Args) -> Result<()> {
@@ -117,7 +133,7 @@ fn history(args: &Args) -> Result<()> {
         if !below.as_os_str().is_empty() {
             return Err(Failure::usage("two paths; name the volume, or one path in it"));
         }
-        below.clone_from(path);
+        below = straight(path);
     }
     let all = !below.as_os_str().is_empty();
     let query = PastQuery { below, top: (!args.all).then_some(args.top) };

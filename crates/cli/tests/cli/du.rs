@@ -293,6 +293,8 @@ fn history_names_files_and_tells_users_of_a_number_apart() {
     let below = |name: &str| names(&[m.path(name).to_str().unwrap()]);
     assert_eq!(below("e/deep/often"), ["/e/deep/often"]);
     assert_eq!(below("gone"), ["/gone"]);
+    assert_eq!(below("gone/../gone"), ["/gone"]);
+    assert_eq!(below("none/./../gone"), ["/gone"]);
     assert!(below("e")[0] == "/e/deep/often" && !below("e").contains(&"/new".to_owned()));
     // Neither there nor in the past; and what is there without a past, or was without content, is no error.
     std::fs::write(m.path("fresh"), "").unwrap();
@@ -314,6 +316,7 @@ fn history_names_files_and_tells_users_of_a_number_apart() {
     m.unmount();
     check(&past(&b, &[&v]).0);
     assert_eq!(names(&[&v, "/e/deep"])[0], "/e/deep/often");
+    assert_eq!(names(&[&v, "/../none/../e/deep"])[0], "/e/deep/often");
     b.fails(9, &["du", "--history", &v, "/none"]);
     b.fails(9, &["du", "--history", "--json", &v, "/none"]);
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
