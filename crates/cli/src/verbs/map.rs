@@ -19,11 +19,11 @@ use crate::{overwrite, target};
 /// log is being written (W), and what is marked bad (!). On a terminal these are colours, darker for what is older.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write the picture to this file as SVG
+    /// Write the picture to this file as SVG; "-" for standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "json"])]
     svg: Option<PathBuf>,
     /// Draw again every so many seconds, until Ctrl-C
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = seconds)]
     watch: Option<u64>,
     /// Print the counts of each segment as JSON
     #[arg(long)]
@@ -32,11 +32,27 @@ pub struct Args {
     volume: PathBuf,
 }
 
+fn seconds(text: &str) -> std::result::Result<u64, String> {
+    let range = 1..=3600;
+    text.parse()
+        .ok()
+        .filter(|n| range.contains(n))
+        .ok_or_else(|| "that is no number of seconds from 1 to 3600".to_owned())
+}
+
 pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.svg {
-        overwrite::permit(path, &args.volume)?;
+        let to_stdout = path.as_os_str() == "-";
+        if !to_stdout {
+            overwrite::permit(path, &args.volume)?;
+        }
         let (head, segments) = ask(&mut *connect(&args.volume)?)?;
         let text = Picture::new(&head, &segments).svg(&args.volume.display().to_string());
+        if to_stdout {
+            let mut out = Output::new();
+            text.lines().try_for_each(|line| out.line(line))?;
+            return out.finish();
+        }
         return std::fs::write(path, text).map_err(|e| ControlError::io(path.display(), &e).into());
     }
     let Some(seconds) = args.watch else {

@@ -31,6 +31,7 @@ pub struct Args {
 
 /// As umount(8) calls its helpers.
 #[derive(clap::Args)]
+#[command(override_usage = "umount.silt DIR [-flnrv] [-t TYPE] [-N NAMESPACE]")]
 pub struct HelperArgs {
     dir: PathBuf,
     #[arg(short = 'n', hide = true)]

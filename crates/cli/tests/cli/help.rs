@@ -57,4 +57,12 @@ fn names_of_nilfs_utils_behave_as_they_do() {
     assert_eq!(tool("nilfs-tune", &["-l", &v]).code, 0);
     assert_eq!(tool("nilfs-resize", &["-y", &v]).code, 0);
     assert_eq!(tool("lscp", &["nothing.img"]).code, 1);
+    for name in ["mount.silt", "umount.silt"] {
+        let said = tool(name, &[]);
+        assert!(
+            said.err.contains(&format!("Usage: {name} ")) && !said.err.contains("-helper"),
+            "{}",
+            said.err
+        );
+    }
 }

@@ -74,3 +74,16 @@ fn it_is_drawn_again_until_it_is_ended() {
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(text.matches("one a cell").count() >= 2, "{text}");
 }
+
+#[test]
+fn svg_goes_to_standard_output_where_that_is_said() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let said = b.ok(&["map", "--svg", "-", &v]);
+    assert!(said.starts_with("<svg") && said.trim_end().ends_with("</svg>"), "{said}");
+    assert!(!b.path("-").exists());
+    b.ok(&["map", "--svg", "x.svg", &v]);
+    assert_eq!(std::fs::read_to_string(b.path("x.svg")).unwrap().trim_end(), said.trim_end());
+    let run = b.run(&["map", "--watch=abc", &v]);
+    assert!(run.code == 2 && run.err.contains("no number of seconds from 1 to 3600"), "{}", run.err);
+}

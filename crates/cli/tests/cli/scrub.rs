@@ -246,3 +246,14 @@ fn a_mounted_volume_is_scrubbed_while_it_is_written() {
     let run = b.run(&["scrub", &v]);
     assert!(run.code == 0 && run.err.contains("going on with a scrub"), "{}{}", run.out, run.err);
 }
+
+#[test]
+fn a_state_in_no_directory_makes_none() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let said = b.fails(9, &["scrub", "--state", "nowhere/x", &v]);
+    assert!(said.contains("there is no directory"), "{said}");
+    assert!(!b.path("nowhere").exists());
+    b.ok(&["scrub", "--state", "x", &v]);
+    assert!(b.path("x").exists());
+}

@@ -8,6 +8,7 @@ use crate::failure::Result;
 
 /// Mount helper, as mount(8) calls it
 #[derive(clap::Args)]
+#[command(override_usage = "mount.silt SOURCE DIR [-fnrsvw] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]")]
 pub struct Args {
     /// Image or block device
     source: PathBuf,

@@ -82,7 +82,15 @@ fn state_file(args: &Args, uuid: &str) -> Result<PathBuf> {
         for written in [path.as_path(), &beside(path)] {
             overwrite::permit(written, &args.volume)?;
         }
-        return std::path::absolute(path).map_err(|e| ControlError::io(path.display(), &e).into());
+        let path = std::path::absolute(path).map_err(|e| ControlError::io(path.display(), &e))?;
+        // A name that was mistyped makes no directories.
+        if let Some(dir) = path.parent().filter(|dir| !dir.is_dir()) {
+            let message = format!("{}: there is no directory {}", path.display(), dir.display());
+            return Err(ControlError::new(Kind::NotFound, message)
+                .hint("make it, or name a file for --state in one that is there")
+                .into());
+        }
+        return Ok(path);
     }
     // A UUID of our own making: digits and dashes alone.
     Ok(state_dir()?.join("scrub").join(format!("{uuid}.json")))
