@@ -47,8 +47,9 @@ pub fn lines(c: &Cleaner, block_size: u32) -> Vec<String> {
 }
 
 fn speed(pace: &Pace) -> Vec<String> {
-    let segments = pace.segments.map(|n| format!("at most {n} segments a step"));
+    let segments = pace.segments.map(|n| format!("at most {} a step", count(n, "segment")));
     let interval = pace.interval.map(|t| format!("{t} s of rest after a step"));
-    let least = pace.least.map(|n| format!("segments with fewer than {n} blocks to gain are left"));
+    let least =
+        pace.least.map(|n| format!("segments with fewer than {} to gain are left", count(n, "block")));
     [segments, interval, least].into_iter().flatten().collect()
 }

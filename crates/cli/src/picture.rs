@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 
 use silt_control::{MapHead, MapSegment, SegmentState};
 
+use crate::output::count;
 use crate::size;
 
 /// Cells of a picture without a terminal, in columns and rows at most.
@@ -219,14 +220,15 @@ impl<'a> Picture<'a> {
     /// What each class comes to: words, and bytes where blocks are counted.
     fn legend(&self) -> Vec<(Class, String)> {
         let sum = self.cell(self.segments);
-        let segments = |state| self.segments.iter().filter(|s| s.state == state).count();
+        let number = |state| self.segments.iter().filter(|s| s.state == state).count() as u64;
+        let segments = |state| count(number(state), "segment");
         CLASSES
             .into_iter()
             .filter_map(|class| {
                 let text = match class {
-                    Class::Current => format!("{} segments", segments(SegmentState::Current)),
-                    Class::Bad if segments(SegmentState::Bad) == 0 => return None,
-                    Class::Bad => format!("{} segments", segments(SegmentState::Bad)),
+                    Class::Current => segments(SegmentState::Current),
+                    Class::Bad if number(SegmentState::Bad) == 0 => return None,
+                    Class::Bad => segments(SegmentState::Bad),
                     _ => {
                         let blocks = sum.parts().into_iter().find(|p| p.0 == class).map_or(0, |p| p.1);
                         self.bytes(blocks)
@@ -245,7 +247,7 @@ impl<'a> Picture<'a> {
     fn title(&self, each: usize) -> String {
         let segment = self.bytes(u64::from(self.head.blocks_per_segment));
         let cells = if each == 1 { "one a cell".to_owned() } else { format!("{each} a cell") };
-        format!("{} segments of {segment}, {cells}", self.segments.len())
+        format!("{} of {segment}, {cells}", count(self.segments.len() as u64, "segment"))
     }
 
     /// Rows of cells, and a legend.
@@ -289,8 +291,8 @@ impl<'a> Picture<'a> {
         }
         if self.head.uncounted > 0 {
             lines.push(format!(
-                "{} blocks of the DAT cannot be read: what they tell is not in it",
-                self.head.uncounted
+                "{} of the DAT cannot be read: what they tell is not in it",
+                count(self.head.uncounted, "block")
             ));
         }
         lines
@@ -422,7 +424,7 @@ mod tests {
         assert_eq!(lines[1], "LSPd.W!");
         assert_eq!(lines[2], "L needed by files as they are: 880 KiB");
         assert_eq!(lines[6], format!(". free, reserve included: {}", size::show((100 + 99) * 4096)));
-        assert_eq!(lines[7], "W being written: 1 segments");
+        assert_eq!(lines[7], "W being written: 1 segment");
         assert!(lines.iter().all(|l| !l.contains('\x1b')));
     }
 

@@ -2,6 +2,7 @@
 
 use silt_control::Account;
 
+use crate::output::count;
 use crate::{size, times};
 
 /// A line of a table: what, how much, and what of it.
@@ -50,9 +51,10 @@ pub fn remarks(a: &Account) -> Vec<String> {
     let mut lines = Vec::new();
     if a.unreadable > 0 || a.overfull > 0 {
         lines.push(format!(
-            "{} blocks of the block table cannot be read and {} are named twice: these figures are not right by what \
+            "{} of the block table cannot be read and {} are named twice: these figures are not right by what \
              those stand for; silt check says more",
-            a.unreadable, a.overfull
+            count(a.unreadable, "block"),
+            a.overfull
         ));
     }
     if a.moving {

@@ -215,7 +215,10 @@ fn notes(report: &OpenReport) -> Vec<String> {
         notes.push("it was not cleanly unmounted the last time".to_owned());
     }
     if report.rolled_forward > 0 {
-        notes.push(format!("{} blocks of synced data were recovered from the log", report.rolled_forward));
+        notes.push(match report.rolled_forward {
+            1 => "1 block of synced data was recovered from the log".to_owned(),
+            n => format!("{n} blocks of synced data were recovered from the log"),
+        });
     }
     notes.extend(report.damage.iter().cloned());
     if report.has_error_flag {

@@ -204,8 +204,8 @@ fn sums(t: &PastTotal, part: bool) -> Vec<String> {
     }
     if t.cut > 0 {
         lines.push(format!(
-            "the logs of {} segments cannot be read to their end: silt scrub says more",
-            t.cut
+            "the logs of {} cannot be read to their end: silt scrub says more",
+            self::count(t.cut, "segment")
         ));
     }
     lines
@@ -239,7 +239,7 @@ fn lines(a: &Account, all: bool, mounted: &[u64]) -> Vec<String> {
     let none = a.snapshot_count - most.len() as u64;
     lines.extend(most.iter().take(shown).copied().map(removing));
     if most.len() > shown {
-        lines.push(format!("and {} more snapshots: silt du --all", most.len() - shown));
+        lines.push(format!("and {} more: silt du --all", count((most.len() - shown) as u64, "snapshot")));
     }
     match none {
         0 => {}

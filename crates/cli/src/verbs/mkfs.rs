@@ -12,7 +12,7 @@ use silt_retention::Wish;
 use uuid::Uuid;
 
 use crate::failure::{Failure, Result, by_own_name};
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::{content, progress, signatures, size, target};
 
 /// Make a volume on a block device or in an image file
@@ -310,10 +310,10 @@ fn say(args: &Args, plan: &Plan, is: &str) -> Result<()> {
     let g = &plan.geometry;
     let segment = u64::from(g.blocks_per_segment) * u64::from(g.block_size);
     out.line(format!(
-        "{} {is} a NILFS2 volume of {}: {} segments of {}, blocks of {} bytes",
+        "{} {is} a NILFS2 volume of {}: {} of {}, blocks of {} bytes",
         args.volume.display(),
         size::show(plan.device_size),
-        g.nsegments,
+        count(g.nsegments, "segment"),
         size::show(segment),
         g.block_size
     ))?;

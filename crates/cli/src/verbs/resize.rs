@@ -8,7 +8,7 @@ use silt_verify::{Unwatched, Watch as _};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::Output;
+use crate::output::{Output, count};
 use crate::{progress, size, target};
 
 /// Make a volume larger or smaller, mounted or not
@@ -65,7 +65,8 @@ pub fn run(args: &Args) -> Result<()> {
             return Ok(());
         }
         if r.moments_gone > 0 {
-            out.line(format!("{} moments went with what only they held", r.moments_gone))?;
+            let them = if r.moments_gone == 1 { "it" } else { "they" };
+            out.line(format!("{} went with what only {them} held", count(r.moments_gone, "moment")))?;
         }
         out.line(done(args, &r))
     })?;
@@ -75,16 +76,17 @@ pub fn run(args: &Args) -> Result<()> {
 /// What was done, in a sentence.
 fn done(args: &Args, r: &Resized) -> String {
     let (volume, now, before) = (args.volume.display(), r.segments, r.segments_before);
+    let have = count(now, "segment");
     match now.cmp(&before) {
         Ordering::Equal if args.size.is_none() => {
-            format!("{volume} has {now} segments; there is no room for more")
+            format!("{volume} has {have}; there is no room for more")
         }
         Ordering::Equal if r.size == r.size_before => {
-            format!("{volume} has that size already: {}, {now} segments", size::exact(r.size))
+            format!("{volume} has that size already: {}, {have}", size::exact(r.size))
         }
-        Ordering::Equal => format!("{volume} has {now} segments, as before, and {}", size::exact(r.size)),
-        Ordering::Greater => format!("{volume} has {now} segments, {} more than before", now - before),
-        Ordering::Less => format!("{volume} has {now} segments, {} fewer than before", before - now),
+        Ordering::Equal => format!("{volume} has {have}, as before, and {}", size::exact(r.size)),
+        Ordering::Greater => format!("{volume} has {have}, {} more than before", now - before),
+        Ordering::Less => format!("{volume} has {have}, {} fewer than before", before - now),
     }
 }
 

@@ -175,7 +175,10 @@ fn judge(range: &Range, removed: &Removed) -> bool {
     }
     let unnamed = removed.snapshots_total.saturating_sub(removed.snapshots.len() as u64);
     if unnamed > 0 {
-        complain(&ControlError::new(Kind::Busy, format!("{unnamed} more snapshots stay")));
+        complain(&ControlError::new(
+            Kind::Busy,
+            format!("{} more {}", count(unnamed, "snapshot"), if unnamed == 1 { "stays" } else { "stay" }),
+        ));
     }
     mounted(range, removed);
     let found = !removed.is_nothing();

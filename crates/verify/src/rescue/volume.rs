@@ -186,8 +186,11 @@ impl<'d> Rescue<'d> {
         let (was, is) = (sb.dev_size.get(), self.r.device.len());
         if was > is {
             out.push(format!(
-                "{} bytes of the volume are not there: it had {was} and this has {is}; if it was cut short, copy it again",
-                was - is
+                "{} not there: it had {was} and this has {is}; if it was cut short, copy it again",
+                match was - is {
+                    1 => "1 byte of the volume is".to_owned(),
+                    n => format!("{n} bytes of the volume are"),
+                }
             ));
         }
         out

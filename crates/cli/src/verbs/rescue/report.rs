@@ -64,7 +64,10 @@ impl Item {
 
 fn note_in_words(note: &Note) -> String {
     match note {
-        Note::Unverified { bytes } => format!("{bytes} bytes lie in logs whose checksum does not match"),
+        Note::Unverified { bytes } => match bytes {
+            1 => "1 byte lies in a log whose checksum does not match".to_owned(),
+            _ => format!("{bytes} bytes lie in logs whose checksum does not match"),
+        },
         Note::Doubtful => {
             "its map or inode lies in a log whose checksum does not match, or may be of an earlier moment"
                 .into()
@@ -198,12 +201,16 @@ pub fn grade_in_words(rated: &Rated) -> String {
     let all = t.files + t.directories;
     match t.grade() {
         Grade::Whole => format!("whole: {}", count(all, "file")),
-        Grade::Unverified => format!("{}; {} do not verify", count(all, "file"), t.unverified),
+        Grade::Unverified => format!("{}; {}", count(all, "file"), unverified(t)),
         Grade::Partly => {
-            format!("{}; {} damaged or lost, {} do not verify", count(all, "file"), t.damaged, t.unverified)
+            format!("{}; {} damaged or lost, {}", count(all, "file"), t.damaged, unverified(t))
         }
         Grade::Unreadable => "nothing".into(),
     }
+}
+
+fn unverified(t: &Tally) -> String {
+    format!("{} {} not verify", t.unverified, if t.unverified == 1 { "does" } else { "do" })
 }
 
 /// What the device holds, in words.
@@ -224,10 +231,10 @@ pub fn survey_lines(rescue: &Rescue<'_>) -> Vec<String> {
     let in_use = s.logs.iter().filter(|l| !l.stale);
     let broken = in_use.clone().filter(|l| !l.whole).count();
     lines.push(format!(
-        "{} logs in use, {} of them damaged; {} super roots.",
-        in_use.count(),
+        "{} in use, {} of them damaged; {}.",
+        count(in_use.count() as u64, "log"),
         broken,
-        rescue.roots().len()
+        count(rescue.roots().len() as u64, "super root")
     ));
     let unreadable: u64 = s.unreadable.iter().map(|r| r.end - r.start).sum();
     if unreadable > 0 {

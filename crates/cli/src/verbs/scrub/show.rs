@@ -60,7 +60,7 @@ fn findings(out: &mut Output, pass: &State) -> Result<()> {
         finding.lines(pass.block_size).iter().try_for_each(|line| out.line(line))?;
     }
     if pass.findings_left_out > 0 {
-        out.line(format!("and {} more logs with findings", pass.findings_left_out))?;
+        out.line(format!("and {} more with findings", count(pass.findings_left_out, "log")))?;
     }
     pass.problems.iter().try_for_each(|problem| out.line(problem))
 }
