@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory, Parser, Subcommand};
 
 use crate::exit;
 use crate::verbs::{
@@ -51,4 +51,22 @@ pub enum Verb {
     UmountHelper(umount::HelperArgs),
     #[command(hide = true, disable_help_flag = true, disable_version_flag = true)]
     FsckHelper(fsck::Args),
+}
+
+/// The command line, with its exit codes in the help of every verb.
+pub fn command() -> Command {
+    let root = Cli::command();
+    let verbs: Vec<String> =
+        root.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name().to_owned()).collect();
+    let root = verbs.iter().fold(root, |root, verb| root.mut_subcommand(verb, with_codes));
+    root.mut_subcommand("lab", |lab| lab.mut_subcommand("torture", with_codes))
+}
+
+fn with_codes(verb: Command) -> Command {
+    let codes = format!("Exit codes:\n{}", exit::table_of(verb.get_name()));
+    let text = match verb.get_after_help() {
+        Some(before) => format!("{before}\n\n{codes}"),
+        None => codes,
+    };
+    verb.after_help(text)
 }

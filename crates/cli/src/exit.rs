@@ -33,6 +33,94 @@ Exit codes:
 Under the names of nilfs-utils every failure is 1, under mount.silt the codes are those of mount(8), under fsck.nilfs2
 those of fsck(8).";
 
+/// Codes of a verb, each with words of its own or none where those of [`TABLE`] do.
+type Codes = &'static [(u8, &'static str)];
+
+/// What whoever reads a volume may meet.
+const READING: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12];
+/// What whoever changes one may meet.
+const CHANGING: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+
+/// Which codes a verb has, and what some of them mean there.
+fn of_verb(verb: &str) -> (&'static [u8], Codes) {
+    match verb {
+        "mkfs" => (
+            &[0, 1, 2, 6, 7, 8, 9, 10, 11],
+            &[(1, "there is something on it already, or a failure that has no code of its own")],
+        ),
+        "umount" => (&[0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12], &[]),
+        "status" => (READING, &[(1, "of several volumes some did not answer, or another failure")]),
+        "chcp" => (
+            CHANGING,
+            &[(1, "some of the checkpoints were refused, or another failure"), (9, "none of them is there")],
+        ),
+        "rmcp" => (
+            CHANGING,
+            &[
+                (1, "some of the checkpoints stay or are not there, or another failure"),
+                (9, "none of them is there"),
+            ],
+        ),
+        "clean" => {
+            (CHANGING, &[(8, "less can be had than --until asks for, or there is no room to work in")])
+        }
+        "trim" => (CHANGING, &[(12, "what holds the volume cannot discard, or not now")]),
+        "resize" => (&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, INTERRUPTED], &[]),
+        "check" => (
+            &[0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, INTERRUPTED],
+            &[(0, "the volume is sound"), (12, "the daemon let go of it before the check was done")],
+        ),
+        "scrub" => (
+            READING,
+            &[
+                (0, "all is sound"),
+                (1, "paused before its end, and nothing damaged was found so far; or another failure"),
+                (4, "something is damaged"),
+            ],
+        ),
+        "rescue" => (
+            &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, INTERRUPTED],
+            &[
+                (0, "everything of the moment verifies"),
+                (1, "something is lost or does not verify (it is listed), or another failure"),
+                (4, "nothing can be read"),
+                (8, "no space left where it is copied to"),
+            ],
+        ),
+        "repair" => (
+            &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, INTERRUPTED],
+            &[
+                (0, "the volume is sound now; with --dry-run: it is"),
+                (
+                    2,
+                    "wrong command line, or nothing was written since neither --undo nor --no-undo nor --yes was said",
+                ),
+                (4, "errors are left, or are there and nothing was written"),
+                (8, "too little free space to mend in: nothing was written"),
+                (12, "the volume was written since the repair that is to be taken back"),
+            ],
+        ),
+        "lab" | "torture" => (
+            &[0, 1, 2, INTERRUPTED],
+            &[(0, "nothing that was promised is lost"), (1, "something is (it is told), or another failure")],
+        ),
+        "install" => (&[0, 1, 2, 7, 8, 9, 10, 11], &[(1, "something of that name is not ours, and stays")]),
+        "lscp" | "lssu" | "du" | "dumpseg" | "map" => (READING, &[]),
+        _ => (CHANGING, &[]),
+    }
+}
+
+/// The codes of a verb for people: a line each.
+pub fn table_of(verb: &str) -> String {
+    let (codes, own) = of_verb(verb);
+    let words = |code: u8| {
+        let own = own.iter().find(|(c, _)| *c == code).map(|(_, words)| *words);
+        own.or_else(|| TABLE.lines().find_map(|l| l.trim_start().strip_prefix(&format!("{code}  "))))
+    };
+    let lines = codes.iter().map(|c| format!("{c:>4}  {}", words(*c).unwrap_or_default()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The code of a kind of failure.
 pub fn of(kind: Kind) -> u8 {
     match kind {
@@ -54,6 +142,21 @@ pub fn of(kind: Kind) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_verb_has_words_for_each_of_its_codes() {
+        for verb in
+            ["mount", "scrub", "repair", "lscp", "check", "rescue", "lab", "install", "resize", "chcp"]
+        {
+            let table = table_of(verb);
+            assert!(table.starts_with("   0  "), "{verb}: {table}");
+            for line in table.lines() {
+                assert!(line.len() > 6 && line[6..].starts_with(char::is_alphabetic), "{verb}: {line}");
+            }
+            let (codes, own) = of_verb(verb);
+            assert!(codes.is_sorted() && own.iter().all(|(code, _)| codes.contains(code)), "{verb}");
+        }
+    }
 
     #[test]
     fn every_code_is_in_the_table_once() {

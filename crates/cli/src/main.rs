@@ -22,7 +22,7 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 use silt_control::size;
 
 use crate::args::Cli;
@@ -36,7 +36,10 @@ fn main() -> ExitCode {
     }));
     let name = Name::of_program(std::env::args_os().next());
     failure::set_prefix(name.prefix());
-    let cli = match Cli::try_parse_from(name.arguments(std::env::args_os())) {
+    let parsed = args::command()
+        .try_get_matches_from(name.arguments(std::env::args_os()))
+        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version come here too; a reader that has gone needs neither.

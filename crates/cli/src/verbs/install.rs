@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use silt_control::ControlError;
 
 use crate::args::Cli;
+use crate::exit;
 use crate::failure::Result;
 use crate::names;
 use crate::output::Output;
@@ -198,8 +199,8 @@ fn page(name: &str, mut command: Command) -> io::Result<Vec<u8>> {
     if let Some((title, text)) = after.as_deref().and_then(|t| t.split_once(":\n")) {
         verbatim(&mut page, &title.to_uppercase(), text);
     }
-    if name != "silt" {
-        page.extend_from_slice(b".SH \"EXIT STATUS\"\n0 for success; the other codes are in silt(1).\n");
+    if let Some(verb) = name.strip_prefix("silt-") {
+        verbatim(&mut page, "EXIT STATUS", &exit::table_of(verb));
         page.extend_from_slice(b".SH \"SEE ALSO\"\nsilt(1)\n");
     }
     Ok(page)
@@ -265,6 +266,7 @@ mod tests {
         for (name, command) in all {
             let page = String::from_utf8(page(&name, command).unwrap()).unwrap();
             assert!(page.contains(".SH NAME") && page.contains(".SH \"SYNOPSIS\""), "{name}");
+            assert!(page.contains("   0  "), "{name}");
         }
     }
 }

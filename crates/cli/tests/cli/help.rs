@@ -18,12 +18,18 @@ fn every_verb_has_help_and_version() {
         assert!(root.contains(&format!("\n  {verb} ")), "{verb}");
         let help = b.ok(&[verb, "--help"]);
         assert!(help.contains("Usage: silt "), "{help}");
+        // Its own codes, not only those of all commands.
+        assert!(help.contains("Exit codes:\n   0  "), "{help}");
         assert!(b.ok(&[verb, "--version"]).contains(env!("CARGO_PKG_VERSION")));
     }
     for hidden in ["serve", "mount-helper", "umount-helper"] {
         assert!(!root.contains(hidden), "{hidden}");
     }
     assert!(b.ok(&["mount", "--help"]).contains("order=relaxed|strict"));
+    assert!(b.ok(&["help", "scrub"]).contains("   1  paused before its end"));
+    assert!(b.ok(&["help", "repair"]).contains("   2  wrong command line, or nothing was written"));
+    assert!(b.ok(&["help", "lab", "torture"]).contains(" 130  ended by Ctrl-C"));
+    assert!(b.ok(&["help", "check"]).contains("--memory"));
 }
 
 #[test]
