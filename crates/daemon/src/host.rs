@@ -143,8 +143,15 @@ impl Host for DaemonHost {
     fn sync(&self) -> Result<u64, ControlError> {
         if !self.core.options.read_only {
             self.core.sync_and_wait(Want::All).map_err(|e| {
-                let e = std::io::Error::from_raw_os_error(e);
-                ControlError::io("writing what waits", &e)
+                let fs = self.core.fs.lock();
+                match fs.volume().failure() {
+                    Some(why) => {
+                        let kind = if fs.volume().is_unwritten() { Kind::Io } else { Kind::ReadOnly };
+                        ControlError::new(kind, format!("nothing is written any more: {why}"))
+                            .hint("copy what is new elsewhere, unmount it, and look at it with silt check")
+                    }
+                    None => ControlError::io("writing what waits", &std::io::Error::from_raw_os_error(e)),
+                }
             })?;
         }
         Ok(self.core.fs.lock().volume().last_log().cno)
@@ -197,7 +204,8 @@ impl Host for DaemonHost {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.found.notes.clone();
-        if let Some(e) = self.core.stall() {
+        let has_ended = self.core.fs.lock().volume().failure().is_some();
+        if let Some(e) = self.core.stall().filter(|_| !has_ended) {
             let e = std::io::Error::from_raw_os_error(e);
             notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
         }

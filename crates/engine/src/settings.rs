@@ -92,6 +92,8 @@ impl Volume {
         if self.is_backing_counted() {
             self.store.device.allocate(sb::secondary_offset(size), sb::SIZE as u64)?;
         }
+        // What is changed once the super blocks have the new size is at hand from here on.
+        self.sufile.store_header(&self.store, &self.dat)?;
         let before = self.supers.clone();
         self.supers.move_secondary(size);
         if let Err(e) = self.write_size(now, size, nsegments, STATE_RESIZE) {

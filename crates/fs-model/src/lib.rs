@@ -703,7 +703,7 @@ impl FsTarget {
             }
             Op::Snapshot => {
                 let cno = self.checkpoint()?;
-                self.fs.volume_mut().make_snapshot(silt_format::Cno(cno)).map_err(|_| Errno::EIO)?;
+                self.fs.volume_mut().make_snapshot(silt_format::Cno(cno)).map_err(|e| refused(&e))?;
                 self.snapshots.insert(self.made.1, cno);
                 self.made.1 += 1;
                 Ok(Reply::Done)
@@ -714,13 +714,18 @@ impl FsTarget {
                 if !self.snapshots.values().any(|c| *c == cno) {
                     // The newest one cannot be unmade: with what waits there is a newer one.
                     self.checkpoint()?;
-                    self.fs.volume_mut().unmake_snapshot(Cno(cno)).map_err(|_| Errno::EIO)?;
+                    self.fs.volume_mut().unmake_snapshot(Cno(cno)).map_err(|e| refused(&e))?;
                 }
                 Ok(Reply::Done)
             }
             Op::Remount => done(self.remount()),
         }
     }
+}
+
+/// What a program would hear.
+fn refused(e: &silt_engine::Error) -> Errno {
+    if matches!(e, silt_engine::Error::NoSpace) { Errno::ENOSPC } else { Errno::EIO }
 }
 
 impl Target for FsTarget {

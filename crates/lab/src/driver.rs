@@ -71,6 +71,8 @@ struct Player<'a> {
     /// The device was told to fail: until it works again, or is mounted again.
     broken: bool,
     hurt: bool,
+    /// A snapshot found no space: those after it have other numbers than the workload thinks.
+    fewer_snapshots: bool,
     half_set: bool,
     /// Reads may fail; how many had when the step began, and when the mount did.
     unreadable: bool,
@@ -199,6 +201,7 @@ impl<'a> Player<'a> {
             known,
             broken: false,
             hurt: false,
+            fewer_snapshots: false,
             half_set: false,
             unreadable: false,
             struck: 0,

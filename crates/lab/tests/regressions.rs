@@ -170,7 +170,7 @@ fn nothing_is_promised_to_nobody() {
 #[test]
 fn a_volume_without_a_clean_segment_can_be_read() {
     let mut full = 0;
-    for seed in 0..12 {
+    for seed in 0..60 {
         let mut workload = random(Kind::Churn, seed);
         workload.steps.retain(|step| *step != Step::Clean);
         let history = driver::play(&workload).unwrap();

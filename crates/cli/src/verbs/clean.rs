@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use silt_control::{Clean, CleanReport, Control, ControlError, Kind, Least, Request, Response};
 
-use crate::failure::Result;
+use crate::failure::{Result, by_own_name};
 use crate::output::{Output, count};
 use crate::{progress, size, target, times};
 
@@ -84,6 +84,15 @@ fn speed(text: &str) -> std::result::Result<Speed, String> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if by_own_name() && args.quiet {
+        // What asks nilfs-utils' daemon to end is not to begin a cleaning.
+        return Err(ControlError::new(
+            Kind::Invalid,
+            "-q ends a cleaner daemon, and there is none: Silt cleans while it is mounted",
+        )
+        .hint("mount it with -o nogc where nothing is to be cleaned; silt clean -q cleans and says nothing")
+        .into());
+    }
     let mut control = target::open(args.volume.as_deref())?;
     let request = Request::Clean(Clean {
         protection: args.protection_period,

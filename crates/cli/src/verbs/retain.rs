@@ -102,10 +102,10 @@ fn lines(r: &Retention) -> Vec<String> {
     lines.push(format!("there are {} and {}", count(r.moments, "moment"), count(r.snapshots, "snapshot")));
     if let Some(g) = &r.given_up {
         lines.push(match (g.as_wished, g.beyond) {
-            (0, 0) => "nothing was given up since it was mounted".to_owned(),
+            (0, 0) => "nothing was given up by itself since it was mounted".to_owned(),
             (n, beyond) => {
                 format!(
-                    "given up since it was mounted: {} as wished, {beyond} beyond that for want of space",
+                    "given up by itself since it was mounted: {} as wished, {beyond} beyond that for want of space",
                     count(n, "moment")
                 )
             }

@@ -220,6 +220,10 @@ fn a_volume_to_which_nothing_is_written_any_more_can_be_unmounted() {
             ended()
         }));
         assert_eq!(errno(fs::write(m.path("later"), "x")), Some(30));
+        let said = b.run(&["mkcp", m.dir()]);
+        assert!(said.err.contains("nothing is written any more: damage was met"), "{}", said.err);
+        assert_eq!(said.code, 11, "{}", said.err);
+        assert!(!b.ok(&["status", m.dir()]).contains("tried again all the time"));
         m.unmount();
     }
     // What had been written before went along.

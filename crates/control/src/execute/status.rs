@@ -92,7 +92,12 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
     status.set_aside = aside;
     status.notes.extend(told);
     if with(host, |v| v.is_refusing())? {
-        let note = "there was no space for somebody, and there is none before something is deleted: silt du says what holds it";
+        let note = if with(host, |v| v.counts_backed_only())? {
+            "there was no space for somebody: the file system that holds the image has little left, and there is none before \
+             something is deleted there or here"
+        } else {
+            "there was no space for somebody, and there is none before something is deleted: silt du says what holds it"
+        };
         status.notes.push(note.to_owned());
     }
     status.notes.extend(super::retain::effective(host).problem);

@@ -167,6 +167,7 @@ impl Player<'_> {
         }
         let newest = volume.last_log().cno;
         match volume.delete_checkpoints(1..newest) {
+            Err(silt_engine::Error::NoSpace) => Ok((Promise::Nothing, false)),
             Err(_) if self.hurt => {
                 self.unchanged("after checkpoints could not be deleted")?;
                 Ok((Promise::Nothing, false))
@@ -329,6 +330,10 @@ impl Player<'_> {
                 }
                 let cno = self.known;
                 match self.target.fs.volume_mut().make_snapshot(Cno(cno)) {
+                    Err(silt_engine::Error::NoSpace) => {
+                        self.fewer_snapshots = true;
+                        return Ok((Promise::Nothing, false));
+                    }
                     Err(_) if self.hurt => {
                         self.unchanged("after a snapshot was refused")?;
                         return Ok((Promise::Nothing, false));
@@ -348,7 +353,7 @@ impl Player<'_> {
                 }
                 // What a mount did not find has none.
                 let known = self.model.apply(op).map_err(|e| Failure(format!("{e:?}")));
-                if self.mounts.is_empty() && !self.hurt {
+                if self.mounts.is_empty() && !self.hurt && !self.fewer_snapshots {
                     known?;
                 }
                 let Some(cno) = self.numbers.remove(id) else { return Ok((Promise::Nothing, true)) };
@@ -358,6 +363,10 @@ impl Player<'_> {
                     return Ok((Promise::Nothing, true));
                 }
                 match self.target.fs.volume_mut().unmake_snapshot(Cno(cno)) {
+                    Err(silt_engine::Error::NoSpace) => {
+                        self.numbers.insert(u32::MAX - id, cno);
+                        return Ok((Promise::Nothing, false));
+                    }
                     Err(_) if self.hurt => {
                         self.unchanged("after a snapshot was not unmade")?;
                         return Ok((Promise::Nothing, false));
