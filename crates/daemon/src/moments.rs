@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use silt_engine::Tree;
@@ -12,6 +13,9 @@ use crate::Error;
 use crate::core::Core;
 use crate::mount::Mount;
 use crate::reading::Readers;
+
+/// For so long the end of one that was unmounted is waited for.
+const ENDS: Duration = Duration::from_secs(1);
 
 /// One mounted moment.
 struct Mounted {
@@ -112,11 +116,19 @@ impl Moments {
         self.mounted.lock().iter().filter(|m| !m.away).map(|m| (m.dir.clone(), m.checkpoint)).collect()
     }
 
-    /// Unmounts the one at `dir`; `None` if there is none.
+    /// Unmounts the one at `dir`, and waits until its checkpoint is held no longer; `None` if there is none.
     pub fn unmount(&self, dir: &Path) -> Option<Result<(), Error>> {
-        let mut mounted = self.mounted.lock();
-        let found = mounted.iter_mut().find(|m| !m.away && m.dir == dir)?;
-        Some(found.unmount())
+        let unmounted = {
+            let mut mounted = self.mounted.lock();
+            mounted.iter_mut().find(|m| !m.away && m.dir == dir)?.unmount()
+        };
+        let ends = |m: &Mounted| m.away && m.dir == dir && !m.running.is_finished();
+        let begin = Instant::now();
+        // It may be to be seen elsewhere still.
+        while unmounted.is_ok() && begin.elapsed() < ENDS && self.mounted.lock().iter().any(ends) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Some(unmounted)
     }
 
     /// Unmounts with `unmount` the live tree, after all moments: it would be in use by those that are mounted in it, and all end with it.
