@@ -168,7 +168,7 @@ impl From<silt_engine::Error> for ControlError {
                     ),
                 silt_format::Error::Incompatible(_) => ControlError::new(Kind::Incompatible, e.to_string()),
             },
-            E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first"),
+            E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first; where it is mounted with nogc, run silt clean"),
             E::NoCheckpoint(n) => ControlError::new(Kind::NotFound, format!("there is no checkpoint {n}"))
                 .hint("silt lscp lists them"),
             E::CheckpointBusy(..) => ControlError::new(Kind::Busy, e.to_string()),

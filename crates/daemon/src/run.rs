@@ -89,6 +89,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let core = core.clone();
         let clean = move || crate::defects::contain(&core, "cleaner", || crate::cleaning::run(&core));
         beside.push(std::thread::Builder::new().name("cleaner".into()).spawn(clean)?);
+    } else {
+        core.fs.lock().volume_mut().leave_floor(true);
     }
     {
         let core = core.clone();

@@ -224,12 +224,23 @@ impl Volume {
     /// [`Error::NoSpace`] if not.
     pub fn check_change(&self, gives_back: bool, ends: u64) -> Result<()> {
         // What gives back less than it takes is no reason to use up what the cleaner needs.
-        let keep = if gives_back && ends > 0 { 0 } else { self.floor() };
+        let keep = if gives_back && ends > 0 && !self.leaves_floor { 0 } else { self.floor() };
+        self.check_checkpoint(keep, ends)
+    }
+
+    /// Whether the next checkpoint fits, with so many lives of blocks ended by it, and `keep` segments after that.
+    pub(crate) fn check_checkpoint(&self, keep: u64, ends: u64) -> Result<()> {
         if self.segments_left() < keep + self.segments_for_a_change(ends) {
             Err(Error::NoSpace)
         } else {
             Ok(())
         }
+    }
+
+    /// Has who gives space back leave the floor, too, as is right where segments are emptied only when somebody asks for it:
+    /// deletions that free less than their checkpoints take would leave nothing to copy to.
+    pub fn leave_floor(&mut self, leave: bool) {
+        self.leaves_floor = leave;
     }
 
     /// Whether there is room to end the lives of `first` blocks with one checkpoint and of `rest` with the one after it, if
@@ -245,7 +256,7 @@ impl Volume {
     pub fn has_room_to_end(&mut self, ino: Ino, most: u64, keeps_floor: bool) -> bool {
         let ends = self.mapped_blocks(ino).min(ends_of_part(most)).min(MUCH);
         let extra = Extra { data: 2, table: ends, ..Extra::default() };
-        let keep = if keeps_floor { self.floor() } else { 0 };
+        let keep = if keeps_floor || self.leaves_floor { self.floor() } else { 0 };
         self.segments_left() >= keep + self.segments_for(self.need(extra))
     }
 

@@ -216,7 +216,7 @@ impl Volume {
         }
         self.make_way_for_end(nsegments, self.where_cut(size, nsegments))?;
         // What the cut changes itself comes on top of what waits.
-        self.check_change(true, self.blocks_of_sufile())?;
+        self.check_checkpoint(0, self.blocks_of_sufile())?;
         let kept = self.supers.clone();
         self.mark_size(now, None, STATE_RESIZE).inspect_err(|_| self.supers = kept)?;
         self.cut_sufile(nsegments, &bad, now)

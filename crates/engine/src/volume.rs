@@ -205,6 +205,8 @@ pub struct Volume {
     pub(crate) underestimated: Option<Underestimate>,
     /// Requests of so many blocks were refused when so much had been given up.
     pub(crate) full: Option<(u64, u64)>,
+    /// Who gives space back leaves the floor as well ([`Volume::leave_floor`]).
+    pub(crate) leaves_floor: bool,
     /// The current tree, while a past one that is mended is in its place.
     pub(crate) aside: Option<Box<Aside>>,
 }
@@ -358,6 +360,7 @@ impl Volume {
             rewritten: 0,
             underestimated: None,
             full: None,
+            leaves_floor: false,
             aside: None,
             log_blocks: options.max_log_blocks.max(8),
             store,

@@ -39,8 +39,30 @@ const CANCELLED: u8 = 32;
 
 const HOW: &str = "use: fsck.nilfs2 [-napyfvV] [-C FD] DEVICE";
 
-/// As fsck(8) calls the checkers of file systems.
+/// What follows the line of use in help and in the manual page.
+const OPTIONS: &str = "\
+Options:
+   -n     only look: change nothing
+   -a -p  mend what is safe to mend and ask nothing; what is marked as cleanly unmounted is not looked at
+   -y     mend everything
+   -f     look also at what is marked as cleanly unmounted
+   -v     say more
+   -V     say which version this is
+   -C FD  write lines of how far it is to this file descriptor; 0: show a bar
+
+Without -a, -p and -y nothing is changed. Options may be grouped; what is not known is ignored.
+
+Exit codes, those of fsck(8):
+   0  sound, or whole but not cleanly unmounted
+   1  errors were mended
+   4  errors are left
+   8  it could not be looked at
+  16  wrong command line
+  32  ended by whoever started it";
+
+/// Check a NILFS2 volume, as fsck(8) calls the checkers of file systems
 #[derive(clap::Args)]
+#[command(override_usage = "fsck.nilfs2 [-napyfvV] [-C FD] DEVICE", after_help = OPTIONS)]
 pub struct Args {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     all: Vec<OsString>,
@@ -139,7 +161,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     if asked.help {
-        return say(HOW);
+        return say(&format!("{HOW}\n\n{OPTIONS}"));
     }
     let Some(path) = &asked.device else { return Err(wrong_use("no device is named".to_owned())) };
     match look(&asked, path) {

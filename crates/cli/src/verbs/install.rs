@@ -116,9 +116,7 @@ impl Installer<'_> {
         }
         if self.args.nilfs_names {
             for (name, _) in names::TOOLS {
-                let administrative =
-                    name.starts_with("mkfs.") || name.starts_with("fsck.") || name.starts_with("nilfs-");
-                let dir = if administrative { sbin.clone() } else { prefix.join("bin") };
+                let dir = if is_administrative(name) { sbin.clone() } else { prefix.join("bin") };
                 self.link(&program, &dir.join(name))?;
             }
         }
@@ -144,15 +142,38 @@ impl Installer<'_> {
         Ok(symlink(program, &place).map_err(fail)?)
     }
 
-    /// `silt(1)` and `silt-VERB(1)`.
+    /// `silt(1)` and `silt-VERB(1)`, and under each name that was linked what it stands for.
     fn pages(&mut self, prefix: &Path) -> Result<()> {
-        let dir = prefix.join("share/man/man1");
+        let man = prefix.join("share/man");
         for (name, command) in commands() {
-            let page = page(&name, command)
+            let page = page(&name, 1, command)
                 .map_err(|e| ControlError::io(format!("the manual page of {name}"), &e))?;
-            self.write(&dir.join(format!("{name}.1")), &page, 0o644)?;
+            self.write(&man.join(format!("man1/{name}.1")), &page, 0o644)?;
+        }
+        let tools = if self.args.nilfs_names { names::TOOLS } else { &[] };
+        for (name, verb) in names::HELPERS.iter().chain(tools) {
+            let (section, page) = linked_page(name, verb)
+                .map_err(|e| ControlError::io(format!("the manual page of {name}"), &e))?;
+            let path = man.join(format!("man{section}/{name}.{section}"));
+            if self.is_theirs(&path) {
+                self.left_alone.push(path);
+                continue;
+            }
+            self.write(&path, &page, 0o644)?;
         }
         Ok(())
+    }
+
+    /// Whether a manual page is there that is not ours.
+    fn is_theirs(&mut self, path: &Path) -> bool {
+        let place = match &self.args.destdir {
+            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
+            None => path.to_owned(),
+        };
+        fs::read(place).is_ok_and(|old| {
+            let old = String::from_utf8_lossy(&old);
+            !old.starts_with(".so man1/silt-") && !old.contains(&format!("\"{SOURCE}"))
+        })
     }
 
     fn completions(&mut self, prefix: &Path) -> Result<()> {
@@ -180,26 +201,59 @@ impl Installer<'_> {
     }
 }
 
+/// What manual pages name as their source, but for the version.
+const SOURCE: &str = "silt ";
+
+/// The manual page of a name that stands for a verb, with its section: that verb's, or one of its own.
+fn linked_page(name: &str, verb: &str) -> io::Result<(u8, Vec<u8>)> {
+    let administrative = name.contains("mount.") || is_administrative(name);
+    let section = if administrative { 8 } else { 1 };
+    let of = match verb {
+        "mount-helper" => "mount",
+        "umount-helper" => "umount",
+        "fsck-helper" => {
+            let command =
+                Cli::command().find_subcommand(verb).cloned().unwrap_or_else(|| Command::new("fsck"));
+            return Ok((section, page(name, section, command.name("fsck.nilfs2"))?));
+        }
+        verb => verb,
+    };
+    Ok((section, format!(".so man1/silt-{of}.1\n").into_bytes()))
+}
+
+/// Whether a name of nilfs-utils belongs to those for administrators.
+fn is_administrative(name: &str) -> bool {
+    ["mkfs.", "fsck.", "nilfs-"].iter().any(|head| name.starts_with(head))
+}
+
 /// A manual page. Usage and the text after the help are tables, which are left as they are.
-fn page(name: &str, mut command: Command) -> io::Result<Vec<u8>> {
+fn page(name: &str, section: u8, mut command: Command) -> io::Result<Vec<u8>> {
     let usage = command.render_usage().to_string();
     let after = command.get_after_help().map(ToString::to_string);
+    let has_verbs = command.has_subcommands();
     let man = clap_mangen::Man::new(command)
         .title(name.to_uppercase())
-        .source(concat!("silt ", env!("CARGO_PKG_VERSION")));
+        .section(section.to_string())
+        .source(format!("{SOURCE}{}", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
     verbatim(&mut page, "SYNOPSIS", usage.trim_start_matches("Usage: "));
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
-    if name == "silt" {
-        man.render_subcommands_section(&mut page)?;
+    if has_verbs {
+        let mut verbs = Vec::new();
+        man.render_subcommands_section(&mut verbs)?;
+        // What prints help has no page.
+        let verbs = String::from_utf8_lossy(&verbs);
+        let all: Vec<&str> = verbs.split("\n.TP\n").filter(|verb| !verb.contains("\\-help(1)")).collect();
+        page.extend_from_slice(all.join("\n.TP\n").trim_end().as_bytes());
+        page.push(b'\n');
     }
     if let Some((title, text)) = after.as_deref().and_then(|t| t.split_once(":\n")) {
         verbatim(&mut page, &title.to_uppercase(), text);
     }
-    if let Some(verb) = name.strip_prefix("silt-") {
+    if let Some((_, verb)) = name.rsplit_once('-') {
         verbatim(&mut page, "EXIT STATUS", &exit::table_of(verb));
         page.extend_from_slice(b".SH \"SEE ALSO\"\nsilt(1)\n");
     }
@@ -229,14 +283,19 @@ fn visible() -> Command {
 fn commands() -> Vec<(String, Command)> {
     let mut root = Cli::command();
     root.build();
-    let verbs: Vec<(String, Command)> = root
-        .get_subcommands()
-        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
-        .map(|c| (format!("silt-{}", c.get_name()), c.clone()))
-        .collect();
-    let mut all = vec![("silt".to_owned(), root)];
-    all.extend(verbs);
+    let mut all = Vec::new();
+    below("silt", &root, &mut all);
+    all.insert(0, ("silt".to_owned(), root));
     all
+}
+
+/// Adds what is below a command and not hidden, at any depth.
+fn below(name: &str, command: &Command, all: &mut Vec<(String, Command)>) {
+    for c in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+        let name = format!("{name}-{}", c.get_name());
+        all.push((name.clone(), c.clone()));
+        below(&name, c, all);
+    }
 }
 
 #[cfg(test)]
@@ -264,7 +323,7 @@ mod tests {
         let all = commands();
         assert!(all.len() > 10);
         for (name, command) in all {
-            let page = String::from_utf8(page(&name, command).unwrap()).unwrap();
+            let page = String::from_utf8(page(&name, 1, command).unwrap()).unwrap();
             assert!(page.contains(".SH NAME") && page.contains(".SH \"SYNOPSIS\""), "{name}");
             assert!(page.contains("   0  "), "{name}");
         }

@@ -33,6 +33,25 @@ fn everything_is_put_in_place_below_a_prefix() {
         assert_eq!(std::fs::read_link(file(name)).unwrap(), file("bin/silt"), "{name}");
         assert_eq!(Run::of(&b.command(file(name)).arg("--help").output().unwrap()).code, code, "{name}");
     }
+    // mount(8) and fsck(8) have the names that they are called by explained.
+    for (page, what) in [
+        ("man8/mount.silt.8", ".so man1/silt-mount.1\n"),
+        ("man8/umount.silt.8", ".so man1/silt-umount.1\n"),
+        ("man8/mkfs.nilfs2.8", ".so man1/silt-mkfs.1\n"),
+        ("man1/lscp.1", ".so man1/silt-lscp.1\n"),
+        ("man8/fsck.nilfs2.8", "not cleanly unmounted"),
+        ("man1/silt-lab-torture.1", "block\\-size"),
+        ("man1/silt-lab.1", "silt\\-lab\\-torture(1)"),
+        ("man1/silt.1", "silt\\-mount(1)"),
+    ] {
+        let text = std::fs::read_to_string(file("share/man").join(page)).unwrap();
+        assert!(text.contains(what), "{page}: {text}");
+        // Each page that a page names is there.
+        for named in text.lines().filter_map(|line| line.strip_suffix("(1)")) {
+            let named = file("share/man/man1").join(format!("{}.1", named.replace('\\', "")));
+            assert!(named.exists(), "{}", named.display());
+        }
+    }
     // Once more over itself, while it may be running.
     b.ok(&["install", "--prefix", &prefix, "--nilfs-names"]);
 }
@@ -42,10 +61,15 @@ fn what_belongs_to_others_is_left_alone() {
     let b = Bench::new();
     std::fs::create_dir_all(b.path("opt/bin")).unwrap();
     std::fs::write(b.path("opt/bin/lscp"), "theirs").unwrap();
+    std::fs::create_dir_all(b.path("opt/share/man/man8")).unwrap();
+    std::fs::write(b.path("opt/share/man/man8/mkfs.nilfs2.8"), ".TH \"theirs\"").unwrap();
     let run = b.run(&["install", "--prefix", &b.name("opt"), "--nilfs-names"]);
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(run.err.contains("lscp is there already"), "{}", run.err);
     assert_eq!(std::fs::read_to_string(b.path("opt/bin/lscp")).unwrap(), "theirs");
+    let page = std::fs::read_to_string(b.path("opt/share/man/man8/mkfs.nilfs2.8")).unwrap();
+    assert_eq!(page, ".TH \"theirs\"");
+    assert!(run.err.contains("mkfs.nilfs2.8 is there already"), "{}", run.err);
 }
 
 #[test]

@@ -85,3 +85,45 @@ fn no_number_of_snapshots_wedges_a_full_volume() {
     m.unmount();
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }
+
+/// Without a cleaner deletions that free less than their checkpoints take leave what `silt clean` needs.
+#[test]
+fn what_nobody_cleans_can_be_cleaned_by_hand() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "32M", &v]);
+    let (m, _) = Mounted::new(&b, &["-o", "nogc", &v], "m");
+    let mut all = Vec::new();
+    loop {
+        let path = m.path(&format!("f{}", all.len()));
+        if std::fs::write(&path, [7; 4096]).is_err() {
+            let _ = std::fs::remove_file(&path);
+            break;
+        }
+        all.push(path);
+        assert!(all.len() < 8192, "a volume of 32 MiB");
+    }
+    b.ok(&["sync", m.dir()]);
+    // One at a time, with a checkpoint for each, and then as fast as it goes.
+    let mut refused = 0;
+    for (n, path) in all.iter().enumerate() {
+        if let Err(e) = std::fs::remove_file(path) {
+            assert_eq!(e.raw_os_error(), Some(28), "{e}");
+            refused += 1;
+            b.ok(&["clean", "-p", "0", m.dir()]);
+            std::fs::remove_file(path).unwrap();
+        }
+        if n < 130 {
+            b.ok(&["sync", m.dir()]);
+        }
+    }
+    assert!((1..20).contains(&refused), "{refused}, {} files", all.len());
+    b.ok(&["sync", m.dir()]);
+    b.ok(&["clean", "-p", "0", m.dir()]);
+    std::fs::write(m.path("after"), "small").unwrap();
+    m.unmount();
+    assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+}
