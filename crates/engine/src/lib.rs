@@ -49,6 +49,7 @@ mod view;
 mod virt;
 mod volume;
 mod waiting;
+mod watched;
 
 pub use backing::Backing;
 pub use block::{Block, writable, zeroed};
@@ -67,7 +68,7 @@ pub use redo::Redo;
 pub use room::{GivenUp, Underestimate, ends_of_part};
 pub use settings::{Tune, read_super_block, tune};
 pub use snapshots::{CheckpointInfo, SegmentInfo};
-pub use store::Watched;
 pub use supers::{LastLog, SuperWrite};
 pub use verify_log::{LogSpan, LogState, Verifier, verify_log};
 pub use volume::{OpenOptions, OpenReport, Stat, Volume};
+pub use watched::Watched;

@@ -27,12 +27,13 @@ use crate::recover::Recovery;
 use crate::redo::BadPlace;
 use crate::room::{GivenUp, Underestimate};
 use crate::search::{self, Found, Unreadable};
-use crate::store::{Store, Watched};
+use crate::store::Store;
 use crate::sufile::SuFile;
 use crate::supers::{self, LastLog, SuperWrite, Supers};
 use crate::verify_log::Verifier;
 use crate::view::View;
 use crate::waiting::Waiting;
+use crate::watched::Watched;
 use crate::{At, Error, Result};
 
 /// How to open a volume.
