@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::scratch;
 
 /// A process that was killed is gone by then.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a command; its failure is an error with what it said.
 pub fn run(command: &mut Command) -> Result<Output> {
