@@ -10,6 +10,7 @@
 
 mod account;
 mod aside;
+mod between;
 mod burst;
 mod changing;
 mod cleanerd_conf;
