@@ -1,5 +1,6 @@
 //! From what a user named to the volume: opened here, or held by a daemon.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -99,16 +100,21 @@ fn of_missing(path: &Path, e: ControlError) -> ControlError {
 /// How long one of many daemons that are asked may take.
 const EACH: Duration = Duration::from_secs(2);
 
-/// The daemon that serves a mount.
+/// The daemon that serves a mount. It is one of the user who mounted it: whoever mounts a file system of his own may give it any
+/// source, as the volume of somebody else, whose daemon must not take what is meant for his.
 pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
+    let is_theirs = |stream: &UnixStream| {
+        mount.uid.is_none_or(|owner| socket::peer(stream).is_ok_and(|(uid, _)| uid == owner))
+    };
     if mount.source.is_absolute()
         && let Ok(Some(stream)) = socket::find(&mount.source, mount.uid)
+        && is_theirs(&stream)
     {
         return RemoteVolume::new(stream);
     }
     // The image was renamed, or its name cannot be that of a source: ask who is there.
     let until = Instant::now() + PATIENCE;
-    for stream in socket::find_all(mount.uid, until) {
+    for stream in socket::find_all(mount.uid, until).filter(is_theirs) {
         let mut remote = RemoteVolume::new(stream)?;
         remote.answer_within(Some(EACH));
         let mut found = false;
@@ -141,17 +147,21 @@ pub fn mounts_of(volume: &Path) -> Result<Vec<Mount>> {
     Ok(mounts::ours()?.into_iter().filter(of_it).collect())
 }
 
-/// A mount of each volume of ours, the live tree's where there is one.
+/// A mount of each volume of ours, the live tree's where there is one. What others mount under the same name is another one.
 pub fn mounted_volumes() -> Result<Vec<Mount>> {
+    Ok(one_of_each(mounts::ours()?))
+}
+
+fn one_of_each(mounts: Vec<Mount>) -> Vec<Mount> {
     let mut volumes: Vec<(String, Mount)> = Vec::new();
-    for mount in mounts::ours()? {
+    for mount in mounts {
         // The live tree may be mounted on a loop device and its moments from the image behind it.
         let name = socket::name_of(&mount.source).unwrap_or_else(|_| mount.source.display().to_string());
-        if !volumes.iter().any(|(known, _)| *known == name) {
+        if !volumes.iter().any(|(known, other)| *known == name && other.uid == mount.uid) {
             volumes.push((name, mount));
         }
     }
-    Ok(volumes.into_iter().map(|(_, mount)| mount).collect())
+    volumes.into_iter().map(|(_, mount)| mount).collect()
 }
 
 /// The one volume of ours that is mounted, for commands that are given none.
@@ -190,7 +200,22 @@ mod tests {
     use silt_engine::mkfs::{Parameters, Plan};
     use silt_format::super_block as sb;
 
-    use super::is_image;
+    use super::{is_image, one_of_each};
+    use crate::mounts::Mount;
+
+    #[test]
+    fn who_mounts_under_the_name_of_a_volume_does_not_hide_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mount = |dir: &str, uid| Mount {
+            dir: dir.into(),
+            fs_type: "fuse.silt".to_owned(),
+            source: file.path().to_owned(),
+            uid: Some(uid),
+            device: (0, 1),
+        };
+        let found = one_of_each(vec![mount("/theirs", 4242), mount("/live", 0), mount("/moment", 0)]);
+        assert_eq!(found, [mount("/theirs", 4242), mount("/live", 0)]);
+    }
 
     #[test]
     fn either_super_block_makes_an_image() {

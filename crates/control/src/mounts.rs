@@ -24,6 +24,11 @@ impl Mount {
     pub fn is_ours(&self) -> bool {
         matches!(self.fs_type.as_str(), "fuse.silt" | "fuseblk.silt")
     }
+
+    /// Whether root or this user says what its source is: whoever mounts a file system of his own names any.
+    pub fn names_its_source(&self) -> bool {
+        self.uid.is_none_or(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
+    }
 }
 
 impl From<silt_fuse::MountEntry> for Mount {
@@ -105,5 +110,19 @@ mod tests {
         };
         assert!(mount("fuse.silt").is_ours() && mount("fuseblk.silt").is_ours());
         assert!(!mount("nilfs2").is_ours() && !mount("fuse").is_ours());
+    }
+
+    #[test]
+    fn what_others_mount_may_be_anything() {
+        let own = rustix::process::geteuid().as_raw();
+        let of = |uid| Mount {
+            dir: PathBuf::new(),
+            fs_type: "fuse.silt".to_owned(),
+            source: PathBuf::from("/dev/sda1"),
+            uid,
+            device: (0, 38),
+        };
+        assert!([None, Some(0), Some(own)].into_iter().all(|uid| of(uid).names_its_source()));
+        assert!(!of(Some(own + 4242)).names_its_source());
     }
 }

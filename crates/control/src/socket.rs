@@ -13,8 +13,8 @@
 //! one name however it is reached.
 //!
 //! A client only talks to a daemon of root, of its own user, or of the user that owns what it
-//! asked about, and only through a directory that belongs to one of them; the kernel says whose
-//! the other side is. So nobody can stand in for a daemon.
+//! asked about, and only through that one's directory; the kernel says whose the other side is.
+//! So nobody can stand in for a daemon, nor have another one take what is meant for his own.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -241,8 +241,9 @@ fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> 
         }
         Err(e) => return Err(ControlError::io("cannot reach the daemon that holds the volume", &e)),
     };
+    // Not even root's elsewhere than where root listens: a link there could lead to the daemon of another volume.
     let peer = peer(&stream)?;
-    if peer.0 != uid && peer.0 != 0 {
+    if peer.0 != uid {
         return Err(ControlError::new(
             Kind::NotPermitted,
             format!("{} belongs to a program of user {}, which is not trusted", path.display(), peer.0),
@@ -297,5 +298,21 @@ mod tests {
             assert!(check_dir(dir.path(), 1000).is_err(), "somebody else's");
             assert!(check_dir(dir.path(), 4242).is_ok());
         }
+    }
+
+    #[test]
+    fn a_link_in_a_users_directory_does_not_lead_to_roots_daemon() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (theirs, of_root) = (dir.path().join("theirs"), dir.path().join("root"));
+        let _root = UnixListener::bind(&of_root).unwrap();
+        fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(4242), None).unwrap();
+        let link = theirs.join("f1-1.sock");
+        std::os::unix::fs::symlink(&of_root, &link).unwrap();
+        assert!(try_connect(dir.path(), &of_root, 0).unwrap().is_some());
+        assert_eq!(try_connect(&theirs, &link, 4242).unwrap_err().kind, Kind::NotPermitted);
     }
 }

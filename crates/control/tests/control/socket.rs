@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use silt_control::mounts::Mount;
 use silt_control::socket::{self, Stopper};
-use silt_control::{CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, serve};
+use silt_control::{
+    CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, of_mount, serve,
+};
 
 use crate::common::MemoryHost;
 
@@ -370,4 +373,19 @@ fn a_check_is_let_go_where_others_wait_for_its_space() {
         assert!(begin.elapsed() < Duration::from_secs(20), "it is never let go");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn a_mount_under_anothers_source_does_not_lead_to_his_daemon() {
+    let daemon = Daemon::start(1);
+    let own = rustix::process::geteuid().as_raw();
+    let of = |uid| Mount {
+        dir: "/nonexistent/mount".into(),
+        fs_type: "fuse.silt".to_owned(),
+        source: daemon.file.path().to_owned(),
+        uid: Some(uid),
+        device: (0, 1),
+    };
+    assert!(of_mount(&of(own)).is_ok());
+    assert!(of_mount(&of(own + 4242)).is_err());
 }
