@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -116,13 +117,13 @@ pub fn beside(path: &Path) -> PathBuf {
 pub fn save_pass(path: &Path, state: &State) -> Result<()> {
     let fail = |e: io::Error| ControlError::io(path.display(), &e);
     if let Some(dir) = path.parent() {
-        use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fail)?;
     }
     let new = beside(path);
     let bytes = serde_json::to_vec(state).map_err(|e| fail(e.into()))?;
-    let written =
-        File::create(&new).and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_data()));
+    // Its findings name files.
+    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let written = file.and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_data()));
     written.and_then(|()| fs::rename(&new, path)).map_err(fail)
 }
 
@@ -149,6 +150,8 @@ mod tests {
         state.uuid = "x".into();
         save_pass(&path, &state).unwrap();
         assert_eq!(load_pass(&path).unwrap(), Some(state));
+        let mode = std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap());
+        assert_eq!(mode & 0o077, 0, "findings name files");
         for bad in ["", "{}", "[1", r#"{"version":77}"#] {
             fs::write(&path, bad).unwrap();
             assert_eq!(load_pass(&path).unwrap_err().kind, Kind::Invalid, "{bad}");

@@ -14,6 +14,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::overlay::{Overlay, UNIT};
@@ -80,7 +81,8 @@ pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Over
             at += len;
         }
     }
-    let file = File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    // What it holds is the volume's, which not everybody may read.
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     let mut to = Summed { to: BufWriter::new(file), sum: crc32fast::Hasher::new() };
     let mut write = || -> io::Result<u64> {
         let mut head = Vec::with_capacity(HEAD);
@@ -289,6 +291,8 @@ mod tests {
         let saved = save(&path, &*device, [9; 16], &over).unwrap();
         assert!(saved >= 151_024, "{saved}");
         assert!(save(&path, &*device, [9; 16], &over).is_err(), "an undo file is never written over");
+        let mode = std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap());
+        assert_eq!(mode & 0o077, 0, "what it holds is for its owner alone");
         let undo = Undo::read(&path).unwrap();
         assert_eq!((undo.identity, undo.bytes(), undo.device_size()), ([9; 16], saved, 300_000));
         assert_eq!(undo.standing(&*device, |_| false).unwrap(), Standing::Before);
