@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -330,7 +331,9 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         let identity = repair::identity(&*device);
         let uuid = uuid::Uuid::from_bytes(identity);
         let dir = super::scrub::state_dir()?.join("repair");
-        std::fs::create_dir_all(&dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+        let mut maker = std::fs::DirBuilder::new();
+        let made = maker.recursive(true).mode(0o700).create(&dir);
+        made.map_err(|e| ControlError::io(dir.display(), &e))?;
         let file = dir.join(format!("{uuid}-{now}.undo"));
         silt_device::undo::save(&file, &*device, identity, plan.overlay())?;
         out.line(format!(
@@ -364,7 +367,9 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
 
 fn open(path: &Path) -> Result<FileDevice> {
     if let Ok(real) = mounts::locate(path)
-        && let Some(mount) = mounts::table()?.into_iter().rfind(|m| m.source == real || m.dir == real)
+        && let Some(mount) = mounts::table()?
+            .into_iter()
+            .rfind(|m| (m.source == real && m.names_its_source()) || m.dir == real)
     {
         let message = format!("{} is mounted on {}", path.display(), mount.dir.display());
         return Err(ControlError::new(Kind::Busy, message)
