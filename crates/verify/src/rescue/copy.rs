@@ -17,13 +17,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, IFlags, Mode, OFlags, Timespec, Timestamps, Uid, chmodat, chownat, fchmod,
-    fchown, ftruncate, futimens, ioctl_setflags, linkat, mkdirat, mknodat, openat, symlinkat, utimensat,
+    AtFlags, Dir, FileType, Gid, IFlags, Mode, OFlags, Timespec, Timestamps, Uid, fchmod, fchown, ftruncate,
+    futimens, ioctl_setflags, linkat, mkdirat, mknodat, openat, symlinkat, utimensat,
 };
 use rustix::io::{Errno, pwrite};
 use silt_format::inode::{RawInode, flags};
 
 use super::extents::Extent;
+use super::here::set_owner_and_mode;
 use super::judge::{Note, Problem, Tally, add_range, examine, examine_directory};
 use super::tree::{Content, Directory, Inode, Origin, Tree};
 use super::volume::Rescue;
@@ -61,11 +62,12 @@ impl Rescue<'_> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             other => other.map_err(fail)?,
         }
-        if std::fs::read_dir(to).map_err(fail)?.next().is_some() {
-            return Err(CopyError::NotEmpty(to.to_owned()));
-        }
         let root = rustix::fs::open(to, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| fail(e.into()))?;
+        // Of what is open, whatever the name leads to by now.
+        if !is_empty(&root).map_err(|e| fail(e.into()))? {
+            return Err(CopyError::NotEmpty(to.to_owned()));
+        }
         let mut copier = Copier {
             rescue: self,
             tree: &tree,
@@ -118,6 +120,15 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
         Some(i) => (&path[..i], &path[i + 1..]),
         None => (&[], path),
     }
+}
+
+fn is_empty(dir: &OwnedFd) -> Result<bool, Errno> {
+    for entry in Dir::read_from(dir)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn shown(path: &[u8]) -> PathBuf {
@@ -307,12 +318,8 @@ impl Copier<'_, '_, '_> {
                 Some(target) => symlinkat(target.as_slice(), dir, name)?,
                 None => mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, device)?,
             }
-            if owners {
-                chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-            }
-            if target.is_none() {
-                chmodat(dir, name, mode, AtFlags::empty())?;
-            }
+            let owner = owners.then_some((uid, gid));
+            set_owner_and_mode(dir, name, kind, owner, target.is_none().then_some(mode))?;
             utimensat(dir, name, &times(raw), AtFlags::SYMLINK_NOFOLLOW)
         })?;
         Ok(made.is_some())

@@ -23,6 +23,7 @@ mod behind;
 mod copy;
 mod extents;
 pub mod geometry;
+mod here;
 mod judge;
 mod misplaced;
 mod present;
