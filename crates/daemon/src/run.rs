@@ -250,7 +250,7 @@ fn block_device(
         let path = config.volume.clone();
         return (Some(BlockDevice { path, block_size }), None);
     }
-    match LoopHandle::attach(&config.volume) {
+    match LoopHandle::attach(&device.open_path()) {
         Ok(handle) => {
             let path = handle.path().to_owned();
             (Some(BlockDevice { path, block_size }), Some(handle))
@@ -325,7 +325,8 @@ fn serve(
         found,
         on_block_device,
     ));
-    let listener = silt_control::socket::listen(&config.volume, config.options.allow_other)?;
+    // The name comes from what is open: another one would take the place of another volume's daemon.
+    let listener = silt_control::socket::listen(&device.open_path(), config.options.allow_other)?;
     let stopper = listener.stopper();
     let server = {
         let host = host.clone();

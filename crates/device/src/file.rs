@@ -19,7 +19,7 @@ mod transfer;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -137,6 +137,12 @@ impl FileDevice {
     /// The path it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A path that leads to what is open as long as it is, whatever the one it was opened by leads to by now: who may write to
+    /// the directory of an image can put something else there.
+    pub fn open_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.main.as_raw_fd()))
     }
 
     /// True for a block device, false for an image file.

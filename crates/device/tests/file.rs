@@ -435,3 +435,16 @@ fn neighbours_in_one_unit_do_not_undo_each_other() {
     device.read_at(0, &mut all).unwrap();
     assert_eq!(all, [50; 4096]);
 }
+
+#[test]
+fn what_is_open_is_found_whatever_takes_its_name() {
+    let dir = Dir::new();
+    let (image, other) = (dir.path("v.img"), dir.path("other.img"));
+    let device = create_image(&image, MIB, false).unwrap();
+    fs::write(&other, "somebody else's").unwrap();
+    let inode = fs::metadata(&image).unwrap().ino();
+    fs::rename(&image, dir.path("moved.img")).unwrap();
+    std::os::unix::fs::symlink(&other, &image).unwrap();
+    assert_ne!(fs::metadata(device.path()).unwrap().ino(), inode);
+    assert_eq!(fs::metadata(device.open_path()).unwrap().ino(), inode);
+}
