@@ -9,6 +9,7 @@ mod content;
 mod exit;
 mod failure;
 mod interrupt;
+mod json;
 mod names;
 mod output;
 mod overwrite;
@@ -32,7 +33,8 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         let place = info.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
         let what = info.payload_as_str().unwrap_or("no more is known");
-        target::eprintln_quiet(&format!("silt: an internal error{place}: {what}\n  (please report it)"));
+        target::eprintln_quiet(&format!("silt: an internal error{place}: {what}"));
+        target::eprintln_quiet("  (please report it)");
     }));
     let name = Name::of_program(std::env::args_os().next());
     failure::set_prefix(name.prefix());

@@ -6,6 +6,7 @@ use serde::Serialize;
 use silt_control::ControlError;
 
 use crate::failure::{Failure, Result};
+use crate::json;
 
 /// Standard output.
 pub struct Output {
@@ -45,7 +46,7 @@ impl Output {
 
     /// A value as one line of JSON.
     pub fn json(&mut self, value: &impl Serialize) -> Result<()> {
-        serde_json::to_writer(&mut self.to, value).map_err(|e| failed(e.into()))?;
+        json::write(&mut self.to, value).map_err(|e| failed(e.into()))?;
         self.line("")
     }
 
@@ -104,7 +105,7 @@ impl JsonList {
         let before = if self.any { ",\n " } else { "[\n " };
         self.any = true;
         self.out.to.write_all(before.as_bytes()).map_err(failed)?;
-        serde_json::to_writer(&mut self.out.to, value).map_err(|e| failed(e.into()))
+        json::write(&mut self.out.to, value).map_err(|e| failed(e.into()))
     }
 
     /// Closes the array.

@@ -25,7 +25,7 @@ pub fn call(
     let mut own = None;
     let result = control.call(request, &mut |part| {
         if let Response::Notice(text) = part {
-            eprintln_quiet(&format!("note: {}", printable(&text)));
+            eprintln_quiet(&format!("note: {text}"));
             return Ok(());
         }
         each(part).map_err(|failure| {
@@ -51,10 +51,10 @@ pub fn call(
     }
 }
 
-/// A line on standard error, which may be closed.
+/// A line on standard error, which may be closed. Names and labels in it come from others: see [`printable`].
 pub fn eprintln_quiet(text: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", printable(text));
 }
 
 /// Items of a list that failed, each told when it did.

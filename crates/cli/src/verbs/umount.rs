@@ -12,7 +12,6 @@ use silt_control::{
 use silt_fuse::Unmount;
 
 use crate::failure::{Failure, Result};
-use crate::output::printable;
 use crate::target;
 
 /// Unmount a directory; returns when everything is written and the volume is closed
@@ -178,10 +177,10 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
         None if bound && left.iter().any(|m| places.first() == Some(&m.dir)) => Ok(()),
         None => wait(&process),
         Some(other) => {
-            target::eprintln_quiet(&printable(&format!(
+            target::eprintln_quiet(&format!(
                 "note: it is still to be seen on {}, and goes on until that is unmounted too",
                 other.dir.display()
-            )));
+            ));
             Ok(())
         }
     }

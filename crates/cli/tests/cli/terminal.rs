@@ -385,3 +385,31 @@ fn completion_lines_come_while_it_works() {
     }
     assert!(all.len() > 10, "{all:?}");
 }
+
+#[test]
+fn names_and_labels_of_others_command_no_terminal() {
+    let b = Bench::new();
+    let v = b.volume("v\x1b[31m.img", "64M");
+    b.ok(&["tune", "-L", "a\u{9b}31mb\u{7f}\x1b]0;c", &v]);
+    // A helper of somebody else's, which is left alone with a note.
+    let root = b.path("root\x1b[2J");
+    std::fs::create_dir_all(root.join("sbin")).unwrap();
+    std::fs::write(root.join("sbin/mount.silt"), "").unwrap();
+    let root = root.to_str().unwrap();
+    for args in [
+        &["status", &v][..],
+        &["status", "--json", &v],
+        &["tune", "-l", &v],
+        &["tune", "-L", &"\u{9b}".repeat(50), &v],
+        &["check", &v],
+        &["rescue", "--json", &v],
+        &["install", "--destdir", root],
+    ] {
+        let run = b.run(args);
+        for text in [&run.out, &run.err] {
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{args:?}: {text:?}");
+        }
+    }
+    let label = b.json(&["status", "--json", &v])["label"].as_str().unwrap().to_owned();
+    assert_eq!(label, "\u{9b}".repeat(40), "in JSON it is what it is");
+}

@@ -94,23 +94,34 @@ impl Writers {
     }
 }
 
+/// A message as one line. A name in it may hold the end of one, and what comes after that would pass for a message of ours.
+fn one_line(message: &[u8]) -> Vec<u8> {
+    let (text, end) = match message.split_last() {
+        Some((b'\n', text)) => (text, &b"\n"[..]),
+        _ => (message, &b""[..]),
+    };
+    let mut line: Vec<u8> = text.iter().map(|b| if b.is_ascii_control() { b'?' } else { *b }).collect();
+    line.extend_from_slice(end);
+    line
+}
+
 impl Write for Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Writer::Stderr(to) => to.write(bytes),
-            Writer::File(to) => to.write(bytes),
+            Writer::Stderr(to) => to.write_all(&one_line(bytes))?,
+            Writer::File(to) => to.write_all(&one_line(bytes))?,
             Writer::System { socket, priority } => {
                 /// The facility of daemons.
                 const DAEMON: u8 = 3 << 3;
                 let head = format!("<{}>silt[{}]: ", DAEMON | *priority, std::process::id());
                 let mut message = head.into_bytes();
-                message.extend_from_slice(bytes.trim_ascii_end());
+                message.extend_from_slice(one_line(bytes).trim_ascii_end());
                 // What the system's log does not take is lost: there is nowhere to say so.
                 let _ = socket.send(&message);
-                Ok(bytes.len())
             }
-            Writer::Nowhere => Ok(bytes.len()),
+            Writer::Nowhere => {}
         }
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -121,6 +132,17 @@ impl Write for Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_does_not_make_a_message_of_its_own() {
+        let mut file = tempfile::tempfile().unwrap();
+        let writers = Writers(To::File(Arc::new(file.try_clone().unwrap())));
+        writers.make_writer().write_all(b"damage: /a\n\rERROR b\xc3\xa4: lost\n").unwrap();
+        let mut text = String::new();
+        io::Seek::rewind(&mut file).unwrap();
+        io::Read::read_to_string(&mut file, &mut text).unwrap();
+        assert_eq!(text, "damage: /a??ERROR b\u{e4}: lost\n");
+    }
 
     #[test]
     fn a_message_to_the_system_is_one_datagram_with_its_priority() {

@@ -20,7 +20,7 @@ use silt_control::{
 };
 
 use crate::failure::{Failure, Result};
-use crate::output::{Output, printable, quoted};
+use crate::output::{Output, quoted};
 use crate::{overwrite, size, target, times};
 use options::Options;
 
@@ -274,7 +274,7 @@ pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
     let status = connect(&job.dir).ok().and_then(|mut c| status(&mut *c).ok()).flatten();
     if notes {
         let lost = status.iter().flat_map(|s| &s.lost);
-        lost.for_each(|n| target::eprintln_quiet(&format!("lost: {}", printable(n))));
+        lost.for_each(|n| target::eprintln_quiet(&format!("lost: {n}")));
     }
     if !job.tell {
         return Ok(());
@@ -300,6 +300,6 @@ pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
     out.line(format!("unmount with: silt umount {typed}"))?;
     out.finish()?;
     let notes = status.iter().filter(|_| notes).flat_map(|s| &s.notes);
-    notes.for_each(|n| target::eprintln_quiet(&format!("note: {}", printable(n))));
+    notes.for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
     Ok(())
 }
