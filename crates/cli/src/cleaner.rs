@@ -26,7 +26,7 @@ pub fn lines(c: &Cleaner, block_size: u32) -> Vec<String> {
     } else {
         format!("cleaner: off; silt clean empties segments, {} so far", c.work.segments)
     }];
-    let file = c.file.as_deref().unwrap_or_default();
+    let file = c.file.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut say = |what: String, from: Source| match from {
         Source::Default => {}
         Source::File => lines.push(format!("  {what} ({file})")),

@@ -1,6 +1,7 @@
 //! What the cleaner of a mounted volume goes by, and what it has done.
 
 use serde::{Deserialize, Serialize};
+use silt_names::ByteName;
 
 use crate::retention::Source;
 
@@ -48,8 +49,8 @@ pub struct Cleaner {
     /// It was not turned off (`nogc`).
     pub on: bool,
     /// A file that it goes by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
+    #[serde(flatten, with = "silt_names::file", skip_serializing_if = "Option::is_none")]
+    pub file: Option<ByteName>,
     /// The order.
     pub policy: Said<String>,
     /// It begins with fewer clean segments than these; none: always.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use silt_names::ByteName;
 
 use crate::paths;
 
@@ -20,7 +21,8 @@ pub struct PastQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastFile {
     /// From the root of the volume, today's, or the last that it is known to have had; none where it is not known.
-    pub path: Option<String>,
+    #[serde(flatten, with = "silt_names::path")]
+    pub path: Option<ByteName>,
     pub inode: u64,
     /// Tells the users of an inode number apart.
     pub generation: Option<u32>,

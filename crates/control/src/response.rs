@@ -1,8 +1,10 @@
 //! What is answered. These types are also what `--json` prints, so their names are an interface.
+//! What is called by bytes is told as [`silt_names`] says.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use silt_names::ByteName;
 
 use crate::scrub::ScrubStatus;
 use crate::{ControlError, Retention, RetentionPreview, paths};
@@ -235,7 +237,7 @@ pub enum DumpItem {
 /// A place where a volume is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint {
-    #[serde(with = "paths")]
+    #[serde(flatten, with = "silt_names::dir")]
     pub dir: PathBuf,
     /// The checkpoint it shows; none: the live tree.
     pub checkpoint: Option<u64>,
@@ -246,9 +248,10 @@ pub struct MountPoint {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The image file or block device.
-    #[serde(with = "paths")]
+    #[serde(flatten, with = "silt_names::volume")]
     pub volume: PathBuf,
-    pub label: String,
+    #[serde(flatten, with = "silt_names::label")]
+    pub label: ByteName,
     pub uuid: String,
     pub block_size: u32,
     pub segment_size: u64,
@@ -328,7 +331,8 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// From the root of the volume; none where it is not known.
-    pub path: Option<String>,
+    #[serde(flatten, with = "silt_names::path")]
+    pub path: Option<ByteName>,
     pub inode: u64,
     /// Of the past moment it was met in; none: the live tree.
     pub checkpoint: Option<u64>,
@@ -349,7 +353,8 @@ pub struct Damage {
 /// The super block, as far as people change it or ask for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    pub label: String,
+    #[serde(flatten, with = "silt_names::label")]
+    pub label: ByteName,
     pub uuid: String,
     pub magic: u16,
     pub revision: u32,

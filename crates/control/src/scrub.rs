@@ -174,7 +174,7 @@ mod tests {
             suspects: vec![
                 silt_verify::scrub::Owner {
                     inode: 11,
-                    path: Some("x".repeat(1000)),
+                    path: Some("x".repeat(1000).as_str().into()),
                     part: silt_verify::scrub::Part::Data,
                     first: 0,
                     blocks: 1,

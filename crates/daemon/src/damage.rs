@@ -15,6 +15,7 @@ use silt_control::Damage;
 use silt_engine::Tree;
 use silt_format::Ino;
 use silt_fs::Fs;
+use silt_names::ByteName;
 
 use crate::core::{Core, now_secs};
 
@@ -117,7 +118,7 @@ impl DamageLog {
     pub fn all(&self) -> (Vec<Damage>, u64) {
         let list = self.list.lock();
         let all = list.entries.iter().map(|e| Damage {
-            path: e.path.as_ref().map(|p| String::from_utf8_lossy(p).into_owned()),
+            path: e.path.as_deref().map(ByteName::from),
             inode: e.ino.0,
             checkpoint: checkpoint(e.tree),
             start: e.bytes.as_ref().map(|b| b.start),

@@ -49,7 +49,7 @@ fn a_file_is_listed_once_with_its_newest_path_and_all_that_was_asked_for() {
     let (all, more) = core.damages.all();
     assert_eq!((all.len(), more), (1, 0));
     let d = &all[0];
-    assert_eq!((d.path.as_deref(), d.inode, d.checkpoint), (Some("/a/b/new"), file.0, None));
+    assert_eq!((&d.path, d.inode, d.checkpoint), (&Some("/a/b/new".into()), file.0, None));
     assert_eq!((d.start, d.end, d.times), (Some(0), Some(12_288), 3));
     assert_eq!(d.what, "broken");
 }
@@ -89,5 +89,5 @@ fn a_look_up_that_fails_gives_the_name() {
     errno(&core, Tree::Live, None, &table);
     core.damages.name_all(&core.fs);
     let paths: Vec<_> = core.damages.all().0.into_iter().map(|d| d.path).collect();
-    assert_eq!(paths, [Some("/d/f".to_owned()), Some("(table of inodes)".to_owned())]);
+    assert_eq!(paths, [Some("/d/f".into()), Some("(table of inodes)".into())]);
 }

@@ -131,7 +131,7 @@ impl Tuning {
         };
         Cleaner {
             on,
-            file: conf.map(|c| c.path.display().to_string()),
+            file: conf.map(|c| c.path.as_path().into()),
             policy: Said { value: policy.value.name().to_owned(), from: policy.from },
             begins_below: Said { value: marks.low, from: from(conf.and_then(|c| c.min_clean_segments)) },
             ends_at: Said { value: marks.high, from: from(conf.and_then(|c| c.max_clean_segments)) },

@@ -33,7 +33,7 @@ pub struct Args {
     /// List all snapshots, or with --history all files, however many there are
     #[arg(long)]
     all: bool,
-    /// Print it as JSON, in bytes
+    /// Print it as JSON, in bytes (of names that are no UTF-8 the bytes, too)
     #[arg(long)]
     json: bool,
     /// Image, device or mounted directory (none: the only volume mounted); with --history also any path in it
@@ -170,7 +170,8 @@ fn history(args: &Args) -> Result<()> {
 }
 
 fn line(f: &PastFile) -> String {
-    let name = f.path.clone().unwrap_or_else(|| format!("(inode {}, no name known)", f.inode));
+    let name = f.path.as_ref().map(ToString::to_string);
+    let name = name.unwrap_or_else(|| format!("(inode {}, no name known)", f.inode));
     let mut of_it = Vec::new();
     if f.snapshots > 0 {
         of_it.push(format!("{} in snapshots alone", size::show(f.snapshots)));

@@ -38,7 +38,7 @@ pub struct Args {
     /// Show so many moments, and so many names of damaged files; more are counted
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20)]
     lines: usize,
-    /// As JSON
+    /// As JSON (of names that are no UTF-8 the bytes, too)
     #[arg(long)]
     json: bool,
     /// Say nothing of the progress

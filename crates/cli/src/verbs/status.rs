@@ -6,6 +6,7 @@ use silt_control::{
     Control, ControlError, Damage, Kind, MountPoint, PATIENCE, Request, Response, Status, connect,
     mounted_volumes, of_mount,
 };
+use silt_names::ByteName;
 
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output, count, quoted};
@@ -14,7 +15,7 @@ use crate::{cleaner, size, space, target, times};
 /// Say what a volume is, where it is mounted, and how it is
 #[derive(clap::Args)]
 pub struct Args {
-    /// As JSON
+    /// As JSON (of names that are no UTF-8 the bytes, too)
     #[arg(long)]
     json: bool,
     /// List what was found damaged since the volume was mounted
@@ -75,7 +76,7 @@ fn damage(args: &Args) -> Result<()> {
 
 /// Where, what, and since when.
 fn damage_line(d: &Damage) -> String {
-    let path = d.path.as_deref().unwrap_or("(no path known)");
+    let path = d.path.as_ref().map_or("(no path known)".into(), ByteName::text);
     let mut place = String::new();
     if d.block.is_none() {
         place = format!(" (inode {}", d.inode);

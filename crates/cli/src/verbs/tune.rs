@@ -33,7 +33,7 @@ pub struct Args {
     /// Accepted as nilfs-tune has it; a volume in use is changed through who uses it, or not at all
     #[arg(short, action = ArgAction::SetTrue, hide = true)]
     force: bool,
-    /// Show the settings as JSON
+    /// Show the settings as JSON (of a label that is no UTF-8 the bytes, too)
     #[arg(long)]
     json: bool,
     /// Image, device or mounted directory
@@ -108,7 +108,7 @@ fn lines(s: &Settings) -> Vec<(&'static str, String)> {
     }
     let user = |id: u16, name| format!("{id} ({name} {})", if id == 0 { "root" } else { "unknown" });
     vec![
-        ("Filesystem volume name:", or_none(s.label.clone())),
+        ("Filesystem volume name:", or_none(s.label.to_string())),
         ("Filesystem UUID:", s.uuid.clone()),
         ("Filesystem magic number:", format!("{:#x}", s.magic)),
         ("Filesystem revision #:", format!("{}.{}", s.revision, s.minor_revision)),

@@ -28,6 +28,7 @@ mod map;
 mod mkcp;
 mod mkfs;
 mod mount;
+mod names_in_json;
 mod overwrite;
 mod permissions;
 mod repair;

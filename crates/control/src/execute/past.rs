@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use silt_cleaner::{Holding, Past};
 use silt_engine::Tree;
 use silt_format::{Cno, Ino};
+use silt_names::ByteName;
 
 use super::account::{Told, moments};
 use super::clean::Via;
@@ -120,7 +121,7 @@ pub fn past(host: &dyn Host, query: &PastQuery, mut out: Out<'_>) -> Result<()> 
             }
         }
         listed.push(PastFile {
-            path: n.path.map(|p| String::from_utf8_lossy(&p).into_owned()),
+            path: n.path.map(ByteName::from),
             inode: h.ino,
             generation: h.generation,
             bytes: bytes(h.blocks),
@@ -133,7 +134,7 @@ pub fn past(host: &dyn Host, query: &PastQuery, mut out: Out<'_>) -> Result<()> 
     let mut batch = Vec::new();
     let mut long = 0;
     for file in listed {
-        long += file.path.as_ref().map_or(0, String::len);
+        long += file.path.as_ref().map_or(0, |path| path.as_bytes().len());
         batch.push(file);
         if batch.len() >= BATCH || long >= LONG {
             out(Response::Past(std::mem::take(&mut batch)))?;

@@ -11,11 +11,6 @@ use crate::host::{Host, change, with};
 use crate::response::{Response, Settings};
 use crate::{ControlError, Kind, Resized, Result, Tune, size};
 
-/// Text that may be no UTF-8, for showing.
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 /// Shows the super block in use.
 pub fn show(host: &dyn Host, out: Out<'_>) -> Result<()> {
     let settings = with(host, |v| settings(v.super_block()))?;
@@ -42,7 +37,7 @@ fn features(sb: &SuperBlock) -> Vec<String> {
 /// A super block for people and programs.
 pub fn settings(sb: &SuperBlock) -> Settings {
     Settings {
-        label: text(sb.label()),
+        label: sb.label().into(),
         uuid: Uuid::from_bytes(sb.uuid).to_string(),
         magic: sb.magic.get(),
         revision: sb.rev_level.get(),

@@ -6,7 +6,6 @@ use silt_format::super_block::{STATE_ERROR, STATE_VALID};
 use uuid::Uuid;
 
 use super::Out;
-use super::settings::text;
 use crate::Result;
 use crate::host::{Host, with};
 use crate::response::{Discarding, Response, Status};
@@ -37,7 +36,7 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
         let live = block.saturating_mul(blocks);
         Ok(Status {
             volume: host.volume().to_owned(),
-            label: text(sb.label()),
+            label: sb.label().into(),
             uuid: Uuid::from_bytes(sb.uuid).to_string(),
             block_size: s.block_size,
             segment_size: segment,

@@ -166,7 +166,7 @@ impl Host for MemoryHost {
 
     fn damage(&self) -> (Vec<Damage>, u64) {
         let damage = Damage {
-            path: Some(SECRET.to_owned()),
+            path: Some(SECRET.into()),
             inode: 12,
             checkpoint: None,
             start: None,
@@ -183,7 +183,7 @@ impl Host for MemoryHost {
     fn scrub(&self, _: &ScrubAction) -> Result<ScrubStatus> {
         let owner = || Owner {
             inode: 12,
-            path: Some(SECRET.to_owned()),
+            path: Some(SECRET.into()),
             part: Part::Data,
             first: 0,
             blocks: 1,
@@ -199,7 +199,7 @@ impl Host for MemoryHost {
             owner: Some(owner()),
             file_byte: None,
             entry_of: Some(12),
-            entry_path: Some(SECRET.to_owned()),
+            entry_path: Some(SECRET.into()),
             unused: false,
         };
         let finding = Finding {

@@ -250,7 +250,7 @@ fn settings_are_changed_on_a_volume_in_use() {
     };
     let parts = host.ask(ROOT, Request::Tune(tune)).unwrap();
     let [Response::Settings(s)] = &parts[..] else { panic!("{parts:?}") };
-    assert_eq!((s.label.as_str(), s.interval, s.features.len()), ("new", 9, 0));
+    assert_eq!((&s.label, s.interval, s.features.len()), (&"new".into(), 9, 0));
     let read = silt_engine::read_super_block(&*silt_control::Host::device(&host)).unwrap();
     assert_eq!((read.label(), read.c_interval.get()), (&b"new"[..], 9));
     let e = host.ask(ROOT, Request::Tune(Tune { uuid: Some("x".into()), ..Tune::default() })).unwrap_err();

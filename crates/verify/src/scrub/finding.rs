@@ -1,6 +1,7 @@
 //! What a scrub tells, for people and for programs: the names of the fields are an interface.
 
 use serde::{Deserialize, Serialize};
+use silt_names::ByteName;
 
 /// Exact places kept for one log; more are counted.
 pub(crate) const SPOTS: usize = 50;
@@ -45,8 +46,8 @@ pub struct Owner {
     /// Inode number; 3 to 6 are the volume's own tables.
     pub inode: u64,
     /// From the root of the newest tree, where the inode has a name there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
+    #[serde(flatten, with = "silt_names::path", skip_serializing_if = "Option::is_none")]
+    pub path: Option<ByteName>,
     pub part: Part,
     /// First block in the file, for data.
     pub first: u64,
@@ -93,8 +94,8 @@ pub struct Spot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry_of: Option<u64>,
     /// Its path in the newest tree.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub entry_path: Option<String>,
+    #[serde(flatten, with = "silt_names::entry_path", skip_serializing_if = "Option::is_none")]
+    pub entry_path: Option<ByteName>,
     /// Nothing that anybody needs lies there.
     pub unused: bool,
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use silt_names::ByteName;
 
 use crate::scrub::finding::{Finding, Owner};
 use crate::scrub::supers::SuperFinding;
@@ -133,11 +134,7 @@ impl State {
 
     /// Puts paths to inodes.
     pub(crate) fn set_names(&mut self, names: &BTreeMap<u64, Vec<u8>>) {
-        let shown = |path: &Vec<u8>| match path.get(..PATH) {
-            Some(head) => format!("/{}...", String::from_utf8_lossy(head)),
-            None => format!("/{}", String::from_utf8_lossy(path)),
-        };
-        let path = |ino: u64| names.get(&ino).map(shown);
+        let path = |ino: u64| names.get(&ino).map(|path| shown(path));
         for owner in self.owners().filter(|o| o.path.is_none()) {
             owner.path = path(owner.inode);
         }
@@ -147,6 +144,18 @@ impl State {
             }
         }
     }
+}
+
+/// A path from the root, its end left out where it is long: not in the midst of a character.
+fn shown(path: &[u8]) -> ByteName {
+    let Some(head) = path.get(..PATH).filter(|head| head.len() < path.len()) else {
+        return ByteName::from_root(path);
+    };
+    let whole = match std::str::from_utf8(head) {
+        Err(e) if e.error_len().is_none() => &head[..e.valid_up_to()],
+        _ => head,
+    };
+    ByteName::from_root(&[whole, b"..."].concat())
 }
 
 /// A UUID as its text is written.
@@ -164,6 +173,15 @@ pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_paths_end_between_characters() {
+        assert_eq!(shown(b"a/\xff"), b"/a/\xff"[..].into());
+        let head = "x".repeat(PATH - 1);
+        assert_eq!(shown(format!("{head}y").as_bytes()), format!("/{head}y").as_str().into());
+        assert_eq!(shown(format!("{head}\u{e4}").as_bytes()), format!("/{head}...").as_str().into());
+        assert_eq!(shown(format!("{head}yz").as_bytes()), format!("/{head}y...").as_str().into());
+    }
 
     #[test]
     fn a_uuid_in_text() {

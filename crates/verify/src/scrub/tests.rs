@@ -121,7 +121,7 @@ fn the_file_and_the_byte_are_named() {
     let spot = &finding.spots[0];
     let path = format!("/{}", String::from_utf8(file.path).unwrap());
     let owner = spot.owner.as_ref().unwrap();
-    assert_eq!((owner.inode, owner.path.as_deref(), owner.until), (ino, Some(path.as_str()), None));
+    assert_eq!((owner.inode, &owner.path, owner.until), (ino, &Some(path.as_str().into()), None));
     assert_eq!((spot.block, spot.file_byte, spot.unused), (*block, Some(offset * 4096 + 77), false));
     assert!(finding.one_in.unwrap() >= 64, "nothing else confirms it");
     let lines = finding.lines(4096).join("\n");
@@ -135,7 +135,7 @@ fn the_file_and_the_byte_are_named() {
     flip(&s.device, (block << 12) + byte as u64 + 60, 0);
     let state = pass(&s.device);
     let spot = &state.findings[0].spots[0];
-    assert_eq!((spot.entry_of, spot.entry_path.as_deref()), (Some(ino), Some(path.as_str())), "{spot:?}");
+    assert_eq!((spot.entry_of, &spot.entry_path), (Some(ino), &Some(path.as_str().into())), "{spot:?}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn more_than_a_bit_leaves_suspects() {
     let [finding] = state.findings.as_slice() else { panic!("{:?}", state.findings) };
     assert_eq!((finding.kind, finding.log, finding.unknown), (Kind::Checksum, log.pos.0, 0), "{finding:?}");
     let path = format!("/{}", String::from_utf8(file.path).unwrap());
-    assert!(finding.suspects.iter().any(|o| o.path.as_deref() == Some(path.as_str())), "{finding:#?}");
+    assert!(finding.suspects.iter().any(|o| o.path == Some(path.as_str().into())), "{finding:#?}");
     assert!(finding.spots.is_empty() && state.damaged() == 1);
 }
 

@@ -105,7 +105,7 @@ fn synced_data_behind_the_newest_checkpoint_is_verified() {
             assert_eq!((spot.block, u64::from(spot.byte)), (start + byte / 4096, byte % 4096));
             if byte >= 4096 {
                 let owner = spot.owner.as_ref().unwrap();
-                assert_eq!((owner.inode, owner.path.as_deref(), owner.until), (ino, Some("/a0"), None));
+                assert_eq!((owner.inode, &owner.path, owner.until), (ino, &Some("/a0".into()), None));
                 assert_eq!((spot.file_byte, spot.unused), (Some(n as u64 * 4096 + 77), false));
             }
         }

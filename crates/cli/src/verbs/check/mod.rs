@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use silt_control::{ControlError, Kind};
+use silt_names::ByteName;
 use silt_verify::{Finding, Impact, Options, Report, Severity, Torn, Watch};
 
 use crate::failure::{Failure, Result};
@@ -30,7 +31,7 @@ pub struct Args {
     /// Show so many findings of each kind, or none with 0; more are counted
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
     lines: usize,
-    /// As JSON, notes included
+    /// As JSON, notes included (of names that are no UTF-8 the bytes, too)
     #[arg(long)]
     json: bool,
     /// Say what memory it took, on standard error
@@ -50,8 +51,8 @@ struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     inode: Option<u64>,
     /// From the root of the latest tree, where the inode has a name there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<String>,
+    #[serde(flatten, with = "silt_names::path", skip_serializing_if = "Option::is_none")]
+    path: Option<ByteName>,
     /// Block of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     offset: Option<u64>,
@@ -85,8 +86,8 @@ struct Shown<'a> {
 #[derive(Serialize)]
 struct File {
     inode: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<String>,
+    #[serde(flatten, with = "silt_names::path", skip_serializing_if = "Option::is_none")]
+    path: Option<ByteName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     range: Option<Range>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,21 +253,17 @@ pub fn errors(report: &Report) -> u64 {
     report.counts.iter().filter(|(id, _)| ids.contains(*id)).map(|(_, count)| count).sum()
 }
 
-fn text_of(path: &[u8]) -> String {
-    format!("/{}", String::from_utf8_lossy(path))
-}
-
 /// The path of the inode that a finding names.
-fn path(finding: &Finding, impact: &Impact) -> Option<String> {
+fn path(finding: &Finding, impact: &Impact) -> Option<ByteName> {
     let file = impact.files.iter().find(|file| Some(file.ino) == finding.place.ino)?;
-    file.path.as_deref().map(text_of)
+    file.path.as_deref().map(ByteName::from_root)
 }
 
 fn show<'a>(finding: &'a Finding, impact: &Impact, latest: u64) -> Shown<'a> {
     let place = &finding.place;
     let files = impact.files.iter().map(|file| File {
         inode: file.ino,
-        path: file.path.as_deref().map(text_of),
+        path: file.path.as_deref().map(ByteName::from_root),
         range: file.range.map(|(from, to)| Range { from, to }),
         whole_version: file.whole.map(|(checkpoint, time)| Version {
             checkpoint,
@@ -342,7 +339,8 @@ pub fn text(
         if finding.severity == Severity::Note && !verbose {
             continue;
         }
-        let path = path(finding, impact).map(|path| format!(" ({})", printable(&path))).unwrap_or_default();
+        let path =
+            path(finding, impact).map(|path| format!(" ({})", printable(&path.text()))).unwrap_or_default();
         let severity = if finding.severity == Severity::Error { "error" } else { "note" };
         out.line(format!("{severity} [{}] {}{path}: {}", finding.id, finding.place, finding.message))?;
         if let Some(sentence) = words::sentence(finding, impact, report.stats.last_cno) {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use silt_format::super_block::Copy;
+use silt_names::ByteName;
 use silt_verify::rescue::geometry::Source;
 use silt_verify::rescue::{Answer, Grade, Note, Problem, Rated, Rescue, Tally};
 
@@ -16,7 +17,8 @@ use crate::{size, times};
 /// What of a file is lost.
 #[derive(Serialize)]
 struct Item {
-    path: String,
+    #[serde(flatten, with = "silt_names::path")]
+    path: ByteName,
     inode: u64,
     /// Whether something is lost; else it only does not verify.
     lost: bool,
@@ -39,7 +41,7 @@ struct Item {
 impl Item {
     fn new(p: &Problem) -> Self {
         let mut item = Item {
-            path: format!("/{}", String::from_utf8_lossy(&p.path)),
+            path: ByteName::from_root(&p.path),
             inode: p.ino,
             lost: !p.only_unverified(),
             missing: p.missing.iter().map(|r| (r.start, r.end)).collect(),
@@ -111,7 +113,8 @@ pub struct Copied<'a> {
     moment: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<String>,
-    to: String,
+    #[serde(flatten, with = "silt_names::to")]
+    to: ByteName,
     complete: bool,
     directories: u64,
     files: u64,
@@ -137,7 +140,7 @@ impl<'a> Copied<'a> {
         Copied {
             moment: cno,
             time: Some(created).filter(|t| *t != 0).and_then(times::iso),
-            to: to.display().to_string(),
+            to: to.into(),
             complete: tally.grade() == Grade::Whole && synced_lost.is_none(),
             directories: tally.directories,
             files: tally.files,

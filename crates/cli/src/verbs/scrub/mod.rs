@@ -47,7 +47,7 @@ pub struct Args {
     /// Keep how far it is in this file, not in the user's directory of such files
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// As JSON
+    /// As JSON (of names that are no UTF-8 the bytes, too)
     #[arg(long)]
     json: bool,
     /// Image, device or mounted directory
