@@ -18,6 +18,7 @@ mod connect;
 mod error;
 mod execute;
 mod host;
+pub mod left_over;
 mod local;
 pub mod lost;
 pub mod moment;

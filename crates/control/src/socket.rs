@@ -14,7 +14,8 @@
 //!
 //! A client only talks to a daemon of root, of its own user, or of the user that owns what it
 //! asked about, and only through that one's directory; the kernel says whose the other side is.
-//! So nobody can stand in for a daemon, nor have another one take what is meant for his own.
+//! So nobody can stand in for a daemon, nor have another one take what is meant for his own. What a killed one left is
+//! removed by whoever finds it ([`left_over`]).
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -29,7 +30,7 @@ use rustix::fs::{FileType, major, minor};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::remote::PATIENCE;
-use crate::{ControlError, Kind, Result};
+use crate::{ControlError, Kind, Result, left_over};
 
 const OF_ROOT: &str = "/run/silt";
 
@@ -84,11 +85,14 @@ pub fn listen(volume: &Path, shared: bool) -> Result<Listener> {
     make_dir(&dir, uid, shared)?;
     let path = dir.join(name);
     let fail = |e: io::Error| ControlError::io(format!("cannot listen on {}", path.display()), &e);
+    // Until it listens it looks as dead as one that is left over.
+    let alone = left_over::Alone::to_bind(&dir)?;
     match fs::remove_file(&path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fail(e)),
         _ => {}
     }
     let socket = UnixListener::bind(&path).map_err(fail)?;
+    drop(alone);
     let mode = if uid == 0 || shared { 0o666 } else { 0o600 };
     fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(fail)?;
     let meta = fs::symlink_metadata(&path).map_err(fail)?;
@@ -116,6 +120,15 @@ fn own_dir(uid: u32, shared: bool) -> PathBuf {
         }
         _ => shared_dir(uid),
     }
+}
+
+/// Where the caller's own daemons listen.
+pub(crate) fn own_dirs() -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let mut dirs = vec![own_dir(uid, false), own_dir(uid, true)];
+    dirs.dedup();
+    dirs.retain(|dir| check_dir(dir, uid).is_ok());
+    dirs
 }
 
 fn make_dir(dir: &Path, uid: u32, shared: bool) -> Result<()> {
@@ -229,8 +242,13 @@ fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> 
     }
     let stream = match connect(path) {
         Ok(stream) => stream,
-        // Left over from a daemon that was killed, or gone this moment.
-        Err(e) if matches!(e.kind(), E::ConnectionRefused | E::NotFound) => return Ok(None),
+        // Left over from a daemon that was killed, or not listening yet.
+        Err(e) if e.kind() == E::ConnectionRefused => {
+            left_over::remove(dir, path);
+            return Ok(None);
+        }
+        // Gone this moment.
+        Err(e) if e.kind() == E::NotFound => return Ok(None),
         Err(e) if e.kind() == E::PermissionDenied => {
             return Err(for_another());
         }

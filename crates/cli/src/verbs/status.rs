@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use silt_control::{
-    Control, ControlError, Damage, Kind, MountPoint, PATIENCE, Request, Response, Status, connect,
+    Control, ControlError, Damage, Kind, MountPoint, PATIENCE, Request, Response, Status, connect, left_over,
     mounted_volumes, of_mount,
 };
 use silt_names::ByteName;
@@ -94,6 +94,8 @@ fn damage_line(d: &Damage) -> String {
 
 /// All volumes mounted. One that does not answer hides no other.
 fn all(json: bool) -> Result<()> {
+    // Where nothing is mounted any more nobody else comes upon it.
+    left_over::remove_all();
     let mounts = mounted_volumes()?;
     let mut found = Vec::new();
     let mut some_failed = false;

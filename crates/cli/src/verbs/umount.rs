@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use silt_control::mounts::{self, Mount};
 use silt_control::{
-    Control, ControlError, Kind, PATIENCE, RemoteVolume, Request, Response, UnmountWhat, connect,
+    Control, ControlError, Kind, PATIENCE, RemoteVolume, Request, Response, UnmountWhat, connect, left_over,
 };
 use silt_fuse::Unmount;
 
@@ -105,6 +105,7 @@ fn volume(args: &Args) -> Result<()> {
     }
 }
 
+/// Unmounts without the daemon, which may be gone, and its socket with it.
 fn by_hand(dir: &Path, how: Unmount) -> Result<()> {
     silt_fuse::unmount(dir, how).map_err(|e| {
         let kind = match &e {
@@ -118,8 +119,10 @@ fn by_hand(dir: &Path, how: Unmount) -> Result<()> {
             silt_fuse::Error::Helper(_) => Kind::NotPermitted,
             _ => Kind::Io,
         };
-        busy_hint(ControlError::new(kind, e.to_string())).into()
-    })
+        Failure::from(busy_hint(ControlError::new(kind, e.to_string())))
+    })?;
+    left_over::remove_all();
+    Ok(())
 }
 
 fn busy_hint(e: ControlError) -> ControlError {

@@ -280,6 +280,43 @@ fn a_killed_server_is_got_over() {
     m.unmount();
 }
 
+/// Whoever comes upon the socket of a daemon that was killed removes it.
+#[test]
+fn the_socket_of_a_killed_server_goes() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let socket = |b: &Bench| {
+        let name = silt_control::socket::name_of(&b.path("v.img")).unwrap();
+        let (uid, of_root) = (rustix::process::geteuid().as_raw(), rustix::process::geteuid().is_root());
+        let dirs = ["/run/silt".to_owned(), format!("/run/user/{uid}/silt"), format!("/tmp/silt-{uid}")];
+        let dirs = dirs.into_iter().filter(|dir| of_root == (dir == "/run/silt"));
+        dirs.map(|dir| std::path::PathBuf::from(dir).join(&name)).find(|path| path.exists())
+    };
+    for how in ["status", "lazy umount", "umount", "umount of the image"] {
+        let (m, _) = Mounted::new(&b, &[&v, "-o", "nofuseblk"], "m");
+        let path = socket(&b).expect("it listens");
+        // The living stay.
+        b.run(&["status"]);
+        assert!(path.exists());
+        let pid = process(&b, &v);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        wait_until("it ends", || rustix::process::test_kill_process(pid).is_err());
+        let what: &[&str] = match how {
+            "status" => &["status"],
+            "lazy umount" => &["umount", "-l", m.dir()],
+            "umount" => &["umount", m.dir()],
+            _ => &["umount", &v],
+        };
+        b.run(what);
+        assert!(!path.exists(), "{how}");
+        b.run(&["umount", m.dir()]);
+        assert!(!m.is_mounted());
+    }
+}
+
 /// The socket still takes calls while the process dies.
 #[test]
 fn a_server_killed_while_it_is_asked_is_got_over() {

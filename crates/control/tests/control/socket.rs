@@ -3,13 +3,14 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use silt_control::mounts::Mount;
 use silt_control::socket::{self, Stopper};
 use silt_control::{
-    CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, of_mount, serve,
+    CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, left_over, of_mount, serve,
 };
 
 use crate::common::MemoryHost;
@@ -188,11 +189,69 @@ fn a_socket_left_over_is_no_daemon_and_is_replaced() {
     assert!(socket::find(file.path(), None).unwrap().is_none());
 }
 
+/// The file of a socket on which nobody listens, as after a kill.
+fn dead(file: &tempfile::NamedTempFile) -> std::path::PathBuf {
+    let (listener, path) = stand_in(file);
+    drop(listener);
+    path
+}
+
+#[test]
+fn a_dead_socket_goes_when_it_is_found() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = dead(&file);
+    assert!(socket::find(file.path(), None).unwrap().is_none());
+    assert!(!path.exists());
+    let path = dead(&file);
+    let other = tempfile::NamedTempFile::new().unwrap();
+    let living = socket::listen(other.path(), false).unwrap();
+    left_over::remove_all();
+    assert!(!path.exists());
+    assert!(living.path().exists() && socket::find(other.path(), None).unwrap().is_some());
+}
+
+/// Says so when it goes, also where a test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_daemon_that_begins_loses_its_socket_to_who_removes_dead_ones() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    left_over::remove_all();
+                    let _ = socket::find(file.path(), None);
+                }
+            });
+        }
+        // The others end however this does.
+        let _ended = Ended(&stop);
+        for _ in 0..300 {
+            drop(stand_in(&file).0);
+            let listener = socket::listen(file.path(), false).unwrap();
+            std::thread::sleep(Duration::from_micros(500));
+            assert!(listener.path().exists() && socket::find(file.path(), None).unwrap().is_some());
+        }
+    });
+}
+
 /// A program in the place of a daemon.
 fn stand_in(file: &tempfile::NamedTempFile) -> (std::os::unix::net::UnixListener, std::path::PathBuf) {
     // Where a daemon would listen, but not one of ours.
     let path = socket::listen(file.path(), false).unwrap().path().to_owned();
-    (std::os::unix::net::UnixListener::bind(&path).unwrap(), path)
+    // Under another name, so that nobody takes it for dead before it listens.
+    let new = path.with_extension("new");
+    let listener = std::os::unix::net::UnixListener::bind(&new).unwrap();
+    std::fs::rename(&new, &path).unwrap();
+    (listener, path)
 }
 
 #[test]
