@@ -115,7 +115,7 @@ struct Planted {
 
 const WRITER: &str = "daemon/src/writer.rs";
 const OUTPUT: &str = "daemon/src/writer/output.rs";
-const VOLUME: &str = "engine/src/volume.rs";
+const CLAIM: &str = "engine/src/claim.rs";
 const SUPERS: &str = "engine/src/supers.rs";
 const SEARCH: &str = "engine/src/search.rs";
 const RECOVER: &str = "engine/src/recover.rs";
@@ -238,14 +238,14 @@ const PLANTED: &[Planted] = &[
     Planted {
         name: "the super blocks do not point at what was recovered",
         places: &[(
-            VOLUME,
+            CLAIM,
             "            if discontinued {\n                supers::set_cursor(b, last, free);\n            }\n",
             "            let _ = (discontinued, last, free);\n",
         )],
     },
     Planted {
         name: "a mounted volume is marked as cleanly unmounted",
-        places: &[(VOLUME, "b.state = (b.state.get() & !STATE_VALID).into();", "let _ = &b.state;")],
+        places: &[(CLAIM, "b.state = (b.state.get() & !STATE_VALID).into();", "let _ = &b.state;")],
     },
     Planted {
         name: "the checksum of a log is not looked at",

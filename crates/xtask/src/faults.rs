@@ -81,7 +81,7 @@ const FAULTS: &[Fault] = &[
     ),
     fault(
         "the super block of a closed volume points at an older checkpoint",
-        "engine/src/volume.rs",
+        "engine/src/claim.rs",
         "            supers::set_cursor(b, last, free);\n            b.state = (state",
         "            let _ = (last, free);\n            b.state = (state",
     ),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use silt_control::{Kind, Request, Response, connect};
+use silt_control::{ControlError, Kind, Request, Response, connect};
 
 /// Parts of its size that a volume is to have room in, the smallest first.
 const PARTS: [u64; 9] = [48, 32, 24, 16, 12, 8, 6, 4, 2];
@@ -11,6 +11,11 @@ const PARTS: [u64; 9] = [48, 32, 24, 16, 12, 8, 6, 4, 2];
 /// Makes the volume in an image or a mounted directory `size` bytes large; its size then. `None`: that is too small for
 /// it, or what is in the way is written again and again, and it is as it was.
 pub fn resize(volume: &Path, size: u64) -> Result<Option<u64>> {
+    Ok(resize_or_why(volume, size)?.ok())
+}
+
+/// The same, with the reason where it is as it was.
+pub fn resize_or_why(volume: &Path, size: u64) -> Result<Result<u64, ControlError>> {
     let mut control = connect(volume)?;
     let mut now = None;
     let done = control.call(Request::Resize { size: Some(size) }, &mut |part| {
@@ -20,8 +25,8 @@ pub fn resize(volume: &Path, size: u64) -> Result<Option<u64>> {
         Ok(())
     });
     match done {
-        Ok(()) => now.context("nothing was said of the new size").map(Some),
-        Err(e) if matches!(e.kind, Kind::NoSpace | Kind::Busy) => Ok(None),
+        Ok(()) => now.context("nothing was said of the new size").map(Ok),
+        Err(e) if matches!(e.kind, Kind::NoSpace | Kind::Busy) => Ok(Err(e)),
         Err(e) => Err(e).with_context(|| format!("resizing {} to {size} bytes", volume.display())),
     }
 }

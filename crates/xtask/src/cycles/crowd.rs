@@ -572,11 +572,11 @@ impl Life<'_> {
     }
 
     fn larger(&self, shared: &Shared) -> Result<()> {
-        let done = resize(shared, &self.dir, self.whole);
-        if done? || shared.over() {
-            return Ok(());
+        match smaller::resize_or_why(&self.dir, self.whole) {
+            Ok(Err(why)) if !shared.over() => bail!("it was not made larger: {why}"),
+            Err(e) if !shared.over() => Err(e),
+            _ => Ok(()),
         }
-        bail!("there was no space to be larger")
     }
 
     /// A snapshot is made, and is none any more a little later.
