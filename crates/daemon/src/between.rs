@@ -23,11 +23,12 @@ impl Between {
         self.done.notify_all();
     }
 
-    /// For the log writer between two rounds: waits until nobody waits any more, or for [`MOST`].
-    pub fn let_in(&self) {
+    /// For the log writer between two rounds: waits until nobody waits any more, or for [`MOST`]; whether nobody does.
+    pub fn let_in(&self) -> bool {
         let until = Instant::now() + MOST;
         let mut waiting = self.waiting.lock();
         while *waiting > 0 && !self.done.wait_until(&mut waiting, until).timed_out() {}
+        *waiting == 0
     }
 }
 
@@ -42,24 +43,21 @@ mod tests {
     #[test]
     fn who_waits_is_let_in_and_nobody_else_is_waited_for() {
         let between = Arc::new(Between::default());
-        let time = |between: &Between| {
-            let begin = Instant::now();
-            between.let_in();
-            begin.elapsed()
-        };
-        assert!(time(&between) < MOST / 2, "nobody waits");
+        assert!(between.let_in(), "nobody waits");
         between.waits(true);
         between.waits(true);
-        assert!(time(&between) >= MOST, "two who do not come back");
+        let begin = Instant::now();
+        assert!(!between.let_in() && begin.elapsed() >= MOST, "two who do not come back");
         between.waits(false);
+        assert!(!between.let_in(), "one is left");
         let other = between.clone();
         let comes = std::thread::spawn(move || {
-            std::thread::sleep(MOST / 10);
+            std::thread::sleep(3 * MOST);
             other.waits(false);
         });
-        let took = time(&between);
+        while !between.let_in() {}
+        assert!(begin.elapsed() >= 3 * MOST, "before it came");
         comes.join().unwrap();
-        assert!(took >= MOST / 10, "{took:?}");
-        assert!(time(&between) < MOST / 2, "all are done");
+        assert!(between.let_in(), "all are done");
     }
 }

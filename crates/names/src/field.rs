@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use data_encoding::HEXLOWER;
 use serde::Deserialize;
 
-use crate::{ByteName, hex};
+use crate::ByteName;
 
 /// What such a field may hold: bytes, or none.
 pub trait Bytes: Sized {
@@ -63,7 +64,9 @@ enum Text {
 /// What is said of both fields as they were read.
 fn read<T: Bytes>(text: Option<Text>, digits: Option<&str>) -> Result<T, &'static str> {
     let bytes = match (digits, text) {
-        (Some(digits), _) => Some(hex::bytes(digits).ok_or("bytes that are no hexadecimal digits")?),
+        (Some(digits), _) => {
+            Some(HEXLOWER.decode(digits.as_bytes()).map_err(|_| "bytes that are no hexadecimal digits")?)
+        }
         (None, Some(Text::String(text))) => Some(text.into_bytes()),
         (None, Some(Text::Numbers(bytes))) => Some(bytes),
         (None, None) => None,
@@ -100,7 +103,7 @@ macro_rules! field {
                 let exact = bytes.filter(|bytes| std::str::from_utf8(bytes).is_err());
                 let written = Written {
                     $text: bytes.map(String::from_utf8_lossy),
-                    $bytes: exact.map(crate::hex::of),
+                    $bytes: exact.map(|bytes| data_encoding::HEXLOWER.encode(bytes)),
                 };
                 written.serialize(to)
             }

@@ -20,7 +20,6 @@
 
 mod byte_name;
 mod field;
-mod hex;
 
 pub use byte_name::ByteName;
 pub use field::{Bytes, dir, entry_path, file, label, path, to, volume};

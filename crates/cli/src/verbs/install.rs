@@ -66,12 +66,16 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Installer<'_> {
-    /// The path to write to, with its directory made.
-    fn place(&mut self, path: &Path) -> Result<PathBuf> {
-        let place = match &self.args.destdir {
+    fn below_root(&self, path: &Path) -> PathBuf {
+        match &self.args.destdir {
             Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
             None => path.to_owned(),
-        };
+        }
+    }
+
+    /// The path to write to, with its directory made.
+    fn place(&mut self, path: &Path) -> Result<PathBuf> {
+        let place = self.below_root(path);
         if let Some(dir) = place.parent() {
             fs::create_dir_all(dir).map_err(|e| ControlError::io(dir.display(), &e))?;
         }
@@ -165,12 +169,8 @@ impl Installer<'_> {
     }
 
     /// Whether a manual page is there that is not ours.
-    fn is_theirs(&mut self, path: &Path) -> bool {
-        let place = match &self.args.destdir {
-            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
-            None => path.to_owned(),
-        };
-        fs::read(place).is_ok_and(|old| {
+    fn is_theirs(&self, path: &Path) -> bool {
+        fs::read(self.below_root(path)).is_ok_and(|old| {
             let old = String::from_utf8_lossy(&old);
             !old.starts_with(".so man1/silt-") && !old.contains(&format!("\"{SOURCE}"))
         })

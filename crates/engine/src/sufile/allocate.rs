@@ -118,17 +118,8 @@ mod tests {
     fn a_clean_segment_is_found_at_once_on_a_nearly_full_volume() {
         let size = 16 * 1024 * 200_000;
         let device = Arc::new(MemoryDevice::new(size));
-        let parameters = Parameters {
-            block_size: 1024,
-            blocks_per_segment: 16,
-            reserved_percent: 5,
-            label: Vec::new(),
-            uuid: [7; 16],
-            crc_seed: 1,
-            now: 1000,
-            block_count: true,
-            owner: (0, 0),
-        };
+        let parameters =
+            Parameters { block_size: 1024, blocks_per_segment: 16, now: 1000, ..Parameters::default() };
         Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
         let (mut v, _) = Volume::open(device, &OpenOptions::default()).unwrap();
         while v.sufile.clean() > 0 {
