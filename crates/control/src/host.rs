@@ -60,9 +60,6 @@ pub trait Host {
     /// Runs `f` with the file system under the same lock, where there is one.
     fn with_fs(&self, _f: &mut dyn FnMut(&mut Fs)) {}
 
-    /// Whether a change waits for the moment between two checkpoints, or no longer does: the next one begins after it.
-    fn change_waits(&self, _waits: bool) {}
-
     /// Makes everything that waits a checkpoint, durable on return; the newest checkpoint's number.
     fn sync(&self) -> Result<u64>;
 
@@ -221,25 +218,7 @@ pub(crate) fn with_fs<R>(host: &dyn Host, mut f: impl FnMut(&mut Fs) -> R) -> Op
 }
 
 /// How often a change is tried while checkpoints are being written.
-const TRIES: u32 = 500;
-/// Longest pause between two of them: less than the next checkpoint is put off for it.
-const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
-
-/// A change that waits for the end of a checkpoint, as long as this is there.
-struct Waits<'a>(&'a dyn Host);
-
-impl<'a> Waits<'a> {
-    fn new(host: &'a dyn Host) -> Self {
-        host.change_waits(true);
-        Waits(host)
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.change_waits(false);
-    }
-}
+const TRIES: u32 = 50;
 
 /// Like [`with`] for changes, which are refused while a checkpoint is being written: they are
 /// tried again when it is done.
@@ -248,20 +227,18 @@ pub(crate) fn change<R>(
     mut f: impl FnMut(&mut Volume) -> silt_engine::Result<R>,
 ) -> Result<R> {
     let mut pause = std::time::Duration::from_millis(1);
-    let mut waits = None;
     for attempt in 0..TRIES {
         match with(host, &mut f)? {
             Err(silt_engine::Error::Constructing) => {}
             other => return Ok(other?),
         }
-        waits.get_or_insert_with(|| Waits::new(host));
-        // A sync returns when the checkpoint under way is written, and the next one is put off for us. A short wait does for
-        // the rest.
-        if attempt % 64 == 0 {
+        // A sync returns when the checkpoint under way is written, and on a busy volume the next
+        // one begins later than we come back. A short wait does for the rest.
+        if attempt % 4 == 0 {
             host.sync()?;
         } else {
             std::thread::sleep(pause);
-            pause = (pause * 2).min(PAUSE);
+            pause = (pause * 2).min(std::time::Duration::from_millis(100));
         }
     }
     Err(ControlError::new(Kind::Busy, "checkpoints are being written all the time").hint("try again later"))

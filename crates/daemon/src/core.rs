@@ -18,7 +18,6 @@ use silt_fs::Fs;
 use silt_fuse::Notifier;
 
 use crate::account::Keeper;
-use crate::between::Between;
 use crate::burst::Burst;
 use crate::changing::Takes;
 use crate::cleaning::Job;
@@ -165,8 +164,6 @@ pub struct Core {
     pub account: Keeper,
     /// What gives clean segments back to the device.
     pub discarder: Discarder,
-    /// Changes that wait for the end of a checkpoint.
-    pub between: Between,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -204,7 +201,6 @@ impl Core {
             burst: Burst::default(),
             space: Space::default(),
             pace: Pace::default(),
-            between: Between::default(),
             account: Keeper::default(),
             discarder: Discarder::default(),
         })

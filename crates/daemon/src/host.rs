@@ -140,10 +140,6 @@ impl Host for DaemonHost {
         self.core.touched();
     }
 
-    fn change_waits(&self, waits: bool) {
-        self.core.between.waits(waits);
-    }
-
     fn sync(&self) -> Result<u64, ControlError> {
         if !self.core.options.read_only {
             self.core.sync_and_wait(Want::All).map_err(|e| {

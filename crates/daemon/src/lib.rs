@@ -10,7 +10,6 @@
 
 mod account;
 mod aside;
-mod between;
 mod burst;
 mod changing;
 mod cleanerd_conf;

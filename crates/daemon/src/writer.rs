@@ -180,7 +180,6 @@ impl Writer {
             let stop = task.stop;
             self.round(task);
             self.let_paced_run();
-            self.core.between.let_in();
             self.freed.add(std::mem::take(&mut self.written));
             if stop {
                 return;
