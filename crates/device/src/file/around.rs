@@ -14,10 +14,11 @@ use crate::Kind;
 pub(super) const SMALL: usize = 64 << 10;
 /// Bytes around a read of a file's data at first. Of files that are read in no order, what is found depends on how much of
 /// them was fetched, so that a small window would long stay small.
-const FIRST_OF_DATA: u64 = WORTH_OF_DATA;
-/// Bytes around a read of anything else at first, and of everything when it is tried again; at least (less is none) and at
-/// most.
-const FIRST: u64 = 64 << 10;
+const FIRST_OF_DATA: u64 = MOST;
+/// Bytes around a read of anything else at first.
+const FIRST: u64 = 1 << 20;
+/// Bytes around any when it is tried again; at least (less is none) and at most.
+const AGAIN: u64 = 64 << 10;
 const LEAST: u64 = 32 << 10;
 const MOST: u64 = 4096 << 10;
 /// Bytes that may be read for one read more that need not wait. Files may be read in any order, and what was fetched
@@ -30,8 +31,9 @@ const CREDIT: u64 = 16 << 20;
 /// What was fetched is remembered in pieces of so many bits of offset, so many pieces, by their place.
 const PIECE: u32 = 14;
 const PIECES: usize = 8192;
-/// Reads that wait between two looks at how it goes.
+/// Reads that wait between two looks at how it goes, or fewer where so many bytes were fetched with them.
 const LOOK: u32 = 16;
+const LOOK_BYTES: u64 = CREDIT;
 /// Looks without reading more until it is tried again.
 const REST: u32 = 16;
 /// Kinds of reads, those for which nothing is fetched among them.
@@ -94,7 +96,8 @@ impl Around {
             return None;
         }
         let own = &self.windows[kind as usize];
-        if own.waited.fetch_add(1, Ordering::Relaxed) + 1 >= LOOK {
+        let waited = own.waited.fetch_add(1, Ordering::Relaxed) + 1;
+        if waited >= LOOK || u64::from(waited) * own.bytes.load(Ordering::Relaxed) >= LOOK_BYTES {
             own.look(if kind == Kind::Data { WORTH_OF_DATA } else { WORTH });
         }
         let window = own.bytes.load(Ordering::Relaxed);
@@ -130,7 +133,7 @@ impl Window {
                 return;
             }
             self.rested.store(0, Ordering::Relaxed);
-            FIRST
+            AGAIN
         } else if gain >= cost {
             self.credit.store((credit + gain - cost).min(CREDIT), Ordering::Relaxed);
             (window * 2).min(MOST)
@@ -163,8 +166,8 @@ mod tests {
     #[test]
     fn it_grows_where_it_pays() {
         let around = Around::default();
-        assert_eq!(around.of(KIND, 100_000, 4096, SIZE), Some(65_536..131_072));
-        assert_eq!(around.of(KIND, SIZE - 100, 100, SIZE), Some(SIZE - 65_536..SIZE));
+        assert_eq!(around.of(KIND, 100_000, 4096, SIZE), Some(0..FIRST));
+        assert_eq!(around.of(KIND, SIZE - 100, 100, SIZE), Some(SIZE - FIRST..SIZE));
         let mut at = MOST;
         for _ in 0..10 * LOOK {
             let range = around.of(KIND, at, 1, SIZE).unwrap();
@@ -201,9 +204,11 @@ mod tests {
         let widths: Vec<u64> = (0..20 * LOOK * REST)
             .map(|_| around.of(KIND, 0, 1, SIZE).map_or(0, |around| around.end - around.start))
             .collect();
-        let read: u64 = widths.iter().sum();
-        assert!(widths.contains(&0) && read / (widths.len() as u64) < 8 << 10, "{read}");
-        assert!(widths[widths.len() / 2..].contains(&FIRST), "tried again");
+        let (first, later) = widths.split_at(widths.len() / 2);
+        let read = |widths: &[u64]| widths.iter().sum::<u64>();
+        assert!(first.contains(&0) && read(first) < 48 << 20, "{}", read(first));
+        assert!(later.contains(&AGAIN), "tried again");
+        assert!(read(later) / (later.len() as u64) < 8 << 10, "{}", read(later));
     }
 
     #[test]
@@ -247,13 +252,15 @@ mod tests {
     #[test]
     fn what_is_read_whole_in_no_order_hardly_waits() {
         let (waited, _) = in_no_order(64 << 20, 1 << 14);
-        assert!(waited < 140, "{waited} of 16384");
+        assert!(waited < 40, "{waited} of 16384");
     }
 
     #[test]
     fn little_is_read_in_vain() {
         let (waited, bytes) = in_no_order(1 << 40, 20_000);
         assert!(waited > 19_000 && bytes < 2 * CREDIT + waited * (8 << 10), "{waited} waited, {bytes}");
+        let (_, bytes) = in_no_order(1 << 40, 1000);
+        assert!(bytes < 6 * CREDIT, "{bytes}");
     }
 
     /// Reading as much as can be again and again for a block in every fourth costs more than waiting for that one.
@@ -261,7 +268,7 @@ mod tests {
     fn a_wide_window_must_be_worth_its_width() {
         let around = without_credit();
         let window = &around.windows[KIND as usize].bytes;
-        for (every, most) in [(1, 2 * WORTH), (4, FIRST)] {
+        for (every, most) in [(1, 2 * WORTH), (4, AGAIN)] {
             window.store(MOST, Ordering::Relaxed);
             for n in 0..100 * u64::from(LOOK) {
                 if let Some(range) = around.of(KIND, n * MOST, 1, SIZE)
