@@ -198,8 +198,8 @@ pub struct MomentMount {
     /// Where; an absolute path.
     #[serde(with = "paths")]
     pub dir: PathBuf,
-    /// Let other users in.
-    pub allow_other: bool,
+    /// Let other users in; where nothing is said, as the live tree does.
+    pub allow_other: Option<bool>,
     /// Allow programs to be run.
     pub exec: bool,
     /// Honour set-user-id bits; root only.

@@ -329,7 +329,7 @@ impl Host for DaemonHost {
         let options = MountOptions {
             source: MountOptions::source_of(&self.volume),
             read_only: true,
-            allow_other: m.allow_other,
+            allow_other: m.allow_other.unwrap_or(self.core.options.allow_other),
             suid: m.suid,
             dev: m.dev,
             exec: m.exec,

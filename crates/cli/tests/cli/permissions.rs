@@ -67,3 +67,32 @@ fn a_mount_of_roots_alone_is_checked_for_nothing_but_what_can_be_run() {
         m.unmount();
     }
 }
+
+/// What is closed today is not to be had from yesterday.
+#[test]
+fn a_moment_is_as_closed_as_the_live_tree() {
+    if !(is_root() && can_mount() && find("setpriv")) {
+        eprintln!("skipped: this needs root and setpriv");
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    fs::set_permissions(b.path(""), Permissions::from_mode(0o755)).unwrap();
+    for (live, said, open) in [
+        ("noallow_other", "", false),
+        ("noallow_other", ",allow_other", true),
+        ("allow_other", "", true),
+        ("allow_other", ",noallow_other", false),
+    ] {
+        let (m, _) = Mounted::new(&b, &["-o", live, &v], "m");
+        fs::write(m.path("open"), "o").unwrap();
+        let number = b.ok(&["mkcp", "-p", m.dir()]);
+        let option = format!("at={}{said}", number.trim());
+        let (past, _) = Mounted::new(&b, &["-o", &option, m.dir()], "past");
+        let dir = Path::new(past.dir());
+        assert!(can(dir, false, "cat open"));
+        assert_eq!(can(dir, true, "cat open"), open, "{live} {option}");
+        past.unmount();
+        m.unmount();
+    }
+}

@@ -235,7 +235,7 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
         at: Moment::Checkpoint(number),
         snapshot_only,
         dir: dir.to_owned(),
-        allow_other: job.options.daemon.allow_other,
+        allow_other: job.options.allow_other,
         exec: job.options.daemon.exec,
         suid: job.options.daemon.suid,
         dev: job.options.daemon.dev,

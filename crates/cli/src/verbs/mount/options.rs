@@ -74,6 +74,8 @@ pub struct Options {
     pub read_only: bool,
     /// Change what is mounted already.
     pub remount: bool,
+    /// Whether others are let in, where that was said.
+    pub allow_other: Option<bool>,
     /// The moment to show, and whether it must be a snapshot.
     pub at: Option<(Moment, bool)>,
     /// The log through which a damaged volume is read.
@@ -131,6 +133,7 @@ impl Options {
             remount: false,
             at: None,
             rescue: None,
+            allow_other: None,
             notes: Vec::new(),
             details: Vec::new(),
             text: String::new(),
@@ -195,8 +198,10 @@ impl Options {
             ("norecovery", None) => d.norecovery = true,
             ("direct", None) => d.direct = true,
             ("nodirect", None) => d.direct = false,
-            ("allow_other", None) => d.allow_other = true,
-            ("noallow_other", None) => d.allow_other = false,
+            ("allow_other" | "noallow_other", None) => {
+                d.allow_other = name == "allow_other";
+                self.allow_other = Some(d.allow_other);
+            }
             ("suid", None) => d.suid = true,
             ("nosuid", None) => d.suid = false,
             ("dev", None) => d.dev = true,
