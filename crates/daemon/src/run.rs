@@ -148,7 +148,7 @@ fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenRepo
     let mut seed = [0u8; 8];
     // Without it the time alone tells one recovery from another.
     let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
-    // Half for metadata blocks, a quarter for inodes (about 700 bytes each), a quarter for indexes.
+    // Half for metadata blocks, a quarter for inodes (700 bytes each at most), a quarter for indexes.
     let options = OpenOptions {
         read_only: o.read_only || o.moment.is_some() || o.super_block.is_some(),
         norecovery: o.norecovery,

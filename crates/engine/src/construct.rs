@@ -396,10 +396,10 @@ impl Volume {
 
 pub(crate) fn freeze(i: &mut Inode) {
     let over = std::mem::take(&mut i.current);
-    i.frozen = Some(Frozen {
+    i.frozen = Some(Box::new(Frozen {
         attr: i.attr.clone(),
         over,
         deleted: i.deleted,
         pending: std::mem::take(&mut i.pending),
-    });
+    }));
 }

@@ -175,7 +175,8 @@ pub struct Inode {
     pub attr: Attr,
     pub map: Map,
     pub current: Overlay,
-    pub frozen: Option<Frozen>,
+    /// Most inodes in memory are in no checkpoint under construction: not in place.
+    pub frozen: Option<Box<Frozen>>,
     /// Attributes or content differ from what the newest (or frozen) checkpoint holds.
     pub dirty: bool,
     /// A change that a data-sync log cannot carry: anything but overwritten data and times.
