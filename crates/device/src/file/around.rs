@@ -15,6 +15,8 @@ pub(super) const SMALL: usize = 64 << 10;
 /// Bytes around a read of a file's data at first. Of files that are read in no order, what is found depends on how much of
 /// them was fetched, so that a small window would long stay small.
 const FIRST_OF_DATA: u64 = MOST;
+/// Bytes around a read of a table at first: a mount reads a little of each, and what lies around that is not asked for.
+const FIRST_OF_TABLES: u64 = AGAIN;
 /// Bytes around a read of anything else at first.
 const FIRST: u64 = 1 << 20;
 /// Bytes around any when it is tried again; at least (less is none) and at most.
@@ -59,7 +61,11 @@ impl Default for Around {
     fn default() -> Self {
         Around {
             windows: std::array::from_fn(|kind| {
-                Window::of(if kind == Kind::Data as usize { FIRST_OF_DATA } else { FIRST })
+                Window::of(match kind {
+                    _ if kind == Kind::Data as usize => FIRST_OF_DATA,
+                    _ if kind == Kind::Tables as usize => FIRST_OF_TABLES,
+                    _ => FIRST,
+                })
             }),
             fetched: (0..PIECES).map(|_| AtomicU64::new(0)).collect(),
         }
