@@ -17,15 +17,21 @@ fn can(dir: &Path, other: bool, what: &str) -> bool {
     output.status.success()
 }
 
-#[test]
-fn a_mount_of_roots_alone_is_checked_for_nothing_but_what_can_be_run() {
+/// A directory that everybody may enter, and a volume in it; `None` where nobody else can be tried.
+fn enterable() -> Option<(Bench, String)> {
     if !(is_root() && can_mount() && find("setpriv")) {
         eprintln!("skipped: this needs root and setpriv");
-        return;
+        return None;
     }
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
     fs::set_permissions(b.path(""), Permissions::from_mode(0o755)).unwrap();
+    Some((b, v))
+}
+
+#[test]
+fn a_mount_of_roots_alone_is_checked_for_nothing_but_what_can_be_run() {
+    let Some((b, v)) = enterable() else { return };
     for alone in [true, false] {
         let option = if alone { "noallow_other" } else { "allow_other" };
         let (m, _) = Mounted::new(&b, &["-o", option, &v], "m");
@@ -71,13 +77,7 @@ fn a_mount_of_roots_alone_is_checked_for_nothing_but_what_can_be_run() {
 /// What is closed today is not to be had from yesterday.
 #[test]
 fn a_moment_is_as_closed_as_the_live_tree() {
-    if !(is_root() && can_mount() && find("setpriv")) {
-        eprintln!("skipped: this needs root and setpriv");
-        return;
-    }
-    let b = Bench::new();
-    let v = b.volume("v.img", "64M");
-    fs::set_permissions(b.path(""), Permissions::from_mode(0o755)).unwrap();
+    let Some((b, v)) = enterable() else { return };
     for (live, said, open) in [
         ("noallow_other", "", false),
         ("noallow_other", ",allow_other", true),

@@ -60,13 +60,12 @@ pub(super) struct Around {
 impl Default for Around {
     fn default() -> Self {
         Around {
-            windows: std::array::from_fn(|kind| {
-                Window::of(match kind {
-                    _ if kind == Kind::Data as usize => FIRST_OF_DATA,
-                    _ if kind == Kind::Tables as usize => FIRST_OF_TABLES,
-                    _ => FIRST,
-                })
-            }),
+            windows: {
+                let mut windows = std::array::from_fn(|_| Window::of(FIRST));
+                windows[Kind::Data as usize] = Window::of(FIRST_OF_DATA);
+                windows[Kind::Tables as usize] = Window::of(FIRST_OF_TABLES);
+                windows
+            },
             fetched: (0..PIECES).map(|_| AtomicU64::new(0)).collect(),
         }
     }

@@ -40,7 +40,8 @@ Mount options:
                          (default: async)
   allow_other            let other users in (default for root; others need user_allow_other in
                          /etc/fuse.conf); noallow_other, with which the kernel need not check permissions for
-                         root: a fifth more creates a second, half as many deletions again
+                         root: a fifth more creates a second, half as many deletions again.
+                         A moment beside a mount is as open as that, unless one of them is said
   suid, dev              honour set-user-id bits, device nodes; root only (default: nosuid, nodev)
   exec, noexec           allow programs to be run (default), or not
   fuseblk, nofuseblk     as root, mount on a block device where sync(2) reaches it then (default)
