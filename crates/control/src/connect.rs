@@ -1,5 +1,6 @@
 //! From what a user named to the volume: opened here, or held by a daemon.
 
+use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -110,21 +111,18 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
         && let Ok(Some(stream)) = socket::find(&mount.source, mount.uid)
         && is_theirs(&stream)
     {
-        return RemoteVolume::new(stream);
+        let mut remote = RemoteVolume::new(stream)?;
+        // The image may have been renamed since, and another one have its name.
+        if remote.serves(mount.connection)? != Some(false) {
+            return Ok(remote);
+        }
     }
     // The image was renamed, or its name cannot be that of a source: ask who is there.
     let until = Instant::now() + PATIENCE;
     for stream in socket::find_all(mount.uid, until).filter(is_theirs) {
         let mut remote = RemoteVolume::new(stream)?;
         remote.answer_within(Some(EACH));
-        let mut found = false;
-        let asked = remote.call(Request::Status, &mut |part| {
-            if let Response::Status(status) = part {
-                found = status.mounts.iter().any(|m| m.dir == mount.dir);
-            }
-            Ok(())
-        });
-        if asked.is_ok() && found {
+        if is_served_by(mount, &mut remote).is_ok_and(|is| is) {
             remote.answer_within(None);
             return Ok(remote);
         }
@@ -140,6 +138,20 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
     .hint("if it has gone, unmount the directory and mount the volume again"))
 }
 
+fn is_served_by(mount: &Mount, remote: &mut RemoteVolume) -> Result<bool> {
+    if let Some(known) = remote.serves(mount.connection)? {
+        return Ok(known);
+    }
+    let mut found = false;
+    remote.call(Request::Status, &mut |part| {
+        if let Response::Status(status) = part {
+            found = status.mounts.iter().any(|m| m.dir == mount.dir);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// Mounts of ours of an image or device, also those whose daemon is gone.
 pub fn mounts_of(volume: &Path) -> Result<Vec<Mount>> {
     let name = socket::name_of(volume)?;
@@ -147,17 +159,25 @@ pub fn mounts_of(volume: &Path) -> Result<Vec<Mount>> {
     Ok(mounts::ours()?.into_iter().filter(of_it).collect())
 }
 
-/// A mount of each volume of ours, the live tree's where there is one. What others mount under the same name is another one.
+/// A mount of each volume of ours, the live tree's where there is one. What others mount under the same name is another one, and so
+/// is what has the name since the image was renamed.
 pub fn mounted_volumes() -> Result<Vec<Mount>> {
-    Ok(one_of_each(mounts::ours()?))
+    let mut daemons: HashMap<u64, Option<RemoteVolume>> = HashMap::new();
+    Ok(one_of_each(mounts::ours()?, |one, other| {
+        let daemon = daemons.entry(one.connection).or_insert_with(|| of_mount(one).ok());
+        // Nobody can say otherwise.
+        daemon.as_mut().is_none_or(|d| d.serves(other.connection).is_ok_and(|serves| serves != Some(false)))
+    }))
 }
 
-fn one_of_each(mounts: Vec<Mount>) -> Vec<Mount> {
+/// `together`: whether two mounts under one name are of one volume.
+fn one_of_each(mounts: Vec<Mount>, mut together: impl FnMut(&Mount, &Mount) -> bool) -> Vec<Mount> {
     let mut volumes: Vec<(String, Mount)> = Vec::new();
     for mount in mounts {
         // The live tree may be mounted on a loop device and its moments from the image behind it.
         let name = socket::name_of(&mount.source).unwrap_or_else(|_| mount.source.display().to_string());
-        if !volumes.iter().any(|(known, other)| *known == name && other.uid == mount.uid) {
+        let mut same = volumes.iter().filter(|(known, other)| *known == name && other.uid == mount.uid);
+        if !same.any(|(_, one)| together(one, &mount)) {
             volumes.push((name, mount));
         }
     }
@@ -206,15 +226,20 @@ mod tests {
     #[test]
     fn who_mounts_under_the_name_of_a_volume_does_not_hide_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mount = |dir: &str, uid| Mount {
+        let mount = |dir: &str, uid, connection| Mount {
             dir: dir.into(),
             fs_type: "fuse.silt".to_owned(),
             source: file.path().to_owned(),
             uid: Some(uid),
-            device: (0, 1),
+            connection,
         };
-        let found = one_of_each(vec![mount("/theirs", 4242), mount("/live", 0), mount("/moment", 0)]);
-        assert_eq!(found, [mount("/theirs", 4242), mount("/live", 0)]);
+        let (theirs, live, moment) =
+            (mount("/theirs", 4242, 1), mount("/live", 0, 2), mount("/moment", 0, 3));
+        // Made under the name that the image of the others had.
+        let (new, new_moment) = (mount("/new", 0, 4), mount("/new-moment", 0, 5));
+        let all = [&theirs, &live, &moment, &new, &new_moment].map(Clone::clone).to_vec();
+        let found = one_of_each(all, |a, b| (a.connection < 4) == (b.connection < 4));
+        assert_eq!(found, [theirs, live, new]);
     }
 
     #[test]

@@ -85,6 +85,11 @@ pub trait Host {
     /// How it is mounted; none for a volume opened for this request alone.
     fn mounted(&self) -> Option<MountInfo>;
 
+    /// Whether the mount with this number is one of its own ([`crate::mounts::Mount::connection`]); none: that is not known.
+    fn serves(&self, _connection: u64) -> Option<bool> {
+        None
+    }
+
     /// Whether it was mounted for writing, and whoever asks for changes is to be refused since: the kernel tells nobody
     /// of a remount, so its table of mounts is looked at.
     fn is_remounted_read_only(&self) -> bool {

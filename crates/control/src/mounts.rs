@@ -15,8 +15,8 @@ pub struct Mount {
     pub source: PathBuf,
     /// Who mounted it, by the kernel's word.
     pub uid: Option<u32>,
-    /// Device number of its files: that of another place where the same is to be seen is the same.
-    pub device: (u32, u32),
+    /// The kernel's number of it: that of another place where the same is to be seen is the same.
+    pub connection: u64,
 }
 
 impl Mount {
@@ -35,7 +35,7 @@ impl From<silt_fuse::MountEntry> for Mount {
     fn from(entry: silt_fuse::MountEntry) -> Self {
         Mount {
             uid: entry.user_id(),
-            device: (entry.major, entry.minor),
+            connection: entry.connection(),
             dir: entry.mount_point,
             fs_type: entry.fs_type,
             source: PathBuf::from(entry.source),
@@ -106,7 +106,7 @@ mod tests {
             fs_type: fs_type.to_owned(),
             source: PathBuf::new(),
             uid: None,
-            device: (0, 38),
+            connection: 38,
         };
         assert!(mount("fuse.silt").is_ours() && mount("fuseblk.silt").is_ours());
         assert!(!mount("nilfs2").is_ours() && !mount("fuse").is_ours());
@@ -120,7 +120,7 @@ mod tests {
             fs_type: "fuse.silt".to_owned(),
             source: PathBuf::from("/dev/sda1"),
             uid,
-            device: (0, 38),
+            connection: 38,
         };
         assert!([None, Some(0), Some(own)].into_iter().all(|uid| of(uid).names_its_source()));
         assert!(!of(Some(own + 4242)).names_its_source());

@@ -83,6 +83,18 @@ impl RemoteVolume {
         }
     }
 
+    /// Whether the daemon serves the mount with this number; none where it cannot tell, as one of an older version cannot. Errors:
+    /// it gives no sign of life within [`PATIENCE`], or by [`Control::answer_within`].
+    pub fn serves(&mut self, connection: u64) -> Result<Option<bool>> {
+        let until = self.until.unwrap_or_else(|| Instant::now() + PATIENCE);
+        match self.exchange(Request::Serves(connection), Some(until), &mut |_| Ok(())) {
+            Ok(()) => Ok(Some(true)),
+            Err(Failed::Told(e)) if e.kind == Kind::NotFound => Ok(Some(false)),
+            Err(Failed::Told(e)) if e.kind == Kind::Unavailable => Ok(None),
+            Err(other) => Err(other.error()),
+        }
+    }
+
     /// Sends a request and takes the answer in.
     fn exchange(
         &self,

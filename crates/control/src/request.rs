@@ -17,6 +17,9 @@ pub enum Request {
     /// Whether there is anybody. Answered without a look at the volume, to everybody; a daemon that does not know it says so,
     /// which is as good an answer.
     Ping,
+    /// Whether it serves the mount with this number ([`crate::mounts::Mount::connection`]). Answered like [`Request::Ping`], with
+    /// an error where it does not ([`crate::Kind::NotFound`]) or cannot tell.
+    Serves(u64),
     /// What the volume is and how it is. Answer: [`crate::Status`].
     Status,
     /// Files found damaged since the volume was mounted. Answers: batches of [`crate::Damage`].
@@ -223,6 +226,7 @@ impl Request {
     pub fn only_looks(&self) -> bool {
         match self {
             Request::Ping
+            | Request::Serves(_)
             | Request::Status
             | Request::ListDamage
             | Request::ListCheckpoints(_)

@@ -34,6 +34,8 @@ const RECOUNT: std::time::Duration = std::time::Duration::from_secs(2);
 pub struct DaemonHost {
     volume: PathBuf,
     dir: PathBuf,
+    /// The kernel's number of the live tree's mount, where it could be found out.
+    connection: Option<u64>,
     device: Arc<FileDevice>,
     core: Arc<Core>,
     moments: Arc<Moments>,
@@ -55,7 +57,7 @@ pub struct Found {
 impl DaemonHost {
     pub fn new(
         config: &Config,
-        dir: PathBuf,
+        (dir, connection): (PathBuf, Option<u64>),
         device: Arc<FileDevice>,
         core: Arc<Core>,
         moments: Arc<Moments>,
@@ -65,6 +67,7 @@ impl DaemonHost {
         DaemonHost {
             volume: config.volume.clone(),
             dir,
+            connection,
             scrubber: Scrubber::new(core.clone()),
             device,
             core,
@@ -194,6 +197,15 @@ impl Host for DaemonHost {
             uid: self.uid,
             allow_other: self.core.options.allow_other,
         })
+    }
+
+    fn serves(&self, connection: u64) -> Option<bool> {
+        let of_moments = self.moments.connections();
+        let mut all = of_moments.into_iter().chain([self.connection]);
+        if all.clone().any(|own| own == Some(connection)) {
+            return Some(true);
+        }
+        all.all(|own| own.is_some()).then_some(false)
     }
 
     fn is_remounted_read_only(&self) -> bool {

@@ -318,7 +318,7 @@ fn serve(
     let moments = Arc::new(Moments::default());
     let host = Arc::new(DaemonHost::new(
         config,
-        dir.clone(),
+        (dir.clone(), session.connection()),
         device.clone(),
         core.clone(),
         moments.clone(),

@@ -64,6 +64,11 @@ impl Session {
         self.mount.as_ref().map(|mount| mount.path.as_path())
     }
 
+    /// The kernel's number of what is mounted ([`crate::MountEntry::connection`]), where it could be found out.
+    pub fn connection(&self) -> Option<u64> {
+        self.mount.as_ref()?.connection
+    }
+
     /// Sends notifications to the kernel, also while [`Self::run`] runs.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(&self.channel)

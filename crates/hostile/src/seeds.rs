@@ -96,6 +96,7 @@ fn kernel(to: &Path) -> anyhow::Result<()> {
 fn control(to: &Path) -> anyhow::Result<()> {
     let asks = [
         Request::Status,
+        Request::Serves(38),
         Request::ListCheckpoints(CheckpointQuery {
             from: Some(3),
             count: Some(9),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::material::{FIRST, Material};
+use super::material::{self, FIRST, Material};
 use super::{Family, Place, Work, Workload};
 use crate::disk::Kind;
 use crate::measure::Meter;
@@ -31,6 +31,9 @@ impl Work for Git {
     }
 
     fn run(&self, place: &Place, meter: &mut Meter) -> Result<()> {
+        if matches!(self.0, What::Clone) {
+            material::cache(&Material::Repository.path(&place.scratch), false)?;
+        }
         meter.start()?;
         match self.0 {
             What::Clone => clone(place)?,

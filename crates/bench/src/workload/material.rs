@@ -1,9 +1,9 @@
 //! What is made once and used by every cell: a source tree with its archive, a repository.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use rand::rngs::StdRng;
@@ -41,6 +41,11 @@ impl Material {
         Ok(fs::read_to_string(&path).with_context(|| path.display().to_string())?.trim().parse()?)
     }
 
+    /// Its archive.
+    pub fn archive(self, scratch: &Path) -> PathBuf {
+        self.path(scratch).with_extension("tar")
+    }
+
     /// Makes it, unless it is there.
     pub fn make(self, scratch: &Path, scale: Scale) -> Result<()> {
         let path = self.path(scratch);
@@ -54,6 +59,19 @@ impl Material {
         fs::write(path.with_extension("count"), count(&path)?.to_string())?;
         Ok(())
     }
+}
+
+/// Has the system cache a file, or all that is below a directory, so that no file system is charged for reading what it is made
+/// from: of those that are measured one after the other, the first would be. `attributes`: only those.
+pub fn cache(path: &Path, attributes: bool) -> Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() {
+        return fs::read_dir(path)?.try_for_each(|entry| cache(&entry?.path(), attributes));
+    }
+    if found.is_file() && !attributes {
+        io::copy(&mut fs::File::open(path)?, &mut io::sink())?;
+    }
+    Ok(())
 }
 
 fn count(dir: &Path) -> Result<u64> {

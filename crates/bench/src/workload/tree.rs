@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::material::Material;
+use super::material::{self, Material};
 use super::{Family, Place, Work, Workload, allocated};
 use crate::disk::Kind;
 use crate::measure::Meter;
@@ -20,7 +20,7 @@ struct Tree(What);
 
 fn unpack(place: &Place, to: &str) -> Result<()> {
     std::fs::create_dir(place.path(to))?;
-    let archive = Material::Tree.path(&place.scratch).with_extension("tar");
+    let archive = Material::Tree.archive(&place.scratch);
     place.run("tar", &["xf", &archive.to_string_lossy(), "-C", to])
 }
 
@@ -40,6 +40,12 @@ impl Work for Tree {
     }
 
     fn run(&self, place: &Place, meter: &mut Meter) -> Result<()> {
+        match self.0 {
+            What::Unpack => material::cache(&Material::Tree.archive(&place.scratch), false)?,
+            What::Rsync => material::cache(&Material::Tree.path(&place.scratch), false)?,
+            What::RsyncAgain => material::cache(&Material::Tree.path(&place.scratch), true)?,
+            What::Copy | What::Remove => {}
+        }
         meter.start()?;
         match self.0 {
             What::Unpack => unpack(place, "tree")?,

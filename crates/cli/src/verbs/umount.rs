@@ -175,7 +175,7 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
     // As long as it is to be seen somewhere it goes on, perhaps for ever.
     let Some(mount) = mount else { return wait(&process) };
     let left = mounts::ours()?;
-    match left.iter().find(|m| m.device == mount.device) {
+    match left.iter().find(|m| m.connection == mount.connection) {
         // It was a second place of a moment, and the live tree stays.
         None if bound && left.iter().any(|m| places.first() == Some(&m.dir)) => Ok(()),
         None => wait(&process),

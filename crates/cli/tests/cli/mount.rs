@@ -76,6 +76,50 @@ fn a_volume_may_have_any_name() {
     }
 }
 
+/// What is meant for one volume is not done to another whose image has its name by now.
+#[test]
+fn a_mount_is_reached_whatever_its_image_is_called_by_now() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let (one, other) = (b.volume("one.img", "64M"), b.volume("other.img", "64M"));
+    let (m, _) = Mounted::new(&b, &[&one, "-o", "nofuseblk"], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", m.dir()], "past");
+    let (n, _) = Mounted::new(&b, &[&other, "-o", "nofuseblk"], "n");
+    std::fs::rename(&one, b.path("old.img")).unwrap();
+    std::fs::rename(&other, &one).unwrap();
+    let uuid = |of: &Mounted| b.json(&["status", "--json", of.dir()])["uuid"].clone();
+    let (of_one, of_other) = (uuid(&m), uuid(&n));
+    assert_ne!(of_one, of_other);
+    assert_eq!(uuid(&past), of_one, "a moment's");
+    assert_eq!(
+        b.json(&["status", "--json", &one])["uuid"],
+        of_other,
+        "an image is known by itself, not by its name"
+    );
+    let all = b.json(&["status", "--json"]);
+    let listed =
+        |uuid: &serde_json::Value| all.as_array().unwrap().iter().filter(|v| v["uuid"] == *uuid).count();
+    assert_eq!((listed(&of_one), listed(&of_other)), (1, 1), "{all}");
+    b.ok(&["mkcp", "-s", m.dir()]);
+    let snapshots = |of: &Mounted| b.json(&["lscp", "-s", "--json", of.dir()]).as_array().unwrap().len();
+    assert_eq!((snapshots(&m), snapshots(&n)), (1, 0));
+    n.unmount();
+    // Now one with the name that the source of a mount has.
+    std::fs::rename(&one, &other).unwrap();
+    b.volume("one.img", "64M");
+    let (n, _) = Mounted::new(&b, &[&one, "-o", "nofuseblk"], "n");
+    let all = b.json(&["status", "--json"]);
+    let listed =
+        |uuid: &serde_json::Value| all.as_array().unwrap().iter().filter(|v| v["uuid"] == *uuid).count();
+    assert_eq!((listed(&of_one), listed(&uuid(&n))), (1, 1), "{all}");
+    past.unmount();
+    m.unmount();
+    assert!(n.is_mounted());
+    n.unmount();
+}
+
 #[test]
 fn whoever_called_is_not_held_up_by_what_it_had_open() {
     if !can_mount() {

@@ -443,7 +443,7 @@ fn a_mount_under_anothers_source_does_not_lead_to_his_daemon() {
         fs_type: "fuse.silt".to_owned(),
         source: daemon.file.path().to_owned(),
         uid: Some(uid),
-        device: (0, 1),
+        connection: 1,
     };
     assert!(of_mount(&of(own)).is_ok());
     assert!(of_mount(&of(own + 4242)).is_err());

@@ -28,8 +28,9 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
-    /// The number of a FUSE connection: the kernel's own form of the device number.
-    pub(crate) fn connection(&self) -> u64 {
+    /// The number of a FUSE connection: the kernel's own form of the device number. The same wherever it is to be seen, and
+    /// no other's as long as it is mounted.
+    pub fn connection(&self) -> u64 {
         (u64::from(self.major) << 20) | u64::from(self.minor)
     }
 
