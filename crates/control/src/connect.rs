@@ -113,8 +113,16 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
     {
         let mut remote = RemoteVolume::new(stream)?;
         // The image may have been renamed since, and another one have its name.
-        if remote.serves(mount.connection)? != Some(false) {
-            return Ok(remote);
+        match remote.serves(mount.connection) {
+            Ok(Some(false)) => {}
+            Ok(_) => return Ok(remote),
+            // For whoever asks it something else to find out; this connection is of no more use.
+            Err(_) => {
+                if let Ok(Some(stream)) = socket::find(&mount.source, mount.uid).map(|s| s.filter(is_theirs))
+                {
+                    return RemoteVolume::new(stream);
+                }
+            }
         }
     }
     // The image was renamed, or its name cannot be that of a source: ask who is there.
