@@ -91,18 +91,21 @@ fn volume(args: &Args) -> Result<()> {
     if args.dir.is_dir() || !args.dir.exists() {
         return Err(not_mounted());
     }
-    match connect(&args.dir)?.into_remote() {
-        Some(remote) => ask(remote, UnmountWhat::Everything, None),
-        None => {
-            // Their daemon is gone.
-            let left = silt_control::mounts_of(&args.dir)?;
-            if left.is_empty() {
-                let message = format!("{} is not mounted", args.dir.display());
-                return Err(ControlError::new(Kind::NotFound, message).into());
-            }
-            left.iter().rev().try_for_each(|mount| by_hand(&mount.dir, Unmount::Strict))
+    if let Some(remote) = connect(&args.dir)?.into_remote() {
+        let daemon = remote.process().ok();
+        match ask(remote, UnmountWhat::Everything, None) {
+            // It was killed, and took our call while it died.
+            Err(Failure::Error(e)) if e.kind == Kind::Unavailable && has_ended(daemon.as_ref()) => {}
+            answered => return answered,
         }
     }
+    // Their daemon is gone.
+    let left = silt_control::mounts_of(&args.dir)?;
+    if left.is_empty() {
+        let message = format!("{} is not mounted", args.dir.display());
+        return Err(ControlError::new(Kind::NotFound, message).into());
+    }
+    left.iter().rev().try_for_each(|mount| by_hand(&mount.dir, Unmount::Strict))
 }
 
 /// Unmounts without the daemon, which may be gone, and its socket with it.
