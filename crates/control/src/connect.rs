@@ -116,11 +116,11 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
         match remote.serves(mount.connection) {
             Ok(Some(false)) => {}
             Ok(_) => return Ok(remote),
-            // For whoever asks it something else to find out; this connection is of no more use.
-            Err(_) => {
+            // Whoever asks it something else may wait longer; this connection is of no more use.
+            Err(error) => {
                 if let Ok(Some(stream)) = socket::find(&mount.source, mount.uid).map(|s| s.filter(is_theirs))
                 {
-                    return RemoteVolume::new(stream);
+                    return RemoteVolume::silent(stream, error);
                 }
             }
         }
@@ -160,11 +160,12 @@ fn is_served_by(mount: &Mount, remote: &mut RemoteVolume) -> Result<bool> {
     Ok(found)
 }
 
-/// Mounts of ours of an image or device, also those whose daemon is gone.
-pub fn mounts_of(volume: &Path) -> Result<Vec<Mount>> {
+/// Mounts of an image or device that their daemon has left behind. One that is served is of another volume: its image had that
+/// name before.
+pub fn left_mounts_of(volume: &Path) -> Result<Vec<Mount>> {
     let name = socket::name_of(volume)?;
     let of_it = |mount: &Mount| socket::name_of(&mount.source).is_ok_and(|other| other == name);
-    Ok(mounts::ours()?.into_iter().filter(of_it).collect())
+    Ok(mounts::ours()?.into_iter().filter(|mount| of_it(mount) && of_mount(mount).is_err()).collect())
 }
 
 /// A mount of each volume of ours, the live tree's where there is one. What others mount under the same name is another one, and so
@@ -173,8 +174,12 @@ pub fn mounted_volumes() -> Result<Vec<Mount>> {
     let mut daemons: HashMap<u64, Option<RemoteVolume>> = HashMap::new();
     Ok(one_of_each(mounts::ours()?, |one, other| {
         let daemon = daemons.entry(one.connection).or_insert_with(|| of_mount(one).ok());
-        // Nobody can say otherwise.
-        daemon.as_mut().is_none_or(|d| d.serves(other.connection).is_ok_and(|serves| serves != Some(false)))
+        let answer = daemon.as_mut().map(|d| d.serves(other.connection));
+        if matches!(answer, Some(Err(_))) {
+            // It is not asked again, and nobody else can tell them apart.
+            *daemon = None;
+        }
+        !matches!(answer, Some(Ok(Some(false))))
     }))
 }
 

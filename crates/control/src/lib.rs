@@ -41,7 +41,7 @@ pub mod wire;
 
 pub use account::{Account, Alone};
 pub use connect::{
-    Control, answers, connect, connect_within, holds_super_block, mounted_volumes, mounts_of, of_mount,
+    Control, answers, connect, connect_within, holds_super_block, left_mounts_of, mounted_volumes, of_mount,
     only_mount,
 };
 pub use error::{ControlError, Kind, Result};

@@ -18,13 +18,29 @@ pub struct RemoteVolume {
     pid: u32,
     /// Until when an answer must be complete.
     until: Option<Instant>,
+    /// It gave no sign of life before this connection was made: it is not waited for once more, unless somebody says how long.
+    silent: Option<ControlError>,
 }
 
 impl RemoteVolume {
     /// Over a connection that [`socket::find`] made.
     pub fn new(stream: UnixStream) -> Result<Self> {
         let (_, pid) = socket::peer(&stream)?;
-        Ok(RemoteVolume { stream, pid, until: None })
+        Ok(RemoteVolume { stream, pid, until: None, silent: None })
+    }
+
+    /// The same to a daemon that gave no sign of life, with the error that said so.
+    pub(crate) fn silent(stream: UnixStream, error: ControlError) -> Result<Self> {
+        Ok(RemoteVolume { silent: Some(error), ..Self::new(stream)? })
+    }
+
+    /// Until when a sign of life is waited for. Errors: it was waited for already.
+    fn patience(&self) -> Result<Instant> {
+        match (self.until, &self.silent) {
+            (Some(until), _) => Ok(until),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(Instant::now() + PATIENCE),
+        }
     }
 
     /// The daemon's process.
@@ -73,9 +89,9 @@ fn gone() -> ControlError {
 }
 
 impl RemoteVolume {
-    /// Errors: the daemon gives no sign of life within [`PATIENCE`].
+    /// Errors: the daemon gives no sign of life within [`PATIENCE`], or by [`Control::answer_within`].
     pub fn is_there(&mut self) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = self.patience()?;
         match self.exchange(Request::Ping, Some(until), &mut |_| Ok(())) {
             // Of an older version: it does not know the question, and answers.
             Err(Failed::Told(e)) if e.kind == Kind::Unavailable => Ok(()),
@@ -86,7 +102,7 @@ impl RemoteVolume {
     /// Whether the daemon serves the mount with this number; none where it cannot tell, as one of an older version cannot. Errors:
     /// it gives no sign of life within [`PATIENCE`], or by [`Control::answer_within`].
     pub fn serves(&mut self, connection: u64) -> Result<Option<bool>> {
-        let until = self.until.unwrap_or_else(|| Instant::now() + PATIENCE);
+        let until = self.patience()?;
         match self.exchange(Request::Serves(connection), Some(until), &mut |_| Ok(())) {
             Ok(()) => Ok(Some(true)),
             Err(Failed::Told(e)) if e.kind == Kind::NotFound => Ok(Some(false)),

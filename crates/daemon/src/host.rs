@@ -17,7 +17,7 @@ use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_format::Ino;
 use silt_fs::Fs;
-use silt_fuse::{MountOptions, Unmount};
+use silt_fuse::{MountOptions, Session, Unmount};
 
 use crate::cleaning::Mounted;
 use crate::config::Config;
@@ -57,7 +57,7 @@ pub struct Found {
 impl DaemonHost {
     pub fn new(
         config: &Config,
-        (dir, connection): (PathBuf, Option<u64>),
+        session: &Session,
         device: Arc<FileDevice>,
         core: Arc<Core>,
         moments: Arc<Moments>,
@@ -66,8 +66,8 @@ impl DaemonHost {
     ) -> Self {
         DaemonHost {
             volume: config.volume.clone(),
-            dir,
-            connection,
+            dir: session.mount_point().unwrap_or(&config.dir).to_owned(),
+            connection: session.connection(),
             scrubber: Scrubber::new(core.clone()),
             device,
             core,
@@ -200,12 +200,13 @@ impl Host for DaemonHost {
     }
 
     fn serves(&self, connection: u64) -> Option<bool> {
-        let of_moments = self.moments.connections();
-        let mut all = of_moments.into_iter().chain([self.connection]);
-        if all.clone().any(|own| own == Some(connection)) {
-            return Some(true);
+        let mut own = self.moments.connections();
+        own.push(self.connection);
+        match (own.contains(&Some(connection)), own.contains(&None)) {
+            (true, _) => Some(true),
+            (false, true) => None,
+            (false, false) => Some(false),
         }
-        all.all(|own| own.is_some()).then_some(false)
     }
 
     fn is_remounted_read_only(&self) -> bool {

@@ -20,8 +20,6 @@ const ENDS: Duration = Duration::from_secs(1);
 /// One mounted moment.
 struct Mounted {
     dir: PathBuf,
-    /// The kernel's number of the mount, where it could be found out.
-    connection: Option<u64>,
     checkpoint: u64,
     options: MountOptions,
     running: Running,
@@ -87,17 +85,16 @@ impl Moments {
         };
         let started = (|| {
             let session = Session::mount(dir, options)?;
-            let at = (session.mount_point().unwrap_or(dir).to_owned(), session.connection());
+            let at = session.mount_point().unwrap_or(dir).to_owned();
             let readers = Readers::start(core)?;
             let mount = Mount::new(core.clone(), Tree::Past(c.0), readers, close.clone());
             let running = session.spawn(Arc::new(mount), 1)?;
             Ok((at, running))
         })();
         match started {
-            Ok(((dir, connection), running)) => {
-                let (options, checkpoint) = (options.clone(), c.0);
-                let mounted =
-                    Mounted { dir: dir.clone(), connection, checkpoint, options, running, away: false };
+            Ok((dir, running)) => {
+                let options = options.clone();
+                let mounted = Mounted { dir: dir.clone(), checkpoint: c.0, options, running, away: false };
                 self.mounted.lock().push(mounted);
                 Ok(dir)
             }
@@ -122,7 +119,7 @@ impl Moments {
     /// The kernel's numbers of the mounts, those that were unmounted and may be to be seen elsewhere still among them.
     pub fn connections(&self) -> Vec<Option<u64>> {
         self.sweep();
-        self.mounted.lock().iter().map(|m| m.connection).collect()
+        self.mounted.lock().iter().map(|m| m.running.connection()).collect()
     }
 
     /// Unmounts the one at `dir`, and waits until its checkpoint is held no longer; `None` if there is none.

@@ -318,7 +318,7 @@ fn serve(
     let moments = Arc::new(Moments::default());
     let host = Arc::new(DaemonHost::new(
         config,
-        (dir.clone(), session.connection()),
+        &session,
         device.clone(),
         core.clone(),
         moments.clone(),

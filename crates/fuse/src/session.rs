@@ -101,13 +101,13 @@ impl Session {
 
     /// As [`Self::run`] on a thread of its own.
     pub fn spawn<F: Filesystem>(self, fs: Arc<F>, threads: usize) -> Result<Running> {
-        let path = self.mount_point().map(Path::to_owned);
+        let (path, connection) = (self.mount_point().map(Path::to_owned), self.connection());
         let notifier = self.notifier();
         let thread = std::thread::Builder::new()
             .name("fuse".to_owned())
             .spawn(move || self.run(fs, threads))
             .map_err(Error::Thread)?;
-        Ok(Running { path, notifier, thread })
+        Ok(Running { path, connection, notifier, thread })
     }
 
     /// Answers INIT. `prepare` sets up rings.
@@ -251,6 +251,7 @@ impl Drop for MountGuard {
 #[derive(Debug)]
 pub struct Running {
     path: Option<PathBuf>,
+    connection: Option<u64>,
     notifier: Notifier,
     thread: JoinHandle<Result<Ended>>,
 }
@@ -259,6 +260,11 @@ impl Running {
     /// Where it is mounted.
     pub fn mount_point(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    /// As [`Session::connection`].
+    pub fn connection(&self) -> Option<u64> {
+        self.connection
     }
 
     /// Sends notifications to the kernel.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::material::{self, FIRST, Material};
+use super::material::{FIRST, Material};
 use super::{Family, Place, Work, Workload};
 use crate::disk::Kind;
 use crate::measure::Meter;
@@ -32,7 +32,7 @@ impl Work for Git {
 
     fn run(&self, place: &Place, meter: &mut Meter) -> Result<()> {
         if matches!(self.0, What::Clone) {
-            material::cache(&Material::Repository.path(&place.scratch), false)?;
+            Material::Repository.cache(&place.scratch)?;
         }
         meter.start()?;
         match self.0 {

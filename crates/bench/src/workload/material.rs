@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::Scale;
+use super::{Scale, walk};
 use crate::process::run;
 
 /// Debian's package `linux-source-6.1`.
@@ -46,6 +46,27 @@ impl Material {
         self.path(scratch).with_extension("tar")
     }
 
+    /// Has the system cache all of it. Otherwise the first of the file systems that are measured one after the other is charged for
+    /// reading what it is made from.
+    pub fn cache(self, scratch: &Path) -> Result<()> {
+        walk(&self.path(scratch), &mut |entry| {
+            if entry.file_type()?.is_file() { read(&entry.path()) } else { Ok(()) }
+        })
+    }
+
+    /// The same for who only looks at attributes.
+    pub fn cache_attributes(self, scratch: &Path) -> Result<()> {
+        walk(&self.path(scratch), &mut |entry| {
+            entry.metadata()?;
+            Ok(())
+        })
+    }
+
+    /// The same for who reads its archive.
+    pub fn cache_archive(self, scratch: &Path) -> Result<()> {
+        read(&self.archive(scratch))
+    }
+
     /// Makes it, unless it is there.
     pub fn make(self, scratch: &Path, scale: Scale) -> Result<()> {
         let path = self.path(scratch);
@@ -61,28 +82,17 @@ impl Material {
     }
 }
 
-/// Has the system cache a file, or all that is below a directory, so that no file system is charged for reading what it is made
-/// from: of those that are measured one after the other, the first would be. `attributes`: only those.
-pub fn cache(path: &Path, attributes: bool) -> Result<()> {
-    let found = fs::symlink_metadata(path)?;
-    if found.is_dir() {
-        return fs::read_dir(path)?.try_for_each(|entry| cache(&entry?.path(), attributes));
-    }
-    if found.is_file() && !attributes {
-        io::copy(&mut fs::File::open(path)?, &mut io::sink())?;
-    }
+fn read(path: &Path) -> Result<()> {
+    io::copy(&mut fs::File::open(path)?, &mut io::sink())?;
     Ok(())
 }
 
 fn count(dir: &Path) -> Result<u64> {
     let mut sum = 0;
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
+    walk(dir, &mut |_| {
         sum += 1;
-        if entry.file_type()?.is_dir() {
-            sum += count(&entry.path())?;
-        }
-    }
+        Ok(())
+    })?;
     Ok(sum)
 }
 

@@ -12,6 +12,7 @@ mod sqlite;
 mod stream;
 mod tree;
 
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -218,18 +219,27 @@ pub fn all() -> Vec<Workload> {
     families.iter().flat_map(|family| family()).collect()
 }
 
+/// Calls `f` for all that is below a directory; a directory comes before what is in it.
+fn walk(dir: &Path, f: &mut dyn FnMut(&DirEntry) -> Result<()>) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        f(&entry)?;
+        if entry.file_type()?.is_dir() {
+            walk(&entry.path(), f)?;
+        }
+    }
+    Ok(())
+}
+
 /// Bytes of all files below a directory, each rounded up to 4 KiB.
 fn allocated(dir: &Path) -> Result<u64> {
     let mut sum = 0;
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            sum += allocated(&entry.path())?;
-        } else if kind.is_file() {
+    walk(dir, &mut |entry| {
+        if entry.file_type()?.is_file() {
             sum += entry.metadata()?.len().next_multiple_of(4096);
         }
-    }
+        Ok(())
+    })?;
     Ok(sum)
 }
 

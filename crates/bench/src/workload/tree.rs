@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::material::{self, Material};
+use super::material::Material;
 use super::{Family, Place, Work, Workload, allocated};
 use crate::disk::Kind;
 use crate::measure::Meter;
@@ -41,9 +41,9 @@ impl Work for Tree {
 
     fn run(&self, place: &Place, meter: &mut Meter) -> Result<()> {
         match self.0 {
-            What::Unpack => material::cache(&Material::Tree.archive(&place.scratch), false)?,
-            What::Rsync => material::cache(&Material::Tree.path(&place.scratch), false)?,
-            What::RsyncAgain => material::cache(&Material::Tree.path(&place.scratch), true)?,
+            What::Unpack => Material::Tree.cache_archive(&place.scratch)?,
+            What::Rsync => Material::Tree.cache(&place.scratch)?,
+            What::RsyncAgain => Material::Tree.cache_attributes(&place.scratch)?,
             What::Copy | What::Remove => {}
         }
         meter.start()?;

@@ -100,7 +100,7 @@ fn volume(args: &Args) -> Result<()> {
         }
     }
     // Their daemon is gone.
-    let left = silt_control::mounts_of(&args.dir)?;
+    let left = silt_control::left_mounts_of(&args.dir)?;
     if left.is_empty() {
         let message = format!("{} is not mounted", args.dir.display());
         return Err(ControlError::new(Kind::NotFound, message).into());

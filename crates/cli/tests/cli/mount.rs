@@ -91,7 +91,10 @@ fn a_mount_is_reached_whatever_its_image_is_called_by_now() {
     std::fs::rename(&other, &one).unwrap();
     let uuid = |of: &Mounted| b.json(&["status", "--json", of.dir()])["uuid"].clone();
     // Mounts of others are listed, too, and may be gone when they are asked.
-    let list = || -> serde_json::Value { serde_json::from_str(&b.run(&["status", "--json"]).out).unwrap() };
+    let listed = |uuids: [&serde_json::Value; 2]| {
+        let all: serde_json::Value = serde_json::from_str(&b.run(&["status", "--json"]).out).unwrap();
+        uuids.map(|uuid| all.as_array().unwrap().iter().filter(|v| v["uuid"] == *uuid).count())
+    };
     let (of_one, of_other) = (uuid(&m), uuid(&n));
     assert_ne!(of_one, of_other);
     assert_eq!(uuid(&past), of_one, "a moment's");
@@ -100,10 +103,7 @@ fn a_mount_is_reached_whatever_its_image_is_called_by_now() {
         of_other,
         "an image is known by itself, not by its name"
     );
-    let all = list();
-    let listed =
-        |uuid: &serde_json::Value| all.as_array().unwrap().iter().filter(|v| v["uuid"] == *uuid).count();
-    assert_eq!((listed(&of_one), listed(&of_other)), (1, 1), "{all}");
+    assert_eq!(listed([&of_one, &of_other]), [1, 1]);
     b.ok(&["mkcp", "-s", m.dir()]);
     let snapshots = |of: &Mounted| b.json(&["lscp", "-s", "--json", of.dir()]).as_array().unwrap().len();
     assert_eq!((snapshots(&m), snapshots(&n)), (1, 0));
@@ -112,14 +112,37 @@ fn a_mount_is_reached_whatever_its_image_is_called_by_now() {
     std::fs::rename(&one, &other).unwrap();
     b.volume("one.img", "64M");
     let (n, _) = Mounted::new(&b, &[&one, "-o", "nofuseblk"], "n");
-    let all = list();
-    let listed =
-        |uuid: &serde_json::Value| all.as_array().unwrap().iter().filter(|v| v["uuid"] == *uuid).count();
-    assert_eq!((listed(&of_one), listed(&uuid(&n))), (1, 1), "{all}");
+    assert_eq!(listed([&of_one, &uuid(&n)]), [1, 1]);
+    // Whose daemon is gone is unmounted by its name, and nothing else that has had it.
+    let pid = process(&b, &one);
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_until("it ends", || rustix::process::test_kill_process(pid).is_err());
+    b.ok(&["umount", &one]);
+    assert!(!n.is_mounted() && past.is_mounted() && m.is_mounted());
     past.unmount();
     m.unmount();
-    assert!(n.is_mounted());
-    n.unmount();
+}
+
+/// A daemon that does not answer is told of once, however many moments of it are mounted.
+#[test]
+fn a_server_that_hangs_is_one_volume() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v, "-o", "nofuseblk"], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", m.dir()], "past");
+    let (second, _) = Mounted::new(&b, &["-o", "at=1", m.dir()], "second");
+    let pid = process(&b, &v);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let all = b.run(&["status"]);
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    let told: Vec<&str> = all.err.lines().filter(|line| line.contains(&b.name(""))).collect();
+    assert!(told.len() == 1 && told[0].contains(m.dir()), "{}", all.err);
+    second.unmount();
+    past.unmount();
+    m.unmount();
 }
 
 #[test]

@@ -30,17 +30,13 @@ pub(crate) type Out<'a> = &'a mut dyn FnMut(Response) -> Result<()>;
 
 /// Executes a request of `caller`, handing the answer's parts to `out`.
 pub fn execute(host: &dyn Host, caller: &Caller, request: Request, out: Out<'_>) -> Result<()> {
-    match request {
-        Request::Ping => return Ok(()),
-        Request::Serves(connection) => return serves(host, connection),
-        _ => {}
-    }
     permit(host, caller, &request)?;
     if request.writes() {
         writable(host)?;
     }
     match request {
-        Request::Ping | Request::Serves(_) => Ok(()),
+        Request::Ping => Ok(()),
+        Request::Serves(connection) => serves(host, connection),
         Request::Status => status::status(host, may_see_names(host, caller), out),
         Request::ListDamage => status::damage(host, out),
         Request::ListCheckpoints(query) => checkpoints::list(host, &query, out),
@@ -114,9 +110,6 @@ fn may_see_names(host: &dyn Host, caller: &Caller) -> bool {
     host.mounted().is_none_or(|mount| caller.uid == 0 || caller.uid == mount.uid)
 }
 
-/// Looking: root, who mounted, and others if they were let in, but for what names files in any directory, and where the log
-/// is: what is freed stays as long as they look there. Changing: root and who mounted. An unmounted volume is opened with
-/// the caller's own rights, which are enough of a rule.
 fn serves(host: &dyn Host, connection: u64) -> Result<()> {
     let (kind, message) = match host.serves(connection) {
         Some(true) => return Ok(()),
@@ -126,7 +119,13 @@ fn serves(host: &dyn Host, connection: u64) -> Result<()> {
     Err(ControlError::new(kind, message))
 }
 
+/// Looking: root, who mounted, and others if they were let in, but for what names files in any directory, and where the log
+/// is: what is freed stays as long as they look there. Changing: root and who mounted. An unmounted volume is opened with
+/// the caller's own rights, which are enough of a rule.
 pub(crate) fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Result<()> {
+    if matches!(request, Request::Ping | Request::Serves(_)) {
+        return Ok(());
+    }
     let Some(mount) = host.mounted() else { return Ok(()) };
     if caller.uid == 0 || caller.uid == mount.uid {
         return Ok(());
