@@ -1,5 +1,7 @@
 //! The two super blocks: whether they can be read, and match their checksums.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 use silt_device::Device;
 use silt_format::super_block::{PRIMARY_OFFSET, SIZE, SuperBlock, secondary_offset};
@@ -22,6 +24,9 @@ pub struct SuperFinding {
     pub bytes: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flip: Option<Flip>,
+    /// The device ends at this byte, before the end of the copy: it was longer when that was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_ends: Option<u64>,
 }
 
 impl SuperFinding {
@@ -34,6 +39,10 @@ impl SuperFinding {
                 format!("one bit is flipped: bit {} is {:#04x}, was {:#04x}", f.bit, f.found, f.right)
             }
             (Kind::Unreadable, _) => format!("{} bytes cannot be read", self.bytes),
+            (Kind::Header, _) if self.device_ends.is_some() => {
+                let end = self.device_ends.unwrap_or_default();
+                format!("the device ends before it, at byte {end}, and was longer once")
+            }
             (Kind::Header, _) => "no super block is there".to_owned(),
             _ => "its checksum does not match".to_owned(),
         };
@@ -45,23 +54,39 @@ impl SuperFinding {
 
 /// Looks at both copies. `written`: somebody may be writing them.
 pub(crate) fn look(device: &dyn Device, written: bool) -> Vec<SuperFinding> {
-    let second = secondary_offset(device.len());
-    let (mut first, mut other) = (copy(device, PRIMARY_OFFSET, written), copy(device, second, written));
-    // Where the device is longer or shorter than it was, the second one has no place or another one.
-    let known = first.as_ref().ok().or(other.as_ref().ok());
-    if known.is_some_and(|sb| {
-        SuperBlock::secondary_is_bogus(sb, device.len()) || sb.dev_size.get() != device.len()
-    }) {
-        other = Ok(known.cloned().unwrap_or_else(SuperBlock::zeroed));
+    let first = copy(device, PRIMARY_OFFSET, written);
+    let second = copy(device, secondary_offset(device.len()), written).or_else(|finding| match &first {
+        Ok(first) => elsewhere(device, first, finding, written),
+        Err(_) => Err(finding),
+    });
+    [(first, true), (second, false)]
+        .into_iter()
+        .filter_map(|(copy, primary)| Some(SuperFinding { primary, ..copy.err()? }))
+        .collect()
+}
+
+/// The second copy where there is none at the end of the device, which may have another length than the volume was made
+/// for: on a longer one it lies where that ended, on a shorter one it was cut off. `finding`: what is at the end.
+fn elsewhere(
+    device: &dyn Device,
+    first: &SuperBlock,
+    finding: SuperFinding,
+    written: bool,
+) -> Result<SuperBlock, SuperFinding> {
+    let recorded = secondary_offset(first.dev_size.get());
+    match first.dev_size.get().cmp(&device.len()) {
+        Ordering::Less => copy(device, recorded, written),
+        // No room for one beside the segments: `check` says so.
+        Ordering::Equal if first.secondary_is_bogus(device.len()) => Ok(first.clone()),
+        Ordering::Equal => Err(finding),
+        Ordering::Greater => Err(SuperFinding {
+            kind: Kind::Header,
+            byte: recorded,
+            bytes: SIZE as u64,
+            device_ends: Some(device.len()),
+            ..finding
+        }),
     }
-    let mut all = Vec::new();
-    for (result, primary) in [(&mut first, true), (&mut other, false)] {
-        if let Err(finding) = result {
-            finding.primary = primary;
-            all.push(finding.clone());
-        }
-    }
-    all
 }
 
 /// A copy that verifies, or what is wrong with it.
@@ -80,7 +105,7 @@ fn copy(device: &dyn Device, at: u64, written: bool) -> Result<SuperBlock, Super
 }
 
 fn one(device: &dyn Device, at: u64) -> Result<SuperBlock, SuperFinding> {
-    let finding = |kind, byte, bytes| SuperFinding { primary: true, kind, byte, bytes, flip: None };
+    let finding = |kind, byte, bytes| SuperFinding { primary: true, kind, byte, bytes, flip: None, device_ends: None };
     let mut bytes = [0; SIZE];
     if device.read_at(at, &mut bytes).is_err() {
         let sector = (device.capabilities().logical_block as usize).clamp(512, SIZE);

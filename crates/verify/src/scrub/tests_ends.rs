@@ -69,6 +69,28 @@ fn a_damaged_super_block_is_told() {
     }
 }
 
+#[test]
+fn a_device_that_was_cut_or_copied_to_a_longer_one_is_told_apart() {
+    let s = Surgeon::golden("basic-4k");
+    let whole = s.device.len();
+    let second = secondary_offset(whole);
+    let mut bytes = vec![0; usize::try_from(whole).unwrap()];
+    s.device.read_at(0, &mut bytes).unwrap();
+    bytes.truncate(bytes.len() - 4096);
+    let state = pass(&silt_device::MemoryDevice::from_bytes(&bytes));
+    let [found] = state.super_blocks.as_slice() else { panic!("{:?}", state.super_blocks) };
+    assert_eq!((found.primary, found.kind, found.byte, state.damaged()), (false, Kind::Header, second, 1));
+    assert!(found.line().contains(&format!("ends before it, at byte {}", whole - 4096)), "{}", found.line());
+    // On a longer one it is where it was, until `silt resize`.
+    let longer = s.device.fork();
+    longer.grow(whole + (20 << 20));
+    assert_eq!(pass(&longer).damaged(), 0);
+    turn(&longer, second + 60, 4);
+    let state = pass(&longer);
+    let [found] = state.super_blocks.as_slice() else { panic!("{:?}", state.super_blocks) };
+    assert_eq!((found.primary, found.kind, found.byte), (false, Kind::FlippedBit, second + 60));
+}
+
 /// Three groups of synced data behind the newest checkpoint: their first blocks, and the inode.
 fn synced() -> (Surgeon, Vec<u64>, u64) {
     let mut s = Surgeon::golden("cut-4k");
