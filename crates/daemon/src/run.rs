@@ -9,27 +9,24 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use silt_control::lost;
-use silt_device::{Access, Device, FileDevice, Masked};
-use silt_engine::{OpenOptions, OpenReport, Tree, Volume};
-use silt_format::{Cno, super_block};
-use silt_fs::Fs;
+use silt_device::FileDevice;
+use silt_engine::Tree;
 use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Session, Unmount};
 
 use crate::Error;
+use crate::closing::Closer;
 use crate::config::{Config, MountOptions};
-use crate::core::{Core, now_secs};
-use crate::damage::Met;
+use crate::core::Core;
 use crate::host::{DaemonHost, Found};
 use crate::kernel;
 use crate::loop_handle::LoopHandle;
 use crate::moments::Moments;
 use crate::mount::Mount;
+use crate::opening::{masked, notes, open_device, open_volume};
 use crate::reading::Readers;
 use crate::writer::Writer;
 
@@ -114,8 +111,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let discard = move || crate::discarder::run(&core, period);
         beside.push(std::thread::Builder::new().name("discarder".into()).spawn(discard)?);
     }
-    let closer =
-        Arc::new(Closer { core: core.clone(), writer: Mutex::new(Some(writer)), result: Mutex::new(None) });
+    let closer = Arc::new(Closer::new(core.clone(), writer));
 
     let served = serve(config, &device, &core, tree, &closer, found, ready);
     let closed = closer.close();
@@ -125,108 +121,6 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     }
     served?;
     closed.map_err(|why| Error::Unclean { volume: config.volume.clone(), why })
-}
-
-fn open_device(config: &Config) -> Result<Arc<FileDevice>, Error> {
-    let read_only = config.options.read_only || config.options.super_block.is_some();
-    let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let options = silt_device::OpenOptions { direct: config.options.direct, ..Default::default() };
-    Ok(Arc::new(silt_device::open(&config.volume, access, &options)?))
-}
-
-/// The device as the engine sees it.
-fn masked(config: &Config, device: &Arc<FileDevice>) -> Arc<dyn Device> {
-    let Some(bytes) = &config.options.super_block else { return device.clone() };
-    let places = [super_block::PRIMARY_OFFSET, super_block::secondary_offset(device.len())];
-    Arc::new(Masked::new(device.clone(), places.map(|at| (at, bytes.clone())).into()))
-}
-
-/// The volume, what opening found, and what was done to get room on it.
-fn open_volume(config: &Config, device: Arc<dyn Device>) -> Result<(Fs, OpenReport, Option<String>), Error> {
-    let o = &config.options;
-    let fail = |source| Error::Volume { volume: config.volume.clone(), source };
-    let mut seed = [0u8; 8];
-    // Without it the time alone tells one recovery from another.
-    let _ = rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty());
-    // Half for metadata blocks, a quarter for inodes (700 bytes each at most), a quarter for indexes.
-    let options = OpenOptions {
-        read_only: o.read_only || o.moment.is_some() || o.super_block.is_some(),
-        norecovery: o.norecovery,
-        cache_bytes: o.cache / 2,
-        cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
-        now: now_secs(),
-        seed: u64::from_ne_bytes(seed),
-        backed: true,
-        ..OpenOptions::default()
-    };
-    let options = if o.verify { verifying(&device, options) } else { options };
-    let open = |options: &OpenOptions| {
-        let mut open = || Volume::open(device.clone(), options);
-        // Who wants no cleaner gets none.
-        let (mut volume, report, room) = if o.gc {
-            silt_control::open_with_room(&mut open, &o.retention, now_secs())?
-        } else {
-            open().map(|(volume, report)| (volume, report, None))?
-        };
-        if let Some(m) = o.moment {
-            volume.open_view(Cno(m.0))?;
-        }
-        if !options.read_only {
-            volume.take_over(now_secs())?;
-        }
-        Ok((volume, report, room))
-    };
-    let (volume, report, room) = match open(&options) {
-        // The metadata that writing needs is damaged: what can be read still can.
-        Err(
-            e @ (silt_engine::Error::Format { .. }
-            | silt_engine::Error::Device(_)
-            | silt_engine::Error::NoSpace),
-        ) if !options.read_only => {
-            let (volume, mut report, room) =
-                open(&OpenOptions { read_only: true, ..options.clone() }).map_err(fail)?;
-            report
-                .damage
-                .push(format!("what writing needs is damaged or cannot be had, so it can only be read: {e}"));
-            (volume, report, room)
-        }
-        opened => opened.map_err(fail)?,
-    };
-    let index_bytes = usize::try_from(o.cache / 4).unwrap_or(usize::MAX);
-    let fs = Fs::new(volume, &silt_fs::Options { index_bytes, seed: options.seed, ..Default::default() });
-    Ok((fs, report, room))
-}
-
-/// Largest log of file data where logs are verified, in bytes: what the first read from it reads.
-const VERIFIED_LOG: u64 = 1 << 20;
-
-/// Options for a mount that verifies what it reads.
-fn verifying(device: &Arc<dyn Device>, options: OpenOptions) -> OpenOptions {
-    let block_size = silt_engine::read_super_block(&**device)
-        .map_or(4096, |sb| 1 << (sb.log_block_size.get().min(6) + 10));
-    OpenOptions { verify: true, max_log_blocks: VERIFIED_LOG / block_size, ..options }
-}
-
-/// What opening found, in sentences.
-fn notes(report: &OpenReport) -> Vec<String> {
-    let mut notes = Vec::new();
-    if let Some(which) = report.torn_super_block {
-        notes.push(format!("the {which} super block is damaged; the other one was used"));
-    }
-    if report.was_unclean {
-        notes.push("it was not cleanly unmounted the last time".to_owned());
-    }
-    if report.rolled_forward > 0 {
-        notes.push(match report.rolled_forward {
-            1 => "1 block of synced data was recovered from the log".to_owned(),
-            n => format!("{n} blocks of synced data were recovered from the log"),
-        });
-    }
-    notes.extend(report.damage.iter().cloned());
-    if report.has_error_flag {
-        notes.push("an earlier user met an error on it; check it".to_owned());
-    }
-    notes
 }
 
 /// How far the kernel reads ahead of programs, in KiB.
@@ -428,94 +322,4 @@ fn orphans(core: &Arc<Core>) -> Result<JoinHandle<()>, Error> {
             std::thread::sleep(Duration::from_millis(5));
         }
     })?)
-}
-
-/// For so long at most the end of a mount waits for what ends in parts.
-const LATE: Duration = Duration::from_secs(20);
-
-/// Ends writing and closes the volume, once.
-pub struct Closer {
-    core: Arc<Core>,
-    writer: Mutex<Option<JoinHandle<()>>>,
-    result: Mutex<Option<Result<(), String>>>,
-}
-
-impl Closer {
-    /// The first call does it; every call returns what came of it.
-    pub fn close(&self) -> Result<(), String> {
-        let mut result = self.result.lock();
-        if let Some(r) = &*result {
-            return r.clone();
-        }
-        // Who waits for space hears that there is none.
-        self.core.space.stop();
-        self.core.space.host.stop();
-        self.core.account.stop();
-        // What waits may need what somebody wants to cut off.
-        let _ = self.core.fs.lock().volume_mut().confine(None);
-        {
-            let mut queue = self.core.queue.lock();
-            queue.stop = true;
-            self.core.wake.notify_all();
-            self.core.room.notify_all();
-        }
-        if let Some(writer) = self.writer.lock().take() {
-            let _ = writer.join();
-        }
-        let stalled = self.core.stalled.load(Ordering::Relaxed);
-        crate::discarder::end(&self.core);
-        let mut fs = self.core.fs.lock();
-        // Nobody holds files any more: those without a name can go.
-        if let Err(e) = fs.forget_all() {
-            tracing::warn!("{e}");
-        }
-        // What had no room to end may have it once the rest is written, and large files end in parts; what is left the next
-        // mount ends.
-        if stalled == 0
-            && fs.volume().failure().is_none()
-            && let Err(e) = fs.end_late(now_secs(), LATE)
-        {
-            tracing::warn!("{e}");
-        }
-        let volume = fs.volume_mut();
-        if let Some(watched) = volume.verifier() {
-            watched.stop();
-        }
-        let done = match volume.failure() {
-            Some(why) => Err(why.to_owned()),
-            None if stalled != 0 => Err(std::io::Error::from_raw_os_error(stalled).to_string()),
-            None => volume.close(now_secs()).map_err(|e| e.to_string()),
-        };
-        // Nothing may change what is closed.
-        volume.fail("the volume is unmounted");
-        // What the last checkpoint could not take is said, too.
-        let met = volume.take_damage();
-        drop(fs);
-        crate::host_space::end(&self.core);
-        for (ino, what) in met {
-            self.core.met_damage(Met::of(Tree::Live, ino, what));
-        }
-        self.core.damages.name_all(&self.core.fs);
-        self.core.damages.stop();
-        *result = Some(done.clone());
-        done
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notes_are_sentences_about_what_was_found() {
-        assert!(notes(&OpenReport::default()).is_empty());
-        let report = OpenReport {
-            torn_super_block: Some("primary"),
-            was_unclean: true,
-            rolled_forward: 3,
-            has_error_flag: true,
-            ..OpenReport::default()
-        };
-        assert_eq!(notes(&report).len(), 4);
-    }
 }

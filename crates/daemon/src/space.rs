@@ -7,6 +7,9 @@
 //!
 //! Locks: [`Space`] has one of its own, held for moments, taken after all others.
 
+mod nothing;
+mod sweep;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +23,8 @@ use silt_engine::Volume;
 use crate::aside::Aside;
 use crate::core::Core;
 use crate::host_space::HostSpace;
+use crate::space::nothing::{BESIDES, Nothing};
+use crate::space::sweep::Sweep;
 use crate::tuning::Marks;
 
 /// Bytes besides those of a change for which there is to be space: the largest request that may be the next, and what
@@ -27,22 +32,10 @@ use crate::tuning::Marks;
 const SPARE: u64 = 2 << 20;
 /// No more of a small volume than this part.
 const SPARE_PART: u64 = 128;
-/// After so many bytes were written, what they took the place of is worth a pass even if nothing was given up; of a
-/// small volume after this part, but a segment at least.
-const REWRITTEN: u64 = 64 << 20;
-const REWRITTEN_PART: u64 = 64;
-/// After so many segments, or this part of the volume, it is worth looking for segments that are empty; and after up to so
-/// many times twice as much, where there were none.
-const SWEEP: u64 = 2;
-const SWEEP_PART: u64 = 64;
-const SWEEP_DOUBLED: u32 = 4;
 /// Where somebody had to wait so many times within so long, the cleaner tries to be ahead of those who write. Who waits but now
 /// and then is served best by one large step.
 const OUTRUN_TIMES: usize = 3;
 const OUTRUN: Duration = Duration::from_secs(2);
-/// Blocks that a change takes besides its data at most.
-const BESIDES: u64 = 16;
-
 /// What requests and the cleaner tell each other.
 #[derive(Default)]
 pub struct Space {
@@ -80,25 +73,6 @@ struct State {
     work: Work,
 }
 
-/// When it was last looked for segments that cost nothing.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sweep {
-    /// What checkpoints had rewritten then, in blocks.
-    rewritten: u64,
-    /// So many times in a row hardly any was found.
-    in_vain: u32,
-}
-
-impl Sweep {
-    /// Whether so much was rewritten since that there may be some: the more, the more often there were none.
-    fn is_due(&self, volume: &Volume) -> bool {
-        let g = volume.geometry();
-        let segments = SWEEP.max(g.nsegments / SWEEP_PART) << self.in_vain.min(SWEEP_DOUBLED);
-        let much = segments.saturating_mul(u64::from(g.blocks_per_segment));
-        volume.rewritten_blocks().saturating_sub(self.rewritten) >= much
-    }
-}
-
 /// What the cleaner is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
@@ -108,40 +82,6 @@ pub enum Call {
     Wait,
     /// Look how much is clean; whether somebody waits for space.
     Look { wanted: bool },
-}
-
-/// Since when nothing can be gained.
-#[derive(Debug, Clone, Copy)]
-struct Nothing {
-    then: silt_engine::GivenUp,
-    /// What checkpoints had rewritten then, in blocks.
-    rewritten: u64,
-    /// Until then it is believed even if a little is given up, as long as nobody who takes space is refused for it.
-    until: Instant,
-    /// It was tried and failed: what kept it may be over by then.
-    failed: bool,
-}
-
-impl Nothing {
-    /// Whether it is still believed, when so many blocks are asked for.
-    fn holds(&self, volume: &Volume, blocks: u64) -> bool {
-        if self.failed && Instant::now() >= self.until {
-            return false;
-        }
-        let now = volume.given_up();
-        let g = volume.geometry();
-        let segment = u64::from(g.blocks_per_segment);
-        let part = g.nsegments.saturating_mul(segment) / REWRITTEN_PART;
-        // What was in the place of that can be reclaimed.
-        let much = segment.max(part.min(REWRITTEN / u64::from(g.block_size)));
-        if volume.rewritten_blocks().saturating_sub(self.rewritten) >= much {
-            return false;
-        }
-        now == self.then
-            || (now.blocks.saturating_sub(self.then.blocks) < segment
-                && Instant::now() < self.until
-                && (blocks == 0 || volume.check_space(blocks + BESIDES).is_ok()))
-    }
 }
 
 /// What is known of the cleaner's work.
@@ -338,9 +278,7 @@ impl Space {
 
     /// It was looked for what is empty when checkpoints had rewritten so many blocks; whether hardly anything was.
     pub fn swept(&self, rewritten: u64, in_vain: bool) {
-        let sweep = &mut self.state.lock().sweep;
-        let times = if in_vain { sweep.in_vain.saturating_add(1) } else { 0 };
-        *sweep = Sweep { rewritten, in_vain: times };
+        self.state.lock().sweep.looked(rewritten, in_vain);
     }
 
     /// Whether somebody had to wait again and again: others write faster than is cleaned.
@@ -468,153 +406,4 @@ fn spare(volume: &Volume) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use std::sync::Arc;
-
-    use silt_device::MemoryDevice;
-    use silt_engine::OpenOptions;
-    use silt_engine::mkfs::{Parameters, Plan};
-    use silt_format::Ino;
-    use silt_fs::{Context, Fs, WriteFlags};
-
-    use super::*;
-
-    const SIZE: u64 = 64 << 20;
-
-    /// A volume of 256 segments, without a cleaner.
-    fn mounted() -> Fs {
-        let device = Arc::new(MemoryDevice::new(SIZE));
-        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
-        Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
-        let (mut volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
-        volume.take_over(2000).unwrap();
-        Fs::new(volume, &silt_fs::Options::default())
-    }
-
-    /// What was kept from use for a smaller size may be there again soon.
-    #[test]
-    fn nobody_is_refused_space_while_the_end_is_emptied() {
-        let mut fs = mounted();
-        let (space, blocks) = (Space::default(), 4096);
-        assert!(!space.may_come(fs.volume(), blocks));
-        fs.volume_mut().confine(Some(40)).unwrap();
-        assert!(fs.volume().check_space(blocks).is_err() && space.may_come(fs.volume(), blocks));
-        assert!(!space.may_come(fs.volume(), 1));
-        fs.volume_mut().confine(None).unwrap();
-        assert!(!space.may_come(fs.volume(), blocks));
-        // More than it has in any size.
-        assert!(!space.may_come(fs.volume(), SIZE >> 12));
-    }
-
-    /// What was admitted to the whole volume has its room until it is written.
-    #[test]
-    fn nothing_that_waits_loses_its_room() {
-        let mut fs = mounted();
-        let ctx = Context { privileged: true, ..Context::default() };
-        let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
-        fs.write(&ctx, file, 0, &vec![7; 8 << 20], WriteFlags::default()).unwrap();
-        let blocks = 4096;
-        let refused = fs.volume_mut().confine(Some(20));
-        assert!(matches!(refused, Err(silt_engine::Error::Constructing)), "{refused:?}");
-        assert!(!fs.volume().is_confined() && fs.volume().check_space(blocks).is_ok());
-        fs.sync_all(3000).unwrap();
-        fs.volume_mut().confine(Some(70)).unwrap();
-        assert!(fs.volume().check_space(blocks).is_err());
-        // It can be lifted whatever is under way.
-        fs.write(&ctx, file, 0, b"8", WriteFlags::default()).unwrap();
-        fs.volume_mut().begin_checkpoint(3000).unwrap();
-        fs.volume_mut().confine(None).unwrap();
-        fs.volume_mut().finish_construction(3000).unwrap();
-        assert!(fs.volume().check_space(blocks).is_ok());
-    }
-
-    /// What the removals before it rewrote may be all that is missing.
-    #[test]
-    fn a_removal_is_refused_only_after_a_pass_over_what_is_there() {
-        let mut fs = mounted();
-        let ctx = Context { privileged: true, ..Context::default() };
-        for name in [b"a", b"b", b"c"] {
-            fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap();
-        }
-        fs.sync_all(3000).unwrap();
-        let space = Space::default();
-        assert!(!space.may_help(fs.volume(), 0), "nobody cleans");
-        space.enable(true);
-        let found_nothing = |fs: &Fs| {
-            let v = fs.volume();
-            let hour = Duration::from_secs(3600);
-            space.ran(None, Some((v.given_up(), v.rewritten_blocks(), hour)));
-        };
-        assert!(!space.may_help(fs.volume(), 0), "nothing is short");
-        // As much is kept from use as makes it so.
-        let mut sizes = (2..20).rev();
-        let size = sizes.find(|n| fs.volume_mut().confine(Some(*n)).is_ok() && fs.volume().is_short());
-        assert!(space.may_help(fs.volume(), 0));
-        found_nothing(&fs);
-        assert!(!space.may_help(fs.volume(), 0));
-        fs.unlink(&ctx, Ino::ROOT, b"a").unwrap();
-        assert!(space.may_help(fs.volume(), 0), "something was given up");
-        found_nothing(&fs);
-        assert!(space.may_help(fs.volume(), 0), "what waits may give some");
-        fs.sync_all(3000).unwrap();
-        assert!(space.may_help(fs.volume(), 0), "something was rewritten");
-        found_nothing(&fs);
-        assert!(!space.may_help(fs.volume(), 0));
-        // What a pass found while the end was kept from use says nothing of what it finds now.
-        let size = size.unwrap();
-        fs.volume_mut().confine(Some(size - 1)).unwrap();
-        assert!(!space.may_help(fs.volume(), 0), "that is less");
-        fs.volume_mut().confine(Some(size)).unwrap();
-        assert!(fs.volume().is_short() && space.may_help(fs.volume(), 0));
-        found_nothing(&fs);
-        assert!(!space.may_help(fs.volume(), 0));
-        // Who takes space is refused once nothing was given up since, even if what may come of that is believed for a while.
-        assert!(!space.may_help(fs.volume(), 3));
-        fs.unlink(&ctx, Ino::ROOT, b"b").unwrap();
-        assert!(space.may_help(fs.volume(), 3));
-        assert!(space.may_help(fs.volume(), 3), "nothing is known any more");
-        found_nothing(&fs);
-        fs.sync_all(3000).unwrap();
-        assert!(!space.may_help(fs.volume(), 3));
-        space.think_again();
-        assert!(space.may_help(fs.volume(), 0));
-        space.stop();
-        assert!(!space.may_help(fs.volume(), 0));
-    }
-
-    #[test]
-    fn it_is_looked_for_empty_segments_the_less_often_the_fewer_there_are() {
-        let mut fs = mounted();
-        let ctx = Context { privileged: true, ..Context::default() };
-        let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
-        let space = Space::default();
-        let mut write = |space: &Space| {
-            // A segment and a little.
-            fs.write(&ctx, file, 0, &[7; 64 << 12], WriteFlags::default()).unwrap();
-            fs.sync_all(3000).unwrap();
-            (space.may_be_empty(fs.volume()), fs.volume().rewritten_blocks())
-        };
-        assert!(!write(&space).0);
-        // Four are a 64th of the volume's 256.
-        let seen = |space: &Space, write: &mut dyn FnMut(&Space) -> (bool, u64)| {
-            (1..)
-                .map(|n| (n, write(space)))
-                .find(|(_, (due, _))| *due)
-                .map(|(n, (_, rewritten))| (n, rewritten))
-                .unwrap()
-        };
-        let (_, mut rewritten) = seen(&space, &mut write);
-        let mut turns = Vec::new();
-        for in_vain in [false, true, true, true, true, true, true, false] {
-            space.swept(rewritten, in_vain);
-            let (n, now) = seen(&space, &mut write);
-            rewritten = now;
-            turns.push(n);
-        }
-        let most = turns[5];
-        assert!(turns[0] < turns[1] && turns[1] < turns[2] && turns[3] < turns[4], "{turns:?}");
-        assert!(most == turns[4] && most > 8 * turns[0] && turns[7] == turns[0], "{turns:?}");
-    }
-}
+mod tests;

@@ -5,27 +5,25 @@
 //! cause end the program: this is an instrument of tests.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::cell::RefCell;
+mod apply;
+mod background;
+mod listing;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use silt_cleaner::{Access, Candidate, Cleaned, Gatherer, Limits, Policy, Salvage, Usage};
+use silt_cleaner::{Cleaned, Policy};
 use silt_device::Device;
-use silt_engine::{LogWrite, OpenOptions, Step, Time as EngineTime, Volume};
-use silt_format::Cno;
+use silt_engine::{LogWrite, OpenOptions, Volume};
 use silt_format::inode::flags;
-use silt_fs::{
-    Context, Fs, FsError, Ino, Options, SetAttr, SetTime, Stat, Tree, WriteFlags, fallocate_mode,
-    rename_flags,
-};
+use silt_fs::{Context, Fs, FsError, Ino, Options, SetAttr, Stat, Tree, WriteFlags};
 use silt_model::caps::Capabilities;
 use silt_model::content::pattern_bytes;
 use silt_model::errno::Errno;
-use silt_model::hash::Digest;
-use silt_model::manifest::{Body, Columns, Entry, Manifest, Time, diff};
-use silt_model::op::{Allocate, FileRef, Op, RenameHow, SLOTS, Special};
+use silt_model::manifest::{Columns, Manifest};
+use silt_model::op::{Allocate, FileRef, Op, SLOTS};
 use silt_model::path::TreePath;
-use silt_model::target::{Outcome, Reply, Target, Tree as ModelTree};
+use silt_model::target::{Outcome, Target, Tree as ModelTree};
 
 /// Bytes of one write request.
 const PART: u64 = 128 << 10;
@@ -59,19 +57,6 @@ pub struct FsTarget {
     /// What was cleaned so far.
     pub cleaned: Cleaned,
 }
-
-/// The volume for the cleaner.
-struct Here<'a>(RefCell<&'a mut Volume>);
-
-impl Access for Here<'_> {
-    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> silt_engine::Result<R> {
-        Ok(f(&mut self.0.borrow_mut()))
-    }
-}
-
-/// What must be the same in a checkpoint as in the tree it was made of. Block counts of what
-/// waits are estimates.
-const FROZEN: Columns = Columns { blocks: false, ..Columns::ALL };
 
 fn errno(e: FsError) -> Errno {
     Errno(e.errno())
@@ -205,7 +190,11 @@ impl FsTarget {
     /// The superuser at the next second.
     fn now(&mut self) -> Context {
         self.clock += 1;
-        Context { now: EngineTime { secs: self.clock, nanos: 5 }, privileged: true, ..Context::default() }
+        Context {
+            now: silt_engine::Time { secs: self.clock, nanos: 5 },
+            privileged: true,
+            ..Context::default()
+        }
     }
 
     fn find(&mut self, path: &TreePath) -> Res<Ino> {
@@ -294,99 +283,6 @@ impl FsTarget {
         self.fs.forget(ino, 1).map_err(errno)
     }
 
-    fn write_late(&mut self) {
-        for mut log in std::mem::take(&mut self.late) {
-            log.seal();
-            log.write(&*self.device).unwrap();
-            self.fs.volume_mut().log_written();
-        }
-    }
-
-    /// Goes on with the construction under way by a step of a few blocks, to the end if `all`.
-    fn step(&mut self, all: bool) {
-        while self.fs.volume().is_constructing() {
-            match self.fs.volume_mut().step(3).unwrap() {
-                Step::Write(log) => {
-                    self.late.push(log);
-                    if self.late.len() > 2 {
-                        self.write_late();
-                    }
-                }
-                Step::Working => {}
-                Step::Waiting => self.write_late(),
-                Step::Done(cno) => {
-                    self.device.flush().unwrap();
-                    self.fs.volume_mut().freed_are_durable();
-                    assert_eq!(self.fs.volume().underestimated(), None, "checkpoint {cno}");
-                    let Some(frozen) = self.frozen.take() else { break };
-                    self.fs.volume_mut().open_view(cno).unwrap();
-                    let made = self.tree(Tree::Past(cno.0), FROZEN).unwrap();
-                    self.fs.volume_mut().close_view(cno);
-                    assert_eq!(diff(&frozen, &made, FROZEN), [""; 0], "checkpoint {cno}");
-                    self.compared += 1;
-                }
-            }
-            if !all {
-                break;
-            }
-        }
-    }
-
-    fn background(&mut self) {
-        if self.every == 0 {
-            return;
-        }
-        if self.fs.volume().is_constructing() {
-            self.step(false);
-            return;
-        }
-        self.since += 1;
-        if self.since >= self.every {
-            self.since = 0;
-            let now = u64::try_from(self.clock).unwrap();
-            self.turns += 1;
-            let cleans = self.clean_every > 0 && self.turns.is_multiple_of(self.clean_every);
-            let begun =
-                (cleans && self.begin_cleaning(now)) || self.fs.volume_mut().begin_checkpoint(now).unwrap();
-            if begun && self.clock % 4 == 0 {
-                self.frozen = Some(self.tree(Tree::Live, FROZEN).unwrap());
-            }
-        }
-    }
-
-    /// Begins a checkpoint that empties the segments that need most little of their blocks; snapshots alone are kept.
-    fn begin_cleaning(&mut self, now: u64) -> bool {
-        let volume = self.fs.volume_mut();
-        for write in volume.advance_super_blocks(now) {
-            write.write(&*self.device).unwrap();
-        }
-        let keep = volume.keep(None).unwrap();
-        let mut usage = Usage::new(volume.geometry(), keep.clone());
-        while !usage.is_complete() {
-            volume.count_usage(&mut usage, 3).unwrap();
-        }
-        let mut all = silt_cleaner::candidates(volume, &usage, 0..u64::MAX, 1).unwrap();
-        let size = u64::from(volume.geometry().blocks_per_segment);
-        let policy = Policy::ALL[self.turns as usize % Policy::ALL.len()];
-        Candidate::sort(&mut all, policy, now, size);
-        // Some that are hardly worth it as well: what they hold moves.
-        let limits = Limits { moves: 300, segments: 6, salvage: Salvage::No, ahead: false };
-        let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), limits);
-        let plan = gatherer.next(&Here(RefCell::new(volume))).unwrap();
-        assert_eq!(plan.aside, [], "a segment that should be whole");
-        if plan.cleaning.is_empty() {
-            return false;
-        }
-        match volume.begin_cleaning(plan.cleaning, now) {
-            Ok(done) => {
-                self.count(done);
-                true
-            }
-            Err(silt_engine::Error::NoSpace) => false,
-            Err(e) => panic!("{e}"),
-        }
-    }
-
     fn checkpoint(&mut self) -> Res<u64> {
         self.step(true);
         let now = u64::try_from(self.clock).unwrap();
@@ -421,311 +317,6 @@ impl FsTarget {
         while self.fs.collect_orphans(50).map_err(errno)? {}
         Ok(())
     }
-
-    fn entry(&mut self, tree: Tree, path: TreePath, stat: &Stat, columns: Columns) -> Result<Entry, FsError> {
-        let body = match stat.file_type() {
-            0o100_000 if columns.data => Body::Data(self.digest(tree, stat)?),
-            0o100_000 => Body::Data(Digest::default()),
-            0o120_000 => Body::Target(self.fs.readlink(tree, stat.ino)?),
-            _ => Body::Nothing,
-        };
-        let flagged = matches!(stat.file_type(), 0o100_000 | 0o040_000);
-        Ok(Entry {
-            path,
-            mode: stat.mode,
-            uid: stat.uid,
-            gid: stat.gid,
-            size: Some(stat.size).filter(|_| !stat.is_dir()),
-            mtime: Some(Time { sec: stat.mtime.secs, nsec: stat.mtime.nanos }),
-            ctime: Some(Time { sec: stat.ctime.secs, nsec: stat.ctime.nanos }),
-            nlink: stat.links,
-            rdev: stat.device,
-            blocks: Some(stat.blocks),
-            flags: flagged.then_some(stat.flags),
-            ino: Some(stat.ino.0),
-            generation: flagged.then_some(stat.generation),
-            same_as: None,
-            body,
-        })
-    }
-
-    /// Holes are found by seeking, so that far offsets cost nothing.
-    fn digest(&mut self, tree: Tree, stat: &Stat) -> Result<Digest, FsError> {
-        use silt_fs::Seek;
-        let mut digest = Digest::default();
-        let mut at = 0;
-        loop {
-            at = match self.fs.seek(tree, stat.ino, at, Seek::Data) {
-                Ok(at) => at,
-                Err(FsError::NoData) => return Ok(digest),
-                Err(e) => return Err(e),
-            };
-            let end = self.fs.seek(tree, stat.ino, at, Seek::Hole)?;
-            while at < end {
-                // Parts end at round offsets: what the digest asks for.
-                let n = (end - at).min((1 << 20) - at % (1 << 20));
-                let data = self.fs.read(tree, stat.ino, at, n as usize)?;
-                digest.add(at, &data);
-                at += n;
-            }
-        }
-    }
-
-    /// Lists a whole tree.
-    pub fn tree(&mut self, tree: Tree, columns: Columns) -> Result<Manifest, FsError> {
-        let mut manifest = Manifest::new();
-        let root = self.fs.getattr(tree, Ino::ROOT)?;
-        let mut todo = vec![(TreePath::root(), root)];
-        let mut inodes = BTreeMap::new();
-        while let Some((path, stat)) = todo.pop() {
-            if stat.is_dir() {
-                let mut children = Vec::new();
-                self.fs.readdir(tree, stat.ino, 0, true, |e| {
-                    if e.name != b"." && e.name != b".." {
-                        children.push((e.name.to_vec(), e.file_type, e.stat));
-                    }
-                    std::ops::ControlFlow::Continue(())
-                })?;
-                for (name, file_type, listed) in children {
-                    let found = self.fs.lookup(tree, stat.ino, &name)?;
-                    assert_eq!(Some(found), listed, "lookup and listing agree");
-                    assert_eq!(found.file_type(), file_type);
-                    todo.push((path.join(&name), found));
-                }
-                assert_eq!(self.fs.lookup(tree, stat.ino, b".")?.ino, stat.ino);
-            }
-            let entry = self.entry(tree, path.clone(), &stat, columns)?;
-            inodes.insert(path, stat.ino);
-            manifest.insert(entry);
-        }
-        manifest.link_names(|e| inodes.get(&e.path).map(|i| i.0));
-        Ok(manifest)
-    }
-
-    fn one(&mut self, op: &Op) -> Outcome {
-        let done = |r: Res<()>| r.map(|()| Reply::Done);
-        let fail = |r: silt_fs::Result<Stat>| r.map(|_| Reply::Done).map_err(errno);
-        match op {
-            Op::Create { path, mode } => {
-                let (dir, name) = self.place(path)?;
-                let ctx = self.now();
-                fail(self.fs.create(&ctx, dir, &name, *mode))
-            }
-            Op::Mkdir { path, mode } => {
-                let (dir, name) = self.place(path)?;
-                let ctx = self.now();
-                fail(self.fs.mkdir(&ctx, dir, &name, *mode))
-            }
-            Op::Symlink { path, target } => {
-                if target.is_empty() {
-                    return Err(Errno::ENOENT);
-                }
-                if target.len() > 4095 {
-                    return Err(Errno::ENAMETOOLONG);
-                }
-                let (dir, name) = self.place(path)?;
-                let ctx = self.now();
-                fail(self.fs.symlink(&ctx, dir, &name, target))
-            }
-            Op::Mknod { path, kind, mode, major, minor } => {
-                let (dir, name) = self.place(path)?;
-                let kind = match kind {
-                    Special::Fifo => 0o010_000,
-                    Special::Socket => 0o140_000,
-                    Special::Char => 0o020_000,
-                    Special::Block => 0o060_000,
-                };
-                let ctx = self.now();
-                fail(self.fs.mknod(&ctx, dir, &name, kind | mode, (*major, *minor)))
-            }
-            Op::Link { from, to } => {
-                let ino = self.find(from)?;
-                let (dir, name) = self.place(to)?;
-                let ctx = self.now();
-                fail(self.fs.link(&ctx, ino, dir, &name))
-            }
-            Op::LinkSlot { slot, to } => {
-                let ino = self.held(*slot)?;
-                let (dir, name) = self.place(to)?;
-                let ctx = self.now();
-                fail(self.fs.link(&ctx, ino, dir, &name))
-            }
-            Op::Unlink { path } => {
-                let (dir, name) = self.place(path)?;
-                let ctx = self.now();
-                done(self.fs.unlink(&ctx, dir, &name).map(|_| ()).map_err(errno))
-            }
-            Op::Rmdir { path } => {
-                let (dir, name) = self.place(path)?;
-                let ctx = self.now();
-                done(self.fs.rmdir(&ctx, dir, &name).map(|_| ()).map_err(errno))
-            }
-            Op::Rename { from, to, how } => {
-                let (old_dir, old) = self.place(from)?;
-                let (new_dir, new) = self.place(to)?;
-                let flags = match how {
-                    RenameHow::Plain => 0,
-                    RenameHow::NoReplace => rename_flags::NOREPLACE,
-                    RenameHow::Exchange => rename_flags::EXCHANGE,
-                };
-                let ctx = self.now();
-                done(self.fs.rename(&ctx, old_dir, &old, new_dir, &new, flags).map(|_| ()).map_err(errno))
-            }
-            Op::Write { file, offset, len, seed } => {
-                let ino = self.opened(file, true, false)?;
-                done(self.write(ino, *offset, *len, *seed, WriteFlags::default()))
-            }
-            Op::Append { path, len, seed } => {
-                let ino = self.opened(&FileRef::Path(path.clone()), true, true)?;
-                let flags = WriteFlags { append: true, ..WriteFlags::default() };
-                let end = self.stat(ino)?.size;
-                done(self.write(ino, end, *len, *seed, flags))
-            }
-            Op::MapWrite { path, offset, len, seed } => {
-                let ino = self.opened(&FileRef::Path(path.clone()), true, false)?;
-                if offset + len > self.stat(ino)?.size {
-                    return Err(Errno::EINVAL);
-                }
-                let flags = WriteFlags { cached: true, append: true, ..WriteFlags::default() };
-                done(self.write(ino, *offset, *len, *seed, flags))
-            }
-            Op::Truncate { file, size } => {
-                let ino = self.opened(file, true, false)?;
-                let ctx = self.now();
-                let set = SetAttr { size: Some(*size), ..SetAttr::default() };
-                done(self.in_parts(|fs| fs.setattr(&ctx, ino, &set)))
-            }
-            Op::Fallocate { file, how, offset, len } => {
-                use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
-                let ino = self.opened(file, true, false)?;
-                let mode = match how {
-                    Allocate::Punch => PUNCH_HOLE | KEEP_SIZE,
-                    Allocate::Zero => ZERO_RANGE,
-                    Allocate::ZeroKeep => ZERO_RANGE | KEEP_SIZE,
-                    Allocate::Extend => 0,
-                    Allocate::Keep => KEEP_SIZE,
-                };
-                let ctx = self.now();
-                done(self.in_parts(|fs| fs.fallocate(&ctx, ino, mode, *offset, *len)))
-            }
-            Op::Read { file, offset, len } => {
-                let ino = self.opened(file, false, false)?;
-                let data = self.fs.read(Tree::Live, ino, *offset, *len as usize).map_err(errno)?;
-                Ok(Reply::Data(data.len() as u64, Digest::of(&data)))
-            }
-            Op::Stat { path } => {
-                let ino = self.find(path)?;
-                let stat = self.stat(ino)?;
-                let columns = Columns { data: false, ..Columns::MODEL };
-                let entry = self.entry(Tree::Live, path.clone(), &stat, columns).map_err(errno)?;
-                Ok(Reply::Stat(Box::new(entry)))
-            }
-            Op::List { path } => {
-                let ino = self.find(path)?;
-                if !self.stat(ino)?.is_dir() {
-                    return Err(Errno::ENOTDIR);
-                }
-                let mut names = names(&mut self.fs, ino).map_err(errno)?;
-                assert_eq!(names[..2], [b".".to_vec(), b"..".to_vec()]);
-                names.drain(..2);
-                Ok(Reply::names(&mut names))
-            }
-            Op::Readlink { path } => {
-                let ino = self.find(path)?;
-                self.fs.readlink(Tree::Live, ino).map(Reply::Target).map_err(errno)
-            }
-            Op::Chmod { path, mode } => {
-                done(self.set(path, SetAttr { mode: Some(*mode), ..Default::default() }))
-            }
-            Op::Chown { path, uid, gid } => {
-                let kill = SetAttr { uid: *uid, gid: *gid, kill_suidgid: true, ..Default::default() };
-                let ino = self.find(path)?;
-                if self.stat(ino)?.flags & 0x30 != 0 {
-                    return Err(Errno::EPERM);
-                }
-                done(self.set(path, kill))
-            }
-            Op::Utimens { path, mtime } => {
-                let t = SetTime::At(EngineTime { secs: mtime.sec, nanos: mtime.nsec });
-                done(self.set(path, SetAttr { mtime: Some(t), atime: Some(t), ..Default::default() }))
-            }
-            Op::SetFlags { path, flags } => {
-                let ino = self
-                    .opened(&FileRef::Path(path.clone()), false, false)
-                    .map_err(|e| if e == Errno::ENXIO { Errno::ENOTTY } else { e })?;
-                let ctx = self.now();
-                let able = self.caps.flags;
-                let now = self.fs.flags(Tree::Live, ino).map_err(errno)?;
-                let wanted = (now & !able) | (flags & able);
-                done(self.fs.set_flags(&ctx, ino, wanted).map_err(errno))
-            }
-            Op::Fdatasync { file } => {
-                let ino = self
-                    .opened(file, false, false)
-                    .map_err(|e| if e == Errno::ENXIO { Errno::EINVAL } else { e })?;
-                done(self.data_sync(ino))
-            }
-            Op::Fsync { file } => {
-                self.opened(file, false, false)
-                    .map_err(|e| if e == Errno::ENXIO { Errno::EINVAL } else { e })?;
-                done(self.checkpoint().map(|_| ()))
-            }
-            Op::Sync => done(self.checkpoint().map(|_| ())),
-            Op::Open { slot, path } => {
-                self.free(*slot)?;
-                let ino = self.opened(&FileRef::Path(path.clone()), true, false)?;
-                self.fs.remember(ino);
-                self.slots[usize::from(*slot)] = Some(ino);
-                Ok(Reply::Done)
-            }
-            Op::Tmpfile { slot, dir, mode } => {
-                self.free(*slot)?;
-                let dir = self.find(dir)?;
-                let ctx = self.now();
-                let stat = self.fs.tmpfile(&ctx, dir, *mode).map_err(errno)?;
-                self.slots[usize::from(*slot)] = Some(stat.ino);
-                Ok(Reply::Done)
-            }
-            Op::Close { slot } => done(self.close(*slot)),
-            Op::Many { each, dir, prefix, first, count } => {
-                for n in *first..first.saturating_add(*count) {
-                    for op in each.ops(dir, prefix, n).into_iter().flatten() {
-                        self.one(&op)?;
-                    }
-                }
-                Ok(Reply::Done)
-            }
-            Op::Checkpoint => {
-                let cno = self.checkpoint()?;
-                self.checkpoints.insert(self.made.0, cno);
-                self.made.0 += 1;
-                Ok(Reply::Done)
-            }
-            Op::Snapshot => {
-                let cno = self.checkpoint()?;
-                self.fs.volume_mut().make_snapshot(silt_format::Cno(cno)).map_err(|e| refused(&e))?;
-                self.snapshots.insert(self.made.1, cno);
-                self.made.1 += 1;
-                Ok(Reply::Done)
-            }
-            Op::RemoveSnapshot { id } => {
-                let cno = self.snapshots.remove(id).ok_or(Errno::ENOENT)?;
-                // One checkpoint may serve several snapshots of the model.
-                if !self.snapshots.values().any(|c| *c == cno) {
-                    // The newest one cannot be unmade: with what waits there is a newer one.
-                    self.checkpoint()?;
-                    self.fs.volume_mut().unmake_snapshot(Cno(cno)).map_err(|e| refused(&e))?;
-                }
-                Ok(Reply::Done)
-            }
-            Op::Remount => done(self.remount()),
-        }
-    }
-}
-
-/// What a program would hear.
-fn refused(e: &silt_engine::Error) -> Errno {
-    if matches!(e, silt_engine::Error::NoSpace) { Errno::ENOSPC } else { Errno::EIO }
 }
 
 impl Target for FsTarget {
@@ -749,23 +340,5 @@ impl Target for FsTarget {
         let result = self.tree(Tree::Past(cno), columns);
         self.fs.volume_mut().close_view(silt_format::Cno(cno));
         result.map_err(|e| e.to_string())
-    }
-}
-
-/// All names in a directory, "." and ".." included, in the order of the listing, a few at a time.
-fn names(fs: &mut Fs, dir: Ino) -> silt_fs::Result<Vec<Vec<u8>>> {
-    let mut all = Vec::new();
-    let mut from = 0;
-    loop {
-        let mut n = 0;
-        fs.readdir(Tree::Live, dir, from, false, |e| {
-            all.push(e.name.to_vec());
-            from = e.next;
-            n += 1;
-            if n == 7 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
-        })?;
-        if n == 0 {
-            return Ok(all);
-        }
     }
 }

@@ -9,6 +9,7 @@
 pub mod crowd;
 mod filling;
 mod sittings;
+mod writer;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

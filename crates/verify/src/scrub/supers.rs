@@ -105,7 +105,8 @@ fn copy(device: &dyn Device, at: u64, written: bool) -> Result<SuperBlock, Super
 }
 
 fn one(device: &dyn Device, at: u64) -> Result<SuperBlock, SuperFinding> {
-    let finding = |kind, byte, bytes| SuperFinding { primary: true, kind, byte, bytes, flip: None, device_ends: None };
+    let finding =
+        |kind, byte, bytes| SuperFinding { primary: true, kind, byte, bytes, flip: None, device_ends: None };
     let mut bytes = [0; SIZE];
     if device.read_at(at, &mut bytes).is_err() {
         let sector = (device.capabilities().logical_block as usize).clamp(512, SIZE);

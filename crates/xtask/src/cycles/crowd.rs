@@ -18,8 +18,8 @@ use silt_model::rng::{Rng, mix};
 
 use serde::{Deserialize, Serialize};
 
-use super::filling::{Filling, Pattern, unseeded};
 use super::sittings::{Said, Sittings};
+use super::writer::{Shared, Writer};
 use super::{Kind, PATIENCE};
 use crate::mounted::{Mounted, judge, mkfs, run, wait_free};
 use crate::scratch::{Scratch, output};
@@ -27,8 +27,6 @@ use crate::smaller;
 
 /// Exit code of `silt` where there is no space.
 const NO_SPACE: i32 = 8;
-/// Writes of a kind before it may be another one.
-const SPELL: u64 = 200;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -109,146 +107,6 @@ pub fn crowd(silt: &Path, seeds: std::ops::Range<u64>, how: &Crowd) -> Result<()
         all.unmounted
     );
     Ok(())
-}
-
-/// What the writers and who leads them tell each other.
-struct Shared {
-    begun: Instant,
-    /// The end has come, by a kill or not: errors count no more.
-    over: AtomicBool,
-    /// Space is held back by something that goes again.
-    held: AtomicBool,
-    /// Raised when all shall remove half of what they have.
-    ease: AtomicU64,
-    eased: AtomicU64,
-    /// Milliseconds after the beginning at which somebody wrote something last.
-    progress: AtomicU64,
-    segment: u64,
-}
-
-impl Shared {
-    fn over(&self) -> bool {
-        self.over.load(Ordering::SeqCst)
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    fn progress(&self) {
-        self.progress.store(self.now(), Ordering::SeqCst);
-    }
-
-    /// Sleeps in short pieces; whether it was not the end meanwhile.
-    fn pause(&self, millis: u64) -> bool {
-        for _ in 0..millis / 10 {
-            if self.over() {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        !self.over()
-    }
-}
-
-#[derive(Deserialize, Serialize)]
-pub(super) struct Writer {
-    filling: Filling,
-    #[serde(skip, default = "unseeded")]
-    rng: Rng,
-    pattern: Pattern,
-    #[serde(skip)]
-    eased: u64,
-    full: u64,
-    longest: Duration,
-}
-
-impl Writer {
-    fn new(dir: &Path, seed: u64) -> Self {
-        Writer {
-            filling: Filling::new(dir, seed),
-            rng: Rng::new(seed),
-            pattern: Pattern::Mixed,
-            eased: 0,
-            full: 0,
-            longest: Duration::ZERO,
-        }
-    }
-
-    /// Goes on after an interruption, with other choices than before.
-    pub(super) fn go_on(&mut self, seed: u64) {
-        self.filling.go_on(mix(seed));
-        self.rng = Rng::new(seed);
-    }
-
-    fn work(&mut self, shared: &Shared) -> Result<()> {
-        while !shared.over() {
-            if let Err(e) = self.step(shared)
-                && !shared.over()
-            {
-                // The others are not to go on for long.
-                shared.over.store(true, Ordering::SeqCst);
-                return Err(e)
-                    .with_context(|| format!("{:?}, after {:?}", self.pattern, shared.begun.elapsed()));
-            }
-        }
-        Ok(())
-    }
-
-    fn step(&mut self, shared: &Shared) -> Result<()> {
-        let ease = shared.ease.load(Ordering::SeqCst);
-        if self.eased != ease {
-            self.eased = ease;
-            self.filling.remove(self.filling.bytes() / 2)?;
-            shared.eased.fetch_add(1, Ordering::SeqCst);
-            // What is free stays so until it was used.
-            shared.pause(300);
-        }
-        match self.rng.below(SPELL) {
-            0 => {
-                self.pattern = Pattern::ALL[usize::try_from(self.rng.below(6)).unwrap_or(0)];
-                self.filling.begin();
-            }
-            1 => self.filling.compare()?.map_err(|e| anyhow!(e))?,
-            2..6 => self.filling.sync()?,
-            _ if self.filling.step(self.pattern)? => shared.progress(),
-            _ => {
-                self.full += 1;
-                self.make_space(shared)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes some segments' worth, and sees that somebody can write then.
-    fn make_space(&mut self, shared: &Shared) -> Result<()> {
-        let enough = (1 + self.rng.below(4)) * shared.segment;
-        match self.rng.below(8) {
-            0 if self.filling.bytes() > enough => self.filling.truncate_all()?,
-            _ if self.filling.bytes() > 2 * enough => {
-                self.filling.remove(enough)?;
-            }
-            _ => self.filling.remove_all()?,
-        }
-        let mut since = shared.now();
-        while !shared.over() {
-            if self.filling.one_more()? {
-                shared.progress();
-                break;
-            }
-            if shared.held.load(Ordering::SeqCst) {
-                since = shared.now();
-            }
-            since = since.max(shared.progress.load(Ordering::SeqCst));
-            let waited = Duration::from_millis(shared.now().saturating_sub(since));
-            self.longest = self.longest.max(waited);
-            if waited > PATIENCE {
-                bail!("wedged: nobody could make a small file for {waited:?} after something was removed");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    }
 }
 
 struct Life<'a> {

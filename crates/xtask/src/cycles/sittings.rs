@@ -16,7 +16,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::crowd::{End, Tally, Writer};
+use super::crowd::{End, Tally};
+use super::writer::Writer;
 use crate::mounted::{run, wait_free};
 use crate::scratch::detach_below;
 
