@@ -49,6 +49,12 @@ pub(crate) enum Stage {
     Cuts {
         from: u64,
     },
+    /// Giving the number of a deleted inode back.
+    Number,
+    /// Taking everything from this key on off the map.
+    Sever {
+        from: u64,
+    },
     /// Ending the blocks that a cut severed from the map.
     Severed,
     Data {

@@ -222,29 +222,41 @@ impl Volume {
         Ok(mapped as u64 + memory.min(u64::try_from(fresh).unwrap_or(0)))
     }
 
-    /// Takes everything from `from` on off the map of the file at work.
-    pub(crate) fn sever(&mut self, k: &mut Construction, inode: &mut Inode, frozen: &mut Frozen, from: u64) {
+    /// Takes everything from `from` on off the map of the file at work. Errors: the device's, where they may pass; the same call
+    /// goes on.
+    pub(crate) fn sever(
+        &mut self,
+        k: &mut Construction,
+        inode: &mut Inode,
+        frozen: &mut Frozen,
+        from: u64,
+    ) -> Result<()> {
+        let wait = self.waits_for_map(k);
         let mut change = self.change();
-        let severed = change.sever(&mut inode.map, from, &mut k.severed);
+        let severed = change.sever(&mut inode.map, from, &mut k.severed, wait);
         k.owe(inode.ino, &mut change.owed);
         let (delta, damage) = (change.delta, change.damage.take());
-        self.count_cut(inode, frozen, delta, severed.err().or(damage));
+        self.count_cut(frozen, delta);
+        match severed {
+            Err(e @ Error::Device(_)) if wait => return Err(e),
+            // What stays mapped is content that was to go.
+            severed => severed.err().or(damage).iter().for_each(|e| inode.lose(e)),
+        }
+        Ok(())
     }
 
     /// Accounts for blocks that a cut took from the map.
-    fn count_cut(&mut self, inode: &mut Inode, frozen: &mut Frozen, delta: i64, damage: Option<Error>) {
+    fn count_cut(&mut self, frozen: &mut Frozen, delta: i64) {
         self.count_tree(delta);
         if !frozen.over.emptied {
             // They were counted when they were cut.
             frozen.pending -= delta;
         }
-        if let Some(e) = damage {
-            inode.hurt(&e);
-        }
     }
 
     /// Goes on with what was cut away, from the key `from` on: unmaps about `most` blocks and returns
-    /// how much work it was. What is damaged stays mapped or taken, and is told with the inode.
+    /// how much work it was. What is damaged stays mapped or taken, and is told with the inode. Errors: the device's, where they
+    /// may pass; the stage says where to go on.
     pub(crate) fn apply_cuts(
         &mut self,
         k: &mut Construction,
@@ -252,39 +264,48 @@ impl Volume {
         frozen: &mut Frozen,
         mut from: u64,
         most: usize,
-    ) -> usize {
+    ) -> Result<usize> {
         let max = self.store.geometry.max_key();
+        let wait = self.waits_for_map(k);
         let most = most.max(64);
         let mut took = 1;
         while took < most {
             let Some(cut) = frozen.over.cuts.overlapping(from..u64::MAX).next().cloned() else {
                 k.stage = Stage::Data { from: 0 };
-                return took;
+                return Ok(took);
             };
             from = from.max(cut.start);
+            // What fails is tried again from here: what is unmapped by then is not found again.
+            k.stage = Stage::Cuts { from };
             if cut.end > max {
-                self.sever(k, inode, frozen, from);
-                k.stage = Stage::Severed;
-                return took;
+                k.stage = Stage::Sever { from };
+                return Ok(took);
             }
             let (keys, behind, error) = self.mapped_keys(&inode.map, from..cut.end, most - took);
             took += 1 + keys.len();
-            let mut error = error;
-            let mut delta = 0;
+            match error {
+                Some(e @ Error::Device(_)) if wait => return Err(e),
+                error => error.iter().for_each(|e| inode.lose(e)),
+            }
             // From the top, as a truncation does: nodes empty one after the other.
             for key in keys.into_iter().rev() {
                 let mut change = self.change();
                 let unmapped = change.unmap(&mut inode.map, key);
-                delta += change.delta;
-                let damage = change.damage.take();
+                let (delta, damage) = (change.delta, change.damage.take());
                 k.owe(inode.ino, &mut change.owed);
-                error = error.or(unmapped.err()).or(damage);
+                self.count_cut(frozen, delta);
+                // It is unmapped, and stays taken.
+                damage.iter().for_each(|e| inode.hurt(e));
+                match unmapped {
+                    Ok(_) => {}
+                    Err(e @ Error::Device(_)) if wait => return Err(e),
+                    Err(e) => inode.lose(&e),
+                }
             }
-            self.count_cut(inode, frozen, delta, error);
             from = behind;
         }
         k.stage = Stage::Cuts { from };
-        took
+        Ok(took)
     }
 
     /// The first keys of a range that are mapped, at most `most`; where to go on; and what was wrong on
@@ -320,24 +341,28 @@ impl Volume {
         (keys, behind, wrong)
     }
 
-    /// Ends about `most` of the blocks that were severed and returns how much work it was.
+    /// Ends about `most` of the blocks that were severed and returns how much work it was. Errors: the device's, where they may
+    /// pass; the same call goes on.
     pub(crate) fn end_severed(
         &mut self,
         k: &mut Construction,
         inode: &mut Inode,
         frozen: &mut Frozen,
         most: usize,
-    ) -> usize {
+    ) -> Result<usize> {
+        let wait = self.waits_for_map(k);
         let mut change = self.change();
-        let took = change.unravel(&mut inode.map, &mut k.severed, most);
+        let took = change.unravel(&mut inode.map, &mut k.severed, most, wait);
         k.owe(inode.ino, &mut change.owed);
         let (delta, damage) = (change.delta, change.damage.take());
-        self.count_cut(inode, frozen, delta, damage);
+        self.count_cut(frozen, delta);
+        damage.iter().for_each(|e| inode.hurt(e));
+        let took = took?;
         if k.severed.is_empty() && (frozen.deleted || frozen.over.emptied) {
             // What could not be walked is left to repair.
             inode.map = Map::empty();
             frozen.over.emptied = false;
         }
-        took
+        Ok(took)
     }
 }

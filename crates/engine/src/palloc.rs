@@ -226,10 +226,12 @@ impl Palloc {
         self.change_group_free(file, store, r, group, -1)
     }
 
-    /// Marks an entry free; one that is free already, or of a damaged group, is left alone and reported as `false`.
+    /// Marks an entry free; one that is free already, or of a damaged group, is left alone and reported as `false`. Errors: the
+    /// device's; nothing is changed then.
     pub fn clear<R: Resolve>(&self, file: &mut MetaFile, store: &Store, r: &R, nr: u64) -> Result<bool> {
         match self.sound_group(file, store, r, self.layout.group(nr)) {
             Ok((true, _)) => self.unset(file, store, r, nr),
+            Err(e @ Error::Device(_)) => Err(e),
             _ => Ok(false),
         }
     }

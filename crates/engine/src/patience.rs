@@ -26,7 +26,7 @@ const HOPELESS: usize = 256;
 
 /// Whether the file at work meets what is its own: its map. All else is the tables'.
 pub(crate) fn is_of_map(k: &Construction) -> bool {
-    k.moves.is_empty() && matches!(k.stage, Stage::Data { .. })
+    k.moves.is_empty() && !matches!(k.stage, Stage::Number | Stage::Nodes)
 }
 
 impl Construction {
@@ -47,6 +47,11 @@ impl Volume {
     /// Whether a construction that met this error stays as it is, for another attempt.
     pub(crate) fn is_patient_with(&self, e: &Error) -> bool {
         self.patient && self.failed.is_none() && matches!(e, Error::Device(_))
+    }
+
+    /// Whether what cannot be read of the map of the file at work is tried again.
+    pub(crate) fn waits_for_map(&self, k: &Construction) -> bool {
+        k.waited < TRIES && self.patient && self.failed.is_none()
     }
 
     /// The same for an error at work on a file, which another file may need as well.

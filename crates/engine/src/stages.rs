@@ -66,18 +66,25 @@ impl Volume {
                 Stage::Cuts { from } => {
                     k.tree_changed = true;
                     if frozen.deleted {
-                        // Its number first: an entry that cannot be changed keeps its blocks.
-                        self.free_number(inode)?;
-                        // Nobody else's before all is done.
-                        self.new_numbers.insert(inode.ino.0..inode.ino.0 + 1);
-                        self.sever(k, inode, &mut frozen, 0);
-                        k.stage = Stage::Severed;
-                        return Ok(left.saturating_sub(1));
+                        k.stage = Stage::Number;
+                        return Ok(left);
                     }
-                    left = left.saturating_sub(self.apply_cuts(k, inode, &mut frozen, from, left));
+                    left = left.saturating_sub(self.apply_cuts(k, inode, &mut frozen, from, left)?);
+                }
+                Stage::Number => {
+                    // Before its blocks: an entry that cannot be changed keeps them.
+                    self.free_number(k, inode)?;
+                    // Nobody else's before all is done.
+                    self.new_numbers.insert(inode.ino.0..inode.ino.0 + 1);
+                    k.stage = Stage::Sever { from: 0 };
+                }
+                Stage::Sever { from } => {
+                    self.sever(k, inode, &mut frozen, from)?;
+                    k.stage = Stage::Severed;
+                    left = left.saturating_sub(1);
                 }
                 Stage::Severed => {
-                    left = left.saturating_sub(self.end_severed(k, inode, &mut frozen, left));
+                    left = left.saturating_sub(self.end_severed(k, inode, &mut frozen, left)?);
                     if k.severed.is_empty() {
                         k.stage = Stage::Data { from: 0 };
                         if frozen.deleted {
@@ -204,8 +211,8 @@ impl Volume {
         })
     }
 
-    /// Frees a deleted inode's number (spec 8.3).
-    fn free_number(&mut self, inode: &mut Inode) -> Result<()> {
+    /// Frees a deleted inode's number (spec 8.3). Where the device does not say whether it is taken, it stays so in the end.
+    fn free_number(&mut self, k: &Construction, inode: &mut Inode) -> Result<()> {
         if !inode.on_disk {
             self.new_numbers.remove(inode.ino.0..inode.ino.0 + 1);
             return Ok(());
@@ -219,7 +226,13 @@ impl Volume {
             r.bmap = [0; 56];
             r.store(entry);
         })?;
-        self.ifile.palloc.clear(&mut self.ifile.file, &self.store, &self.dat, inode.ino.0)?;
+        match self.ifile.palloc.clear(&mut self.ifile.file, &self.store, &self.dat, inode.ino.0) {
+            Err(e @ Error::Device(_)) if !self.may_pass(k, inode.ino.0, &e) => {
+                self.give_up(Ino::IFILE, self.ifile.palloc.layout.entry(inode.ino.0).block);
+                inode.hurt(&e);
+            }
+            cleared => _ = cleared?,
+        }
         inode.on_disk = false;
         Ok(())
     }

@@ -67,9 +67,9 @@ impl Nodes for VirtualNodes<'_, '_> {
         }
         let Change { store, dat, cno, dead, .. } = &mut *self.change;
         let b = read_node(store, *dat, ptr, level)?;
+        let new = dat.allocate(store)?;
         // What the copy replaces stays taken if its entry makes no sense.
         let ended = dat.end(store, VBlockNr(ptr), *cno, *dead);
-        let new = dat.allocate(store)?;
         self.nodes.insert(new.0, b);
         self.change.leave(VBlockNr(ptr), ended)?;
         Ok(new.0)
@@ -92,8 +92,17 @@ impl Nodes for VirtualNodes<'_, '_> {
     fn discard(&mut self, ptr: u64, _level: u8) -> Result<()> {
         self.nodes.remove(&ptr);
         self.change.delta -= 1;
+        self.change.end_old(ptr)
+    }
+
+    fn end(&mut self, ptr: u64, _level: u8) -> Result<()> {
         let Change { store, dat, cno, dead, .. } = &mut *self.change;
-        dat.end(store, VBlockNr(ptr), *cno, *dead)
+        let ended = dat.end(store, VBlockNr(ptr), *cno, *dead);
+        if !matches!(ended, Err(Error::Device(_))) {
+            self.nodes.remove(&ptr);
+            self.change.delta -= 1;
+        }
+        ended
     }
 }
 
@@ -169,22 +178,29 @@ impl Change<'_> {
     }
 
     /// Unmaps every key from `from` on; the pointers that lead there are added to `severed`, for
-    /// [`Change::unravel`]. What is damaged stays mapped and is told in `damage`.
-    pub fn sever(&mut self, map: &mut Map, from: u64, severed: &mut Vec<Severed>) -> Result<()> {
+    /// [`Change::unravel`]. What is damaged stays mapped and is told in `damage`. `wait`: as [`bmap::sever`] has it.
+    pub fn sever(&mut self, map: &mut Map, from: u64, severed: &mut Vec<Severed>, wait: bool) -> Result<()> {
         let before = self.delta;
         let mut damage = None;
         let mut nodes = VirtualNodes { change: self, nodes: &mut map.nodes };
-        let done = bmap::sever(&mut map.root, &mut nodes, from, severed, &mut damage);
+        let done = bmap::sever(&mut map.root, &mut nodes, from, severed, &mut damage, wait);
         self.damage = self.damage.take().or(damage);
         self.count(map, before);
         done
     }
 
     /// Ends the life of about `most` blocks that were severed from `map`, and returns how much work it
-    /// was. Damage costs what is below it, which is left for repair.
-    pub fn unravel(&mut self, map: &mut Map, severed: &mut Vec<Severed>, most: usize) -> usize {
+    /// was. Damage costs what is below it, which is left for repair; with `wait`, an error of the device ends it, and the same
+    /// call goes on.
+    pub fn unravel(
+        &mut self,
+        map: &mut Map,
+        severed: &mut Vec<Severed>,
+        most: usize,
+        wait: bool,
+    ) -> Result<usize> {
         let before = self.delta;
-        let mut took = 0;
+        let (mut took, mut failed) = (0, Ok(()));
         while took < most {
             let mut nodes = VirtualNodes { change: self, nodes: &mut map.nodes };
             let met = bmap::unravel(&mut nodes, severed, |n, ptr| {
@@ -196,15 +212,22 @@ impl Change<'_> {
             match met {
                 Ok(true) => took += 1,
                 Ok(false) => break,
-                // It may have taken the device a while to fail.
+                Err(e @ Error::Device(_)) if wait => {
+                    failed = Err(e);
+                    break;
+                }
                 Err(e) => {
+                    if matches!(e, Error::Device(_)) {
+                        severed.pop();
+                    }
                     self.damage.get_or_insert(e);
+                    // It may have taken the device a while to fail.
                     took += FAILED;
                 }
             }
         }
         self.count(map, before);
-        took
+        failed.map(|()| took)
     }
 
     /// Carries the change of the block count since `before` over to `i_blocks`, which must not

@@ -234,4 +234,133 @@ mod tests {
         drop(fs);
         check(device.inner().fork(), &[("f", 29, FEW)]);
     }
+
+    /// Blocks of a file with a map of several leaves, and what each is filled with.
+    const MAPPED: usize = 900;
+
+    fn pattern(block: usize) -> u8 {
+        (block % 251 + 1) as u8
+    }
+
+    /// A file of so many blocks, one leaf after the other, closed.
+    fn mapped(blocks: usize) -> MemoryDevice {
+        let device = Arc::new(mkfs_of(64 << 20, 64));
+        let mut fs = open(device.clone());
+        let ctx = Context { privileged: true, ..Context::default() };
+        let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+        let data: Vec<u8> = (0..blocks).flat_map(|k| vec![pattern(k); 4096]).collect();
+        fs.write(&ctx, ino, 0, &data, WriteFlags::default()).unwrap();
+        fs.sync_all(2000).unwrap();
+        fs.volume_mut().close(2001).unwrap();
+        device.fork()
+    }
+
+    /// Something is done to that file, and each single read of the checkpoint fails once: it is as it was to be, and the volume
+    /// is sound. `zero`: the blocks that are holes then, before the end or behind it.
+    fn with_each_read_failing_once(
+        blocks: usize,
+        zero: std::ops::Range<usize>,
+        change: impl Fn(&mut Fs, &Context, Ino),
+    ) -> u32 {
+        let base = mapped(blocks);
+        let ctx = Context { privileged: true, ..Context::default() };
+        let mut reads = 0;
+        loop {
+            let device = Arc::new(Fault::new(base.fork()));
+            let options = OpenOptions { cache_bytes: 4096, now: 3000, ..OpenOptions::default() };
+            let (mut volume, _) = Volume::open(device.clone(), &options).unwrap();
+            volume.take_over(3000).unwrap();
+            let mut fs = Fs::new(volume, &silt_fs::Options::default());
+            let ino = fs.lookup(Tree::Live, Ino::ROOT, b"f").unwrap().ino;
+            change(&mut fs, &ctx, ino);
+            let mut writer = Writer::new(Core::new(fs, MountOptions::default()), Duration::from_secs(3600));
+            device.fail_reads(0..u64::MAX, Times::Later { after: reads, times: 1 });
+            let first = sync(&mut writer);
+            if !has_struck(&device, reads) {
+                return reads;
+            }
+            device.heal();
+            assert!(first.is_ok() || sync(&mut writer).is_ok(), "read {reads}");
+            drop(writer);
+            let device = Arc::new(device.inner().fork());
+            let report = silt_verify::check(&*device, &silt_verify::Options::default());
+            assert!(report.is_clean(), "read {reads}: {}", report.error_text());
+            let mut fs = open(device);
+            let Ok(found) = fs.lookup(Tree::Live, Ino::ROOT, b"f") else {
+                assert_eq!(zero, 0..0, "read {reads}");
+                reads += 1;
+                continue;
+            };
+            for k in 0..blocks {
+                let read = fs.read(Tree::Live, found.ino, k as u64 * 4096, 4096);
+                let expected = if zero.contains(&k) { 0 } else { pattern(k) };
+                let whole = read.as_ref().is_ok_and(|data| data.iter().all(|b| *b == expected));
+                assert!(whole, "read {reads}, block {k}");
+            }
+            reads += 1;
+        }
+    }
+
+    fn punch(fs: &mut Fs, ctx: &Context, ino: Ino, blocks: &std::ops::Range<usize>) {
+        let mode = silt_fs::fallocate_mode::PUNCH_HOLE | silt_fs::fallocate_mode::KEEP_SIZE;
+        let (from, len) = (blocks.start as u64 * 4096, blocks.len() as u64 * 4096);
+        fs.fallocate(ctx, ino, mode, from, len).unwrap();
+    }
+
+    #[test]
+    fn holes_are_made_though_a_read_fails_once() {
+        for hole in [256..509, 300..450, 1..201] {
+            let change = |fs: &mut Fs, ctx: &Context, ino| punch(fs, ctx, ino, &hole);
+            assert!(with_each_read_failing_once(MAPPED, hole.clone(), change) > 10);
+        }
+        // Its leaf holds nothing else.
+        let change = |fs: &mut Fs, ctx: &Context, ino| punch(fs, ctx, ino, &(255..256));
+        assert!(with_each_read_failing_once(256, 255..256, change) > 5);
+    }
+
+    #[test]
+    fn files_are_cut_off_and_deleted_though_a_read_fails_once() {
+        let change = |fs: &mut Fs, ctx: &Context, ino| {
+            for blocks in [300, MAPPED as u64] {
+                let set = silt_fs::SetAttr { size: Some(blocks * 4096), ..Default::default() };
+                fs.setattr(ctx, ino, &set).unwrap();
+            }
+        };
+        assert!(with_each_read_failing_once(MAPPED, 300..MAPPED, change) > 10);
+        let change = |fs: &mut Fs, ctx: &Context, _| {
+            fs.unlink(ctx, Ino::ROOT, b"f").unwrap();
+            fs.forget_all().unwrap();
+        };
+        assert!(with_each_read_failing_once(MAPPED, 0..0, change) > 10);
+    }
+
+    /// What cannot be cut away is content that is lost: whoever syncs hears of it.
+    #[test]
+    fn a_hole_that_cannot_be_made_is_told() {
+        let base = mapped(MAPPED);
+        let ctx = Context { privileged: true, ..Context::default() };
+        let mut left = 0;
+        for reads in 0..60 {
+            let device = Arc::new(Fault::new(base.fork()));
+            let options = OpenOptions { cache_bytes: 4096, now: 3000, ..OpenOptions::default() };
+            let (mut volume, _) = Volume::open(device.clone(), &options).unwrap();
+            volume.take_over(3000).unwrap();
+            let mut fs = Fs::new(volume, &silt_fs::Options::default());
+            let ino = fs.lookup(Tree::Live, Ino::ROOT, b"f").unwrap().ino;
+            punch(&mut fs, &ctx, ino, &(300..450));
+            let core = Core::new(fs, MountOptions::default());
+            let mut writer = Writer::new(core.clone(), Duration::from_secs(3600));
+            device.fail_reads(0..u64::MAX, Times::Later { after: reads, times: u32::MAX });
+            let first = sync(&mut writer);
+            device.heal();
+            let again = sync(&mut writer);
+            let mut fs = core.fs.lock();
+            let old = (300..450u64)
+                .filter(|k| !fs.read(Tree::Live, ino, k * 4096, 4096).is_ok_and(|data| data[0] == 0))
+                .count();
+            assert!(old == 0 || first.is_err() || again.is_err(), "read {reads}: {old} blocks are left");
+            left += u32::from(old > 0);
+        }
+        assert!(left > 0, "nothing was left anywhere");
+    }
 }

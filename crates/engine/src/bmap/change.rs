@@ -107,6 +107,37 @@ pub fn set(root: &mut Root, nodes: &mut impl Nodes, key: u64, ptr: u64) -> Resul
     Ok(None)
 }
 
+/// The nodes that an insertion at the end of `steps` needs, made before anything is split, so that one that cannot be made leaves
+/// the map as it was. The first is for the leaves.
+fn new_nodes(root: &mut Root, nodes: &mut impl Nodes, steps: &[Step]) -> Result<Vec<u64>> {
+    let capacity = node_capacity(nodes.block_size());
+    let mut full = 0;
+    for step in steps[1..].iter().rev() {
+        if with_mut(root, nodes, step.ptr, |n| n.as_ref().len())? < capacity {
+            break;
+        }
+        full += 1;
+    }
+    let top = Node::root(root);
+    if full + 1 == steps.len() && top.len() == top.capacity() {
+        if top.level() + 1 >= btree::LEVEL_MAX {
+            return Err(crate::Error::Invalid("the block map cannot grow any higher".into()));
+        }
+        full += 1;
+    }
+    let mut new = Vec::with_capacity(full);
+    for _ in 0..full {
+        match nodes.create() {
+            Ok(ptr) => new.push(ptr),
+            Err(e) => {
+                new.into_iter().try_for_each(|ptr| nodes.discard(ptr, 1))?;
+                return Err(e);
+            }
+        }
+    }
+    Ok(new)
+}
+
 /// Inserts an entry at the end of `steps`, splitting upwards.
 fn insert(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step], key: u64, ptr: u64) -> Result<()> {
     let capacity = node_capacity(nodes.block_size());
@@ -119,10 +150,12 @@ fn insert(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step], key: u64,
         let len = with_mut(root, nodes, s.ptr, |n| n.as_ref().len())?;
         rightmost &= s.index + 1 == len;
     }
+    let mut fresh = new_nodes(root, nodes, steps)?.into_iter();
+    let lacks = || crate::Error::Invalid("a node is split that was not full".into());
     loop {
         let Step { ptr: here, index } = steps[depth];
         if depth == 0 {
-            return insert_in_root(root, nodes, index, key, ptr);
+            return insert_in_root(root, nodes, fresh.next(), index, key, ptr);
         }
         let len = with_mut(root, nodes, here, |n| n.as_ref().len())?;
         if len < capacity {
@@ -132,7 +165,7 @@ fn insert(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step], key: u64,
             }
             return Ok(());
         }
-        let new = nodes.create()?;
+        let new = fresh.next().ok_or_else(lacks)?;
         let level = with_mut(root, nodes, here, |n| n.as_ref().level())?;
         let keep = match level {
             _ if !rightmost || index < len => len / 2,
@@ -160,17 +193,20 @@ fn insert(root: &mut Root, nodes: &mut impl Nodes, steps: &mut [Step], key: u64,
     }
 }
 
-fn insert_in_root(root: &mut Root, nodes: &mut impl Nodes, index: usize, key: u64, ptr: u64) -> Result<()> {
-    let top = Node::root(root);
-    if top.len() < top.capacity() {
+/// `new`: a node for what the root holds, where that is full.
+fn insert_in_root(
+    root: &mut Root,
+    nodes: &mut impl Nodes,
+    new: Option<u64>,
+    index: usize,
+    key: u64,
+    ptr: u64,
+) -> Result<()> {
+    let level = Node::root(root).level();
+    let Some(new) = new else {
         NodeMut::root(root).insert(index, key, ptr);
         return Ok(());
-    }
-    let level = top.level();
-    if level + 1 >= btree::LEVEL_MAX {
-        return Err(crate::Error::Invalid("the block map cannot grow any higher".into()));
-    }
-    let new = nodes.create()?;
+    };
     let entries = NodeMut::root(root).split_off(0);
     let first = with_mut(root, nodes, new, |n| {
         n.init(level);

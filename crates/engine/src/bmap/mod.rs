@@ -47,6 +47,11 @@ pub trait Nodes: ReadNodes {
     fn node_mut(&mut self, ptr: u64) -> Result<&mut [u8]>;
     /// A new writable node, all zero.
     fn create(&mut self) -> Result<u64>;
-    /// Ends a node's life.
+    /// Ends the life of a node that was made writable, or that a writable one takes the place of. What cannot be told of it
+    /// on disk is no error: the map is right without.
     fn discard(&mut self, ptr: u64, level: u8) -> Result<()>;
+    /// Ends the life of a node that no map holds any more; an error where it is not known to have had one.
+    fn end(&mut self, ptr: u64, level: u8) -> Result<()> {
+        self.discard(ptr, level)
+    }
 }

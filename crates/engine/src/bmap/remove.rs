@@ -7,7 +7,8 @@ use super::change::{Step, descend, first_key_changed, with_mut};
 use super::{Nodes, Root, lookup};
 use crate::Result;
 
-/// Unmaps `key` and returns the pointer it had. Nothing is touched where the key is absent.
+/// Unmaps `key` and returns the pointer it had. Nothing is touched where the key is absent; where something cannot be read, the
+/// key stays mapped.
 pub fn remove(root: &mut Root, nodes: &mut impl Nodes, key: u64) -> Result<Option<u64>> {
     if !btree::is_btree(root) {
         let old = direct::get(root, key);
@@ -23,10 +24,37 @@ pub fn remove(root: &mut Root, nodes: &mut impl Nodes, key: u64) -> Result<Optio
     }
     let last = steps[steps.len() - 1];
     let old = with_mut(root, nodes, last.ptr, |n| n.as_ref().ptr(last.index))?;
+    have_siblings(root, nodes, &steps)?;
     remove_entry(root, nodes, &mut steps)?;
     shrink(root, nodes)?;
     to_direct(root);
     Ok(Some(old))
+}
+
+/// Makes those siblings writable that [`remove_entry`] moves entries from or to: once it has begun, nothing is to be read that
+/// may fail.
+fn have_siblings(root: &mut Root, nodes: &mut impl Nodes, steps: &[Step]) -> Result<()> {
+    let minimum = node_minimum(nodes.block_size());
+    for depth in (1..steps.len()).rev() {
+        let (level, len) =
+            with_mut(root, nodes, steps[depth].ptr, |n| (n.as_ref().level(), n.as_ref().len() - 1))?;
+        if len >= minimum {
+            return Ok(());
+        }
+        let parent = steps[depth - 1];
+        let siblings = with_mut(root, nodes, parent.ptr, |n| n.as_ref().len())?;
+        let beside = match parent.index.checked_sub(1) {
+            Some(left) => left,
+            None if siblings > 1 => 1,
+            None if len == 0 => continue,
+            None => return Ok(()),
+        };
+        let beside = sibling(root, nodes, parent, beside, level)?;
+        if with_mut(root, nodes, beside, |n| n.as_ref().len())? > minimum {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Removes the entry at the end of `steps`, mending nodes that get too small.

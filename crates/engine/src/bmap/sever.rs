@@ -19,6 +19,7 @@ use super::change::{Step, with_mut};
 use super::lookup::check_first_key;
 use super::remove::{shrink, sibling, to_direct};
 use super::{Nodes, Root};
+use crate::block::Block;
 use crate::{Error, Result};
 
 /// A pointer that no map holds any more.
@@ -33,13 +34,15 @@ pub struct Severed {
 
 /// Unmaps every key from `from` on. Pointers that lead there are added to `severed`, the first key
 /// last, for [`unravel`]. Of what is damaged on the way only the part that cannot be read stays
-/// mapped, and `damage` tells; other errors end it between two nodes.
+/// mapped, and `damage` tells; other errors end it between two nodes. With `wait`, errors of the device do so, too: the same call
+/// again goes on with it.
 pub fn sever(
     root: &mut Root,
     nodes: &mut impl Nodes,
     from: u64,
     severed: &mut Vec<Severed>,
     damage: &mut Option<Error>,
+    wait: bool,
 ) -> Result<()> {
     if !btree::is_btree(root) {
         for key in (from..direct::KEYS).rev() {
@@ -51,7 +54,7 @@ pub fn sever(
         }
         return Ok(());
     }
-    for (ptr, keep) in path(root, nodes, from, damage)? {
+    for (ptr, keep) in path(root, nodes, from, damage, wait)? {
         let (level, tail) = with_mut(root, nodes, ptr, |n| (n.as_ref().level(), n.split_off(keep)))?;
         let level = level.saturating_sub(1);
         severed.extend(tail.into_iter().rev().map(|(key, ptr)| Severed { level, key, ptr }));
@@ -60,14 +63,15 @@ pub fn sever(
         root.fill(0);
         return Ok(());
     }
-    note(mend(root, nodes), damage)?;
+    note(mend(root, nodes), damage, wait)?;
     to_direct(root);
     Ok(())
 }
 
-/// Keeps what is wrong on disk for telling; other errors are passed on.
-fn note(result: Result<()>, damage: &mut Option<Error>) -> Result<()> {
+/// Keeps what is wrong on disk for telling; other errors are passed on, and those of the device where somebody waits.
+fn note(result: Result<()>, damage: &mut Option<Error>, wait: bool) -> Result<()> {
     match result {
+        Err(e @ Error::Device(_)) if wait => Err(e),
         Err(e @ (Error::Format { .. } | Error::Device(_))) => {
             damage.get_or_insert(e);
             Ok(())
@@ -83,6 +87,7 @@ fn path(
     nodes: &mut impl Nodes,
     from: u64,
     damage: &mut Option<Error>,
+    wait: bool,
 ) -> Result<Vec<(u64, usize)>> {
     let mut path = Vec::with_capacity(4);
     let mut here = 0;
@@ -100,7 +105,7 @@ fn path(
         match writable {
             Ok(new) => here = new,
             Err(e) => {
-                note(Err(e), damage)?;
+                note(Err(e), damage, wait)?;
                 return Ok(path);
             }
         }
@@ -151,23 +156,37 @@ fn mend(root: &mut Root, nodes: &mut impl Nodes) -> Result<()> {
 
 /// Takes the next pointer from the stack that [`sever`] filled. A node ends, and what it points to
 /// goes onto the stack; a data block is handed to `data`. `false` when nothing is left. After an
-/// error of one pointer, which costs what is below it, go on.
+/// error of one pointer, which costs what is below it, go on; where that is of the device, the pointer is the next one again, and
+/// who does not want to try it once more takes it off.
 pub fn unravel<N: Nodes>(
     nodes: &mut N,
     severed: &mut Vec<Severed>,
     data: impl FnOnce(&mut N, u64) -> Result<()>,
 ) -> Result<bool> {
-    let Some(Severed { level, key, ptr }) = severed.pop() else { return Ok(false) };
-    if level == 0 {
-        return data(nodes, ptr).map(|()| true);
-    }
-    let block = nodes.read(ptr, level)?;
-    check_first_key(&block, key)?;
-    // It ends before anything below it: on a damaged volume many may point here, and only the first
-    // gets any further.
-    nodes.discard(ptr, level)?;
+    let Some(next) = severed.pop() else { return Ok(false) };
+    let Severed { level, ptr, .. } = next;
+    let ended = if level == 0 { data(nodes, ptr).map(|()| None) } else { end(nodes, next).map(Some) };
+    let block = match ended {
+        Ok(Some(block)) => block,
+        Ok(None) => return Ok(true),
+        Err(e) => {
+            if matches!(e, Error::Device(_)) {
+                severed.push(next);
+            }
+            return Err(e);
+        }
+    };
     let node = Node::block(&block);
     let children = (0..node.len()).rev();
     severed.extend(children.map(|i| Severed { level: level - 1, key: node.key(i), ptr: node.ptr(i) }));
     Ok(true)
+}
+
+/// Ends a node that was severed; what it held. It ends before anything below it: on a damaged volume many may point here, and
+/// only the first gets any further.
+fn end(nodes: &mut impl Nodes, node: Severed) -> Result<Block> {
+    let block = nodes.read(node.ptr, node.level)?;
+    check_first_key(&block, node.key)?;
+    nodes.end(node.ptr, node.level)?;
+    Ok(block)
 }

@@ -17,6 +17,24 @@ struct Memory {
     unreadable: Vec<u64>,
     dirty: BTreeMap<u64, Block>,
     next: u64,
+    /// After so many nodes that were created or made writable, one cannot be.
+    fails: Option<u32>,
+}
+
+impl Memory {
+    fn may_fail(&mut self) -> Result<()> {
+        match self.fails.as_mut() {
+            Some(0) => {
+                self.fails = None;
+                Err(crate::Error::corrupt("here", "B-tree node", "device"))
+            }
+            Some(n) => {
+                *n -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 impl ReadNodes for Memory {
@@ -38,6 +56,7 @@ impl Nodes for Memory {
         if self.dirty.contains_key(&ptr) {
             return Ok(ptr);
         }
+        self.may_fail()?;
         let b = self.read(ptr, level)?;
         self.clean.remove(&ptr);
         self.next += 1;
@@ -48,6 +67,7 @@ impl Nodes for Memory {
         Ok(block::writable(self.dirty.get_mut(&ptr).expect("writable")))
     }
     fn create(&mut self) -> Result<u64> {
+        self.may_fail()?;
         self.next += 1;
         self.dirty.insert(1_000_000 + self.next, block::zeroed(BS));
         Ok(1_000_000 + self.next)
@@ -152,7 +172,7 @@ fn run(ops: &[Op]) {
             Op::Sever(from) => {
                 let mut severed = Vec::new();
                 let mut damage = None;
-                sever(&mut root, &mut nodes, from, &mut severed, &mut damage).unwrap();
+                sever(&mut root, &mut nodes, from, &mut severed, &mut damage, false).unwrap();
                 assert!(damage.is_none());
                 let expected: Vec<_> = model.split_off(&from).into_values().collect();
                 // The map is whole before what was severed is walked.
@@ -242,7 +262,7 @@ fn severing_anywhere_leaves_a_whole_map() {
         let model: BTreeMap<u64, u64> = (0..n.min(from)).map(|k| (k, k + 1)).collect();
         let mut severed = Vec::new();
         let before = nodes.clean.len();
-        sever(&mut root, &mut nodes, from, &mut severed, &mut None).unwrap();
+        sever(&mut root, &mut nodes, from, &mut severed, &mut None, false).unwrap();
         assert!(nodes.dirty.len() <= 6 && nodes.clean.len() + 6 >= before, "only the way there is changed");
         check_tree(&root, &nodes, &model);
         let mut gone = 0;
@@ -267,7 +287,7 @@ fn severing_finds_its_way_around_damage() {
     let lost = 63 + keys_below(&nodes, bad[1]);
     nodes.unreadable.extend(bad);
     let (mut severed, mut damage) = (Vec::new(), None);
-    sever(&mut root, &mut nodes, 100, &mut severed, &mut damage).unwrap();
+    sever(&mut root, &mut nodes, 100, &mut severed, &mut damage, false).unwrap();
     assert!(damage.is_none());
     check_tree(&root, &nodes, &(0..100).map(|k| (k, k + 1)).collect());
     let (mut gone, mut errors) = (0, 0);
@@ -286,7 +306,7 @@ fn severing_finds_its_way_around_damage() {
     let (mut root, mut nodes) = grown(n);
     nodes.unreadable.push(leaf(&root, &nodes, 100));
     let mut severed = Vec::new();
-    sever(&mut root, &mut nodes, 100, &mut severed, &mut damage).unwrap();
+    sever(&mut root, &mut nodes, 100, &mut severed, &mut damage, false).unwrap();
     assert!(damage.is_some());
     let mut left = Vec::new();
     let mut met = 0;
@@ -328,4 +348,72 @@ fn the_part_below_a_key_is_told_well() {
         assert_eq!(part_below(&root, &nodes, 0).unwrap(), 0.0);
         assert!(part_below(&root, &nodes, u64::MAX).unwrap() > 0.999);
     }
+}
+
+/// The keys of a map; none where it cannot be walked.
+fn keys_of(root: &Root, nodes: &Memory) -> Option<Vec<u64>> {
+    let mut keys = Vec::new();
+    for_each(root, nodes, 0, |key, _| {
+        keys.push(key);
+        ControlFlow::Continue(())
+    })
+    .ok()
+    .map(|()| keys)
+}
+
+/// Whatever cannot be had while a leaf, nodes above it, or the root are split: all that was mapped is.
+#[test]
+fn an_insertion_that_fails_leaves_the_map_as_it_was() {
+    let mut failed = 0;
+    for n in [63 * 3, 63 * 63 * 3, 63 * 20] {
+        for at in [3, 2 * 63 + 40, n * 2 - 21] {
+            for fails in 0..8 {
+                let (mut root, mut nodes): (Root, _) = ([0; ROOT_BYTES], Memory::default());
+                for k in 0..n {
+                    assert!(set(&mut root, &mut nodes, 2 * k, k + 1).unwrap().is_none());
+                }
+                nodes.clean = std::mem::take(&mut nodes.dirty);
+                nodes.fails = Some(fails);
+                let key = at | 1;
+                let done = set(&mut root, &mut nodes, key, 77);
+                failed += u32::from(done.is_err());
+                let mut expected: Vec<u64> = (0..n).map(|k| 2 * k).collect();
+                if done.is_ok() {
+                    expected.push(key);
+                    expected.sort_unstable();
+                }
+                assert!(keys_of(&root, &nodes) == Some(expected), "{n} keys, {key}, call {fails}");
+            }
+        }
+    }
+    assert!(failed > 20, "{failed}");
+}
+
+/// Whatever cannot be had while nodes are merged: the key stays, with its pointer.
+#[test]
+fn a_removal_that_fails_leaves_the_map_as_it_was() {
+    let mut failed = 0;
+    for n in [63 * 3, 63 * 20] {
+        for from in [63, 0] {
+            for fails in 0..6 {
+                let (mut root, mut nodes) = grown(n);
+                let mut model: BTreeMap<u64, u64> = (0..n).map(|k| (k, k + 1)).collect();
+                for key in (from..from + 63).rev() {
+                    // Only the last ones meet the failure: the first made the leaf writable.
+                    nodes.fails = (key != from + 62).then_some(fails);
+                    match remove(&mut root, &mut nodes, key) {
+                        Ok(old) => assert_eq!(old, model.remove(&key)),
+                        Err(_) => {
+                            failed += 1;
+                            let whole = model.keys().copied().collect();
+                            assert!(keys_of(&root, &nodes) == Some(whole), "{n} keys, {key}, call {fails}");
+                            nodes.fails = None;
+                            assert_eq!(remove(&mut root, &mut nodes, key).unwrap(), model.remove(&key));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(failed > 1, "{failed}");
 }
