@@ -64,7 +64,7 @@ pub fn holding(path: &Path) -> Result<Option<Mount>> {
 }
 
 /// Whether something is mounted on `path` as it is written.
-pub(crate) fn is_mount_point(path: &Path) -> Result<bool> {
+pub fn is_mount_point(path: &Path) -> Result<bool> {
     let Ok(written) = std::path::absolute(path) else { return Ok(false) };
     Ok(table()?.iter().any(|m| m.dir == written))
 }

@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use silt_control::retention::Source;
-use silt_control::{ControlError, Kind, Request, Response, Retain, Retention, RetentionPreview};
+use silt_control::{
+    ControlError, Kind, Request, Response, Retain, Retention, RetentionPreview, answers, mounts,
+};
 
 use crate::failure::{Failure, Result};
 use crate::output::{Output, count};
@@ -44,17 +46,28 @@ fn split(what: &[OsString]) -> Result<(Option<PathBuf>, Option<String>)> {
         words.to_str().map(str::to_owned).ok_or_else(|| Failure::usage("the wish is no text"))
     };
     match what {
-        [words, volume] if is_words(words) && !Path::new(words).exists() && Path::new(volume).exists() => {
+        [words, volume] if is_words(words) && !is_there(words)? && is_there(volume)? => {
             Ok((Some(volume.into()), Some(text(words)?)))
         }
         [volume, words] => Ok((Some(volume.into()), Some(text(words)?))),
-        [one] if Path::new(one).exists() || !is_words(one) => Ok((Some(one.into()), None)),
+        [one] if !is_words(one) || is_there(one)? => Ok((Some(one.into()), None)),
         [one] => Ok((None, Some(text(one)?))),
         [] => Ok((None, None)),
         [_, _, ..] => Err(ControlError::new(Kind::Invalid, "these are more words than a volume and a wish")
             .hint("a wish is one argument: put it in quotes, as silt retain VOLUME 'all for 1 day'")
             .into()),
     }
+}
+
+/// Whether there is something of that name. What is mounted is not touched before its daemon gives a sign of life: the kernel
+/// would have us wait for it for ever.
+fn is_there(arg: &OsString) -> Result<bool> {
+    let path = Path::new(arg);
+    if mounts::is_mount_point(path)? {
+        return Ok(true);
+    }
+    answers(path)?;
+    Ok(path.exists())
 }
 
 /// Whether somebody meant a wish, well said or not.

@@ -460,6 +460,9 @@ fn a_server_that_hangs_holds_no_command_up() {
     let commands = [
         &["lscp", m.dir()][..],
         &["du", image],
+        &["retain", m.dir()],
+        &["retain", "nothing", m.dir()],
+        &["retain", below, "nothing"],
         &["sync", m.dir()],
         &["sync", below],
         &["du", "--history", below],
