@@ -142,6 +142,10 @@ impl Volume {
         from: Cno,
         mut f: impl FnMut(CheckpointInfo) -> ControlFlow<()>,
     ) -> Result<()> {
+        // A number that nothing could hold is no damage.
+        if from >= self.cno {
+            return Ok(());
+        }
         self.cpfile.for_each(&self.store, &self.dat, from, |e| {
             if e.cno.get() >= self.cno.0 { ControlFlow::Break(()) } else { f(CheckpointInfo::from(&e)) }
         })

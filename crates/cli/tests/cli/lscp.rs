@@ -26,6 +26,25 @@ fn prints_what_nilfs_utils_print() {
     }
 }
 
+/// Nothing lies above the newest checkpoint, however far above.
+#[test]
+fn a_number_that_none_can_have_is_no_damage() {
+    let b = Bench::new();
+    let v = b.golden("basic-4k");
+    for from in ["8", "1000000000000", "99999999999999999", "18446744073709551615"] {
+        for more in [&[][..], &["-a"], &["-s"]] {
+            let list = b.json(&[&["lscp", "--json", "-i", from, &v][..], more].concat());
+            assert_eq!(list.as_array().unwrap().len(), 0, "{from} {more:?}");
+        }
+        assert_eq!(b.json(&["lscp", "--json", "-r", "-i", from, &v]).as_array().unwrap().len(), 7);
+        assert!(b.json(&["lssu", "--json", "-l", "-i", from, &v]).as_array().unwrap().is_empty());
+        b.fails(9, &["chcp", "ss", &v, from]);
+        b.fails(9, &["rmcp", &v, from]);
+        b.fails(9, &["rmcp", &v, &format!("{from}..")]);
+    }
+    b.fails(9, &["dumpseg", &v, "18446744073709551615"]);
+}
+
 #[test]
 fn options_select_and_order() {
     let b = Bench::new();
