@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, Write};
+use std::path::Path;
 
 use silt_control::{Control, ControlError, Kind, Removed, Request, Response};
 
 use crate::failure::{Failure, Result, by_own_name, complain};
-use crate::output::{Output, count};
+use crate::output::{Output, count, quoted};
 use crate::target;
 
 /// Remove plain checkpoints
@@ -98,9 +99,7 @@ pub fn run(args: &Args) -> Result<()> {
         total.busy.extend(removed.busy);
     }
     if total.snapshots_total > 0 && !args.force {
-        target::eprintln_quiet(
-            "\nTo delete snapshot(s), change them into checkpoints with\nchcp command before removal.",
-        );
+        target::eprintln_quiet(&how(&total, volume.as_deref()));
     }
     if args.json {
         let mut out = Output::new();
@@ -129,6 +128,22 @@ fn remove(control: &mut dyn Control, range: &Range) -> Result<Removed> {
         Ok(())
     })?;
     Ok(removed)
+}
+
+/// How snapshots that stayed can be removed.
+fn how(total: &Removed, volume: Option<&Path>) -> String {
+    /// Numbers that are named.
+    const NAMED: usize = 4;
+    if !by_own_name() {
+        return "To delete snapshot(s), change them into checkpoints with chcp(1) before removal.".to_owned();
+    }
+    let volume = volume.map(|v| format!("{} ", quoted(v))).unwrap_or_default();
+    let numbers = if total.snapshots.len() <= NAMED && total.snapshots.len() as u64 == total.snapshots_total {
+        total.snapshots.iter().map(u64::to_string).collect::<Vec<_>>().join(" ")
+    } else {
+        "NUMBER...".to_owned()
+    };
+    format!("  (silt chcp cp {volume}{numbers} makes plain checkpoints of them, which can be removed)")
 }
 
 /// How many went, how many stayed, and why.

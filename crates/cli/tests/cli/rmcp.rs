@@ -34,9 +34,15 @@ fn snapshots_stay_and_are_named() {
         "{}",
         said.err
     );
-    assert!(said.err.contains("chcp command"), "{}", said.err);
+    // What is to be typed is.
+    assert!(said.err.contains(&format!("(silt chcp cp {v} 2 4 makes plain")), "{}", said.err);
     assert_eq!(numbers(&b, &v), [2, 4, 5, 6, 7, 8]);
-    assert_eq!(b.run(&["rmcp", &v, "2"]).code, 1);
+    let said = b.fails(1, &["rmcp", &v, "2"]);
+    assert!(said.contains(&format!("(silt chcp cp {v} 2 ")) && !said.contains('?'), "{said}");
+    std::os::unix::fs::symlink(SILT, b.path("rmcp")).unwrap();
+    let run = Run::of(&b.command(b.path("rmcp")).args([&v, "2"]).output().unwrap());
+    assert!(run.code == 1 && run.err.contains("with chcp(1) before removal.\n"), "{}", run.err);
+    assert!(!run.err.contains('?') && !run.err.contains("silt"), "{}", run.err);
     b.ok(&["rmcp", "-f", &v, "2"]);
     assert!(numbers(&b, &v).contains(&2));
 }
