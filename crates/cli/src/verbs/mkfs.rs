@@ -220,11 +220,12 @@ fn too_small(parameters: &Parameters, bytes: u64) -> Option<Failure> {
         let middle = low + (high - low) / 2;
         if will_do(middle) { high = middle } else { low = middle }
     }
-    let mut hint = format!("{} or more will do", size::exact(high));
+    let mut hint = format!("{} or more will do", size::typed(high));
     if parameters.blocks_per_segment > FEWEST {
         hint += ", or smaller segments with -B";
     }
-    let message = format!("{} are too small for a volume", size::exact(bytes));
+    let message =
+        format!("{} {} too small for a volume", size::exact(bytes), if bytes == 1 { "is" } else { "are" });
     Some(ControlError::new(Kind::Invalid, message).hint(hint).into())
 }
 

@@ -107,13 +107,13 @@ fn shrinks_and_keeps_all_that_is_kept() {
     let said = b.fails(8, &["resize", &v, "20M"]);
     assert!(said.contains("20 MiB (20971520 bytes) are too few"), "{said}");
     let hint = said.lines().nth(1).unwrap();
-    let least = hint.split(" bytes) work now").next().unwrap().rsplit('(').next().unwrap();
-    let least: u64 = least.parse().unwrap();
+    let typed = hint.split(" works now").next().unwrap().rsplit('(').next().unwrap();
+    let least = typed.strip_suffix('K').unwrap().parse::<u64>().unwrap() << 10;
     assert!((20 << 20..49 << 20).contains(&least), "{said}");
     let after = std::fs::read(&v).unwrap();
     let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
     assert!(changed < 4096, "more than the super blocks: {changed} bytes");
-    assert!(b.ok(&["resize", &v, &least.to_string()]).contains("fewer than before"));
+    assert!(b.ok(&["resize", &v, typed]).contains("fewer than before"));
     sound(&b, &v);
     holds(&b, &v, "ro", live);
     holds(&b, &v, &format!("ro,cp={snapshot}"), 0..10);
@@ -326,11 +326,16 @@ fn sizes_that_are_none_are_refused() {
     let v = b.volume("v.img", "32M");
     let before = std::fs::metadata(&v).unwrap().len();
     for size in ["0", "1", "4096", "1M"] {
-        assert!(b.fails(8, &["resize", &v, size]).contains("work now"), "{size}");
+        let said = b.fails(8, &["resize", &v, size]);
+        assert!(said.contains("works now"), "{size}: {said}");
+        assert_eq!(said.contains("1 byte is too few"), size == "1", "{said}");
     }
     assert!(b.ok(&["resize", &v, "32M"]).contains("has that size already: 32 MiB (33554432 bytes)"));
     assert_eq!(std::fs::metadata(&v).unwrap().len(), before);
-    assert_eq!(b.run(&["resize", &v, "16Q"]).code, 2);
+    for none in ["16Q", "1.5M"] {
+        let run = b.run(&["resize", &v, none]);
+        assert!(run.code == 2 && run.err.contains("a whole number with K, M, G or T"), "{}", run.err);
+    }
     sound(&b, &v);
 }
 

@@ -103,7 +103,7 @@ fn too_small(size: u64, least: u64, present: u64, little: bool) -> ControlError 
             .hint("with less in it, or fewer snapshots, it can be; silt du says what holds how much");
     }
     let hint = if least > size {
-        format!("{} work now; with less in it, or fewer snapshots, less will do", size::exact(least))
+        format!("{} works now; with less in it, or fewer snapshots, less will do", size::typed(least))
     } else if little {
         "the file system that holds the image has too little left to move what lies behind the new end; make room there, or \
          delete something"
@@ -111,7 +111,11 @@ fn too_small(size: u64, least: u64, present: u64, little: bool) -> ControlError 
     } else {
         "what lies behind the new end could not be moved in front of it; a larger size works, or deleting something".into()
     };
-    let message = format!("{} are too few for what the volume has to keep", size::exact(size));
+    let message = format!(
+        "{} {} too few for what the volume has to keep",
+        size::exact(size),
+        if size == 1 { "is" } else { "are" }
+    );
     ControlError::new(Kind::NoSpace, message).hint(hint)
 }
 
