@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
-use silt_control::ControlError;
+use silt_control::{ControlError, Kind};
 
 use crate::args::Cli;
 use crate::exit;
@@ -18,7 +18,8 @@ use crate::target;
 
 /// Install this program, its mount helpers, man pages, completions and systemd units
 ///
-/// mount(8) finds its helpers in /sbin only: with the prefix /usr or /usr/local they go there.
+/// mount(8) finds its helpers in /sbin only: with the prefix /usr or /usr/local they go there. What is there under the name of
+/// one and is not ours stays, and so does a program silt that is not this one.
 #[derive(clap::Args)]
 pub struct Args {
     /// Where
@@ -46,20 +47,31 @@ struct Installer<'a> {
     args: &'a Args,
     out: Output,
     left_alone: Vec<PathBuf>,
+    /// Something of them is needed.
+    needed: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
     let prefix =
         std::path::absolute(&args.prefix).map_err(|e| ControlError::io(args.prefix.display(), &e))?;
-    let mut to = Installer { args, out: Output::new(), left_alone: Vec::new() };
+    let mut to = Installer { args, out: Output::new(), left_alone: Vec::new(), needed: false };
     to.program(&prefix)?;
     to.names(&prefix)?;
     to.pages(&prefix)?;
     to.completions(&prefix)?;
     to.units(&prefix)?;
-    let Installer { mut out, left_alone, .. } = to;
+    let Installer { mut out, left_alone, needed, .. } = to;
     for path in &left_alone {
         target::eprintln_quiet(&format!("note: {} is there already and was left alone", path.display()));
+    }
+    if needed {
+        out.finish()?;
+        return Err(ControlError::new(
+            Kind::Other,
+            format!("silt is installed in {}, but for what is not ours and stays", prefix.display()),
+        )
+        .hint("without a helper of its name mount(8), and so fstab, cannot mount; move away what is there, and install again")
+        .into());
     }
     out.line(format!("silt is installed in {}", prefix.display()))?;
     out.finish()
@@ -101,6 +113,14 @@ impl Installer<'_> {
     fn program(&mut self, prefix: &Path) -> Result<()> {
         let this = std::env::current_exe().map_err(|e| ControlError::io("cannot find this program", &e))?;
         let bytes = fs::read(&this).map_err(|e| ControlError::io(this.display(), &e))?;
+        let place = self.below_root(&prefix.join("bin/silt"));
+        if is_foreign(&place, &this) {
+            let message =
+                format!("{} is not this program, and stays: nothing was installed", place.display());
+            return Err(ControlError::new(Kind::Other, message)
+                .hint("move it away, or name another --prefix")
+                .into());
+        }
         self.write(&prefix.join("bin/silt"), &bytes, 0o755)
     }
 
@@ -116,7 +136,7 @@ impl Installer<'_> {
             (false, _) => sbin.clone(),
         };
         for (name, _) in names::HELPERS {
-            self.link(&program, &helpers.join(name))?;
+            self.needed |= !self.link(&program, &helpers.join(name))?;
         }
         if self.args.nilfs_names {
             for (name, _) in names::TOOLS {
@@ -127,23 +147,25 @@ impl Installer<'_> {
         Ok(())
     }
 
-    fn link(&mut self, program: &Path, path: &Path) -> Result<()> {
+    /// False: something that is not ours is there.
+    fn link(&mut self, program: &Path, path: &Path) -> Result<bool> {
         let place = self.place(path)?;
         let fail = |e: io::Error| ControlError::io(place.display(), &e);
         match fs::read_link(&place) {
-            Ok(old) if old == program => return Ok(()),
+            Ok(old) if old == program => return Ok(true),
             Ok(old) if old.file_name() == Some("silt".as_ref()) => fs::remove_file(&place).map_err(fail)?,
             Ok(_) => {
                 self.left_alone.push(place);
-                return Ok(());
+                return Ok(false);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(_) => {
                 self.left_alone.push(place);
-                return Ok(());
+                return Ok(false);
             }
         }
-        Ok(symlink(program, &place).map_err(fail)?)
+        symlink(program, &place).map_err(fail)?;
+        Ok(true)
     }
 
     /// `silt(1)` and `silt-VERB(1)`, and under each name that was linked what it stands for.
@@ -198,6 +220,23 @@ impl Installer<'_> {
             self.write(&prefix.join("lib/systemd").join(kind).join(name), text.as_bytes(), 0o644)?;
         }
         Ok(())
+    }
+}
+
+/// Whether something is there that this program, of whatever version, is not. A link is foreign unless it leads to `this`.
+fn is_foreign(place: &Path, this: &Path) -> bool {
+    // In every version: the default volume of root.
+    const MARK: &[u8] = b"/var/lib/silt/default.img";
+    match fs::symlink_metadata(place) {
+        Ok(meta) if meta.is_symlink() => match (place.canonicalize(), this.canonicalize()) {
+            (Ok(to), Ok(this)) => to != this,
+            _ => true,
+        },
+        Ok(meta) if meta.is_file() => fs::read(place).is_ok_and(|old| {
+            !(old.starts_with(b"\x7fELF") && old.windows(MARK.len()).any(|part| part == MARK))
+        }),
+        Ok(_) => true,
+        Err(_) => false,
     }
 }
 

@@ -1,8 +1,8 @@
 //! `silt install`
 
-use crate::common::{Bench, Run};
+use crate::common::{Bench, Run, SILT};
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 #[test]
 fn everything_is_put_in_place_below_a_prefix() {
@@ -79,4 +79,39 @@ fn a_package_is_made_below_another_root() {
     let link = std::fs::read_link(b.path("root/usr/sbin/mount.silt")).unwrap();
     assert_eq!(link.to_str(), Some("/usr/bin/silt"));
     assert!(!b.path("root/usr/bin/lscp").exists(), "the old names only where asked for");
+}
+
+/// Without its helpers a volume is not mounted by fstab: that is no success.
+#[test]
+fn a_helper_that_is_not_ours_stays_and_is_a_failure() {
+    let b = Bench::new();
+    std::fs::create_dir_all(b.path("opt/sbin")).unwrap();
+    std::fs::write(b.path("opt/sbin/mount.silt"), "theirs").unwrap();
+    let run = b.run(&["install", "--prefix", &b.name("opt")]);
+    assert!(run.code == 1 && run.err.contains("sbin/mount.silt is there already"), "{}", run.err);
+    assert_eq!(std::fs::read_to_string(b.path("opt/sbin/mount.silt")).unwrap(), "theirs");
+    assert!(b.path("opt/sbin/umount.silt").is_symlink() && b.path("opt/bin/silt").exists());
+}
+
+#[test]
+fn a_program_of_that_name_that_is_another_one_stays() {
+    let b = Bench::new();
+    std::fs::create_dir_all(b.path("opt/bin")).unwrap();
+    let program = b.path("opt/bin/silt");
+    let refused = || {
+        let said = b.fails(1, &["install", "--prefix", &b.name("opt")]);
+        assert!(said.contains("nothing was installed") && !b.path("opt/sbin").exists(), "{said}");
+    };
+    std::fs::write(&program, "#!/bin/sh\necho theirs\n").unwrap();
+    refused();
+    assert!(std::fs::read_to_string(&program).unwrap().contains("theirs"));
+    std::fs::remove_file(&program).unwrap();
+    symlink("/bin/true", &program).unwrap();
+    refused();
+    assert_eq!(std::fs::read_link(&program).unwrap().to_str(), Some("/bin/true"));
+    // A link to the program itself gives way to a file; what it leads to is not written to.
+    std::fs::remove_file(&program).unwrap();
+    symlink(SILT, &program).unwrap();
+    b.ok(&["install", "--prefix", &b.name("opt")]);
+    assert!(!program.is_symlink() && std::fs::metadata(SILT).unwrap().len() > 1 << 20);
 }
