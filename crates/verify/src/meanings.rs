@@ -51,7 +51,7 @@ pub static ALL: &[Meaning] = &[
         ids: &["super-block-fields", "super-root-found", "super-root-block"],
         reads: Well,
         means: "The volume cannot be mounted as it is.",
-        mends: "silt rescue finds the newest moment that is whole; silt repair goes back to it.",
+        mends: "silt rescue lists the moments that are whole; silt repair --dry-run shows whether the newest can be mended or an older one is used.",
     },
     Meaning {
         ids: &["super-block-place", "super-block-device-size"],
