@@ -70,3 +70,33 @@ fn with_codes(verb: Command) -> Command {
     };
     verb.after_help(text)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::command;
+    use crate::exit::COLUMNS;
+
+    /// What is wider clap breaks, and its next line begins at the edge.
+    #[test]
+    fn help_texts_are_broken_where_they_are_indented() {
+        let root = command();
+        let codes = root.clone();
+        let all = root.get_subcommands().filter(|c| !c.is_hide_set()).chain([&codes]);
+        for verb in all {
+            let name = verb.get_name();
+            let after = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let help = verb.clone().term_width(COLUMNS).render_long_help().to_string();
+            for line in after.lines() {
+                assert!(line.chars().count() <= COLUMNS, "{name}: {line}");
+                assert!(help.lines().any(|l| l == line.trim_end()), "{name}: {line}: {help}");
+            }
+        }
+        let mount = root.find_subcommand("mount").unwrap().clone();
+        let help = mount.term_width(COLUMNS).render_long_help().to_string();
+        let table = help.split("Mount options:\n").nth(1).unwrap();
+        let table: Vec<&str> = table.lines().take_while(|l| !l.starts_with("Options that")).collect();
+        assert!(table.len() > 40 && table.iter().all(|l| l.starts_with("  ")), "{help}");
+    }
+}

@@ -30,8 +30,11 @@ Exit codes:
   12  cannot be done here or now
  130  ended by Ctrl-C
 
-Under the names of nilfs-utils every failure is 1, under mount.silt the codes are those of mount(8), under fsck.nilfs2
-those of fsck(8).";
+Under the names of nilfs-utils every failure is 1, under mount.silt the codes are those of mount(8),
+under fsck.nilfs2 those of fsck(8).";
+
+/// Columns of a help text: wider ones clap breaks, and does not indent.
+pub const COLUMNS: usize = 100;
 
 /// Codes of a verb, each with words of its own or none where those of [`TABLE`] do.
 type Codes = &'static [(u8, &'static str)];
@@ -93,7 +96,8 @@ fn of_verb(verb: &str) -> (&'static [u8], Codes) {
                 (0, "the volume is sound now; with --dry-run: it is"),
                 (
                     2,
-                    "wrong command line, or nothing was written since neither --undo nor --no-undo nor --yes was said",
+                    "wrong command line; or nothing was written, since neither --undo FILE nor --no-undo was said, or nobody \
+                     was there to answer and --yes was not",
                 ),
                 (4, "errors are left, or are there and nothing was written"),
                 (8, "too little free space to mend in: nothing was written"),
@@ -101,10 +105,13 @@ fn of_verb(verb: &str) -> (&'static [u8], Codes) {
             ],
         ),
         "lab" | "torture" => (
-            &[0, 1, 2, INTERRUPTED],
+            &[0, 1, 2, 10, INTERRUPTED],
             &[(0, "nothing that was promised is lost"), (1, "something is (it is told), or another failure")],
         ),
-        "install" => (&[0, 1, 2, 7, 8, 9, 10, 11], &[(1, "something of that name is not ours, and stays")]),
+        "install" => (
+            &[0, 1, 2, 7, 8, 9, 10, 11],
+            &[(1, "something of that name is not ours, and stays; or another failure")],
+        ),
         "lscp" | "lssu" | "du" | "dumpseg" | "map" => (READING, &[]),
         _ => (CHANGING, &[]),
     }
@@ -117,8 +124,29 @@ pub fn table_of(verb: &str) -> String {
         let own = own.iter().find(|(c, _)| *c == code).map(|(_, words)| *words);
         own.or_else(|| TABLE.lines().find_map(|l| l.trim_start().strip_prefix(&format!("{code}  "))))
     };
-    let lines = codes.iter().map(|c| format!("{c:>4}  {}", words(*c).unwrap_or_default()));
-    lines.collect::<Vec<_>>().join("\n")
+    codes
+        .iter()
+        .flat_map(|c| wrapped(&format!("{c:>4}  {}", words(*c).unwrap_or_default())))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// A line of a table of codes as lines that are not too long, the further ones indented.
+fn wrapped(line: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let (head, text) = line.split_at(6);
+    let mut now = head.to_owned();
+    for word in text.split(' ') {
+        if now.len() + 1 + word.len() > COLUMNS {
+            lines.push(std::mem::replace(&mut now, " ".repeat(6)));
+        }
+        if now.len() > 6 {
+            now.push(' ');
+        }
+        now += word;
+    }
+    lines.push(now);
+    lines
 }
 
 /// The code of a kind of failure.

@@ -27,7 +27,7 @@ fn every_verb_has_help_and_version() {
     }
     assert!(b.ok(&["mount", "--help"]).contains("order=relaxed|strict"));
     assert!(b.ok(&["help", "scrub"]).contains("   1  paused before its end"));
-    assert!(b.ok(&["help", "repair"]).contains("   2  wrong command line, or nothing was written"));
+    assert!(b.ok(&["help", "repair"]).contains("   2  wrong command line; or nothing was written"));
     assert!(b.ok(&["help", "lab", "torture"]).contains(" 130  ended by Ctrl-C"));
     assert!(b.ok(&["help", "check"]).contains("--memory"));
 }

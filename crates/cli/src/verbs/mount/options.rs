@@ -15,12 +15,12 @@ pub const HELP: &str = "\
 Mount options:
   ro, rw                 read-only (writes not one byte), or read-write (default)
   at=NUMBER, at=TIME     show a past moment: a checkpoint's or snapshot's number, or the newest
-                         moment at a time: 2026-11-21T14:03:05, 2026-11-21 14:03 (to the end of that
-                         minute, as with an hour or a day), yesterday, 10 minutes ago, now or
+                         moment at a time: 2026-11-21T14:03:05, 2026-11-21 14:03 (to the end of
+                         that minute, as with an hour or a day), yesterday, 10 minutes ago, now or
                          @SECONDS since 1970; implies ro
-  cp=NUMBER              show a snapshot; needs ro
-  rescue=BLOCK           of a damaged volume, show what silt rescue found: the checkpoint whose log
-                         begins at BLOCK, whatever the super blocks say; implies ro; at=NUMBER
+  cp=NUMBER              show a snapshot; needs ro (at=NUMBER implies it)
+  rescue=BLOCK           of a damaged volume, show what silt rescue found: the checkpoint whose
+                         log begins at BLOCK, whatever the super blocks say; implies ro; at=NUMBER
                          shows an older one through it
   interval=SECONDS       time between checkpoints while something changes (default: what silt tune
                          set, else 5)
@@ -30,7 +30,7 @@ Mount options:
   order=relaxed|strict   relaxed (default): an fdatasync that changed only data need not make a
                          checkpoint; strict: every sync makes one
   barrier, nobarrier     flush the device's cache where durability is promised (default), or never
-  errors=continue        an error in metadata concerns the file that has it (default)
+  errors=continue        an error in metadata is EIO for what has it, and nothing more (default)
   errors=remount-ro      after one nothing is written any more
   errors=panic           is treated as remount-ro
   norecovery             do not look for synced data behind the newest checkpoint; needs ro on a
@@ -39,27 +39,34 @@ Mount options:
   sync, dirsync          answer every change, every change of a directory, only when it is durable
                          (default: async)
   allow_other            let other users in (default for root; others need user_allow_other in
-                         /etc/fuse.conf); noallow_other, with which the kernel need not check permissions for
-                         root: a fifth more creates a second, half as many deletions again.
-                         A moment beside a mount is as open as that, unless one of them is said
+                         /etc/fuse.conf); noallow_other, with which the kernel need not check
+                         permissions for root: a fifth more creates a second, half as many
+                         deletions again. A moment beside a mount is as open as that, unless one
+                         of them is said
   suid, dev              honour set-user-id bits, device nodes; root only (default: nosuid, nodev)
   exec, noexec           allow programs to be run (default), or not
   fuseblk, nofuseblk     as root, mount on a block device where sync(2) reaches it then (default)
-  verify, noverify       the first read from a log holds all of it against its checksum, once a mount; new
-                         logs of file data are kept to 1 MiB (default: noverify)
-  io_uring, noio_uring   requests come through io_uring (Linux 6.14), for several programs at once, where
-                         /sys/module/fuse/parameters/enable_uring says Y (default: noio_uring)
+  verify, noverify       the first read from a log holds all of it against its checksum, once a
+                         mount; new logs of file data are kept to 1 MiB (default: noverify)
+  io_uring, noio_uring   requests come through io_uring (Linux 6.14), for several programs at
+                         once, where /sys/module/fuse/parameters/enable_uring says Y (default:
+                         noio_uring)
   remount                of what is mounted already, change ro, rw, suid, dev and exec; root only
   gc, nogc               empty segments when few are clean (default), or leave that to silt clean
-  retain=WORDS           what is kept of the past as long as there is space, as silt retain has it, with ; or + for
-                         commas (default: what the volume says, else all for a day and ever less of what is older)
-  keep=WORDS             what is kept even where it leaves no space (default: what the volume says, else nothing)
-  pp=SECONDS             everything younger than this is part of that wish (of the default one in place of the day)
+  retain=WORDS           what is kept of the past as long as there is space, as silt retain has
+                         it, with ; or + for commas (default: what the volume says, else all for a
+                         day and ever less of what is older)
+  keep=WORDS             what is kept even where it leaves no space (default: what the volume
+                         says, else nothing)
+  pp=SECONDS             everything younger than this is part of that wish (of the default one in
+                         place of the day)
   policy=NAME            the order in which segments are emptied: cost-benefit (default), greedy,
                          oldest or wear-levelling
-  cleanerd_conf[=FILE]   clean as /etc/nilfs_cleanerd.conf, or FILE, has it, where no option says otherwise
-  discard, nodiscard     tell the device of segments that became free, or do not; an image file is made sparse there
-                         (default: discard for image files, nodiscard for devices)
+  cleanerd_conf[=FILE]   clean as /etc/nilfs_cleanerd.conf, or FILE, has it, where no option says
+                         otherwise
+  discard, nodiscard     tell the device of segments that became free, or do not; an image file is
+                         made sparse there (default: discard for image files, nodiscard for
+                         devices)
 Options that mount(8) and fstab know (defaults, noauto, user, nofail, noatime, x-..., ...) are
 accepted. Access times are kept in memory only, whatever is asked.";
 
@@ -255,7 +262,9 @@ impl Options {
     /// is to be said.
     pub fn check(&self) -> Result<(&[String], &[String])> {
         if self.at.is_some_and(|(_, snapshot_only)| snapshot_only) && !self.read_only {
-            return Err(Failure::usage("cp= needs ro: a snapshot cannot be written to"));
+            return Err(ControlError::new(Kind::Invalid, "cp= needs ro: a snapshot cannot be written to")
+                .hint("say -o ro,cp=NUMBER, or -o at=NUMBER, which implies ro")
+                .into());
         }
         if self.rescue.is_some() && matches!(self.at, Some((Moment::Time(_), _))) {
             return Err(Failure::usage(
@@ -292,7 +301,11 @@ fn wrong_file(e: &ConfError) -> Failure {
 }
 
 fn words(name: &str, text: &str) -> Result<Wish> {
-    text.parse().map_err(|e| Failure::usage(format!("{name}={text}: {e}")))
+    text.parse().map_err(|e| {
+        ControlError::new(Kind::Invalid, format!("{name}={text}: {e}"))
+            .hint("such as: all for 1 day; one an hour for 1 month; one a day for ever")
+            .into()
+    })
 }
 
 fn interval(text: &str) -> Result<Duration> {
@@ -392,7 +405,15 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(Options::parse(["nosuchoption"].into_iter(), true).is_ok(), "sloppy");
-        assert!(parse("cp=3").unwrap().check().is_err(), "cp without ro");
+        let hint = |result: Result<()>| match result {
+            Err(Failure::Error(e)) => e.hint.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let said = hint(parse("cp=3").unwrap().check().map(|_| ()));
+        assert!(said.contains("-o ro,cp=NUMBER"), "cp without ro: {said}");
+        assert!(
+            hint(parse("retain=sometimes").map(|_| ())).starts_with("such as: all for 1 day; one an hour")
+        );
         assert!(
             parse("rescue=9,at=2026-11-21").unwrap().check().is_err(),
             "a time needs the checkpoint file"
