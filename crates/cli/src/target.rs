@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use silt_control::{Control, Request, Response, connect, only_mount};
+use silt_control::{Control, ControlError, Kind, Request, Response, connect, missing, only_mount};
+use silt_device::{Access, FileDevice, OpenOptions};
 
 use crate::failure::{Failure, Result, complain};
 use crate::output::printable;
@@ -14,6 +15,14 @@ pub fn open(named: Option<&Path>) -> Result<Box<dyn Control>> {
         Some(path) => Ok(connect(path)?),
         None => Ok(connect(&only_mount()?.dir)?),
     }
+}
+
+/// Opens the image or device that was named, past any daemon.
+pub fn device(named: &Path, access: Access) -> Result<FileDevice> {
+    silt_device::open(named, access, &OpenOptions::default()).map_err(|e| match ControlError::from(e) {
+        e if e.kind == Kind::NotFound => missing(named).into(),
+        e => e.into(),
+    })
 }
 
 /// Runs a request, warns of what is to be warned of, and hands the rest to `each`.

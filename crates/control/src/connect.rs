@@ -94,6 +94,11 @@ fn of_missing(path: &Path, e: ControlError) -> ControlError {
     if e.kind != Kind::NotFound {
         return e;
     }
+    missing(path)
+}
+
+/// For errors: there is nothing of the name that a volume was given.
+pub fn missing(path: &Path) -> ControlError {
     ControlError::new(Kind::NotFound, format!("there is no {}", path.display()))
         .hint("name an image file, a block device, or a mounted directory; silt mkfs makes a volume")
 }
@@ -143,7 +148,7 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
         Kind::Unavailable,
         format!("the daemon that serves {} does not answer", mount.dir.display()),
     )
-    .hint("if it has gone, unmount the directory and mount the volume again"))
+    .hint(format!("if it has gone: silt umount {}, and mount the volume again", mount.dir.display())))
 }
 
 fn is_served_by(mount: &Mount, remote: &mut RemoteVolume) -> Result<bool> {

@@ -124,6 +124,9 @@ impl From<silt_device::Error> for ControlError {
                         .hint("name the image or device; where a volume is mounted on the directory, unmount it first"),
                     (_, std::io::ErrorKind::FileTooLarge) => ControlError { kind: Kind::Invalid, ..error }
                         .hint("the file system that holds the image has no files as large as that: name a smaller size"),
+                    (Kind::Invalid, std::io::ErrorKind::InvalidInput) => {
+                        error.hint("name the file that holds the volume, or the device; silt mkfs --size 1G FILE makes one")
+                    }
                     _ => error,
                 }
             }

@@ -41,8 +41,8 @@ pub mod wire;
 
 pub use account::{Account, Alone};
 pub use connect::{
-    Control, answers, connect, connect_within, holds_super_block, left_mounts_of, mounted_volumes, of_mount,
-    only_mount,
+    Control, answers, connect, connect_within, holds_super_block, left_mounts_of, missing, mounted_volumes,
+    of_mount, only_mount,
 };
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::{Output, printable, quoted};
 use crate::progress::Stages;
-use crate::{overwrite, times};
+use crate::{overwrite, target, times};
 
 /// See what survives on a damaged volume, and copy it out
 ///
@@ -46,10 +46,6 @@ pub struct Args {
     quiet: bool,
     /// Image or device
     volume: PathBuf,
-}
-
-fn open(volume: &Path) -> Result<FileDevice> {
-    Ok(silt_device::open(volume, Access::ReadOnly, &OpenOptions::default())?)
 }
 
 fn survey<'d>(
@@ -102,7 +98,7 @@ pub fn run(args: &Args) -> Result<()> {
         overwrite::permit(file, &args.volume)?;
     }
     let watch = Interruptible::new(Stages::new(args.quiet));
-    let device = open(&args.volume)?;
+    let device = target::device(&args.volume, Access::ReadOnly)?;
     let found = survey(&args.volume, &device, &watch);
     if watch.stop() {
         return Err(ended(args, ""));

@@ -203,7 +203,8 @@ fn judge(range: &Range, removed: &Removed) -> bool {
         } else {
             format!("no valid checkpoints found in {}", range.text)
         };
-        complain(&ControlError::new(Kind::NotFound, message));
+        let error = ControlError::new(Kind::NotFound, message);
+        complain(&if by_own_name() { error.hint("silt lscp lists them") } else { error });
     }
     removed.removed > 0 && removed.snapshots_total == 0
 }

@@ -71,6 +71,14 @@ pub fn run(args: &Args) -> Result<()> {
         .into());
     }
     if args.lazy {
+        let uid = rustix::process::geteuid();
+        // The helper would refuse a stranger in words of its own.
+        if !uid.is_root() && mount.uid.is_some_and(|owner| owner != uid.as_raw()) {
+            let message = "only root and who mounted the volume may unmount it";
+            return Err(ControlError::new(Kind::NotPermitted, message)
+                .hint("become root, or ask who mounted it")
+                .into());
+        }
         return by_hand(&dir, Unmount::Lazy);
     }
     match silt_control::of_mount(&mount) {
@@ -103,7 +111,9 @@ fn volume(args: &Args) -> Result<()> {
     let left = silt_control::left_mounts_of(&args.dir)?;
     if left.is_empty() {
         let message = format!("{} is not mounted", args.dir.display());
-        return Err(ControlError::new(Kind::NotFound, message).into());
+        return Err(ControlError::new(Kind::NotFound, message)
+            .hint("silt status lists what is mounted")
+            .into());
     }
     left.iter().rev().try_for_each(|mount| by_hand(&mount.dir, Unmount::Strict))
 }

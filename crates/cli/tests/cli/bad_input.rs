@@ -218,3 +218,20 @@ fn a_device_that_can_only_be_read_is_not_written() {
     }
     assert!(refused.code == 11 && refused.err.contains("-o ro"), "{}", refused.err);
 }
+
+/// What is no volume by its name is refused with what to name instead, by those, too, that need no sound one.
+#[test]
+fn what_is_not_there_or_no_file_is_told_with_what_to_name() {
+    let b = Bench::new();
+    for verb in ["rescue", "check", "repair", "scrub", "lscp"] {
+        let said = b.fails(9, &[verb, "missing"]);
+        assert!(said.contains("there is no missing\n  (name an image file"), "{verb}: {said}");
+        let said = b.fails(2, &[verb, "/dev/null"]);
+        assert!(
+            said.contains("neither an image file nor a block device\n  (name the file"),
+            "{verb}: {said}"
+        );
+    }
+    let v = b.volume("v.img", "32M");
+    assert!(b.fails(9, &["dumpseg", &v, "4711"]).contains("(silt lssu -a lists them)"));
+}

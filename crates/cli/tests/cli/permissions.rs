@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Bench, Mounted, can_mount, find, is_root};
+use crate::common::{Bench, Mounted, Run, SILT, can_mount, find, is_root};
 
 /// Whether a shell can do this there, as a user who is not root if `other`.
 fn can(dir: &Path, other: bool, what: &str) -> bool {
@@ -95,4 +95,32 @@ fn a_moment_is_as_closed_as_the_live_tree() {
         past.unmount();
         m.unmount();
     }
+}
+
+/// Whoever may not is told what he may not, whichever way he tries.
+#[test]
+fn a_stranger_is_told_what_he_may_not() {
+    let Some((b, v)) = enterable() else { return };
+    let program = b.name("silt");
+    fs::copy(SILT, &program).unwrap();
+    let (m, _) = Mounted::new(&b, &["-o", "allow_other", &v], "m");
+    let stranger = |args: &[&str]| {
+        let mut command = b.command("setpriv");
+        command.args(["--reuid", "12345", "--regid", "12345", "--clear-groups", &program]).args(args);
+        Run::of(&command.output().unwrap())
+    };
+    for (args, what) in [
+        (&["umount", m.dir()][..], "unmount it"),
+        (&["umount", "-l", m.dir()], "unmount it"),
+        (&["scrub", m.dir()], "scrub it while it is mounted"),
+        (&["scrub", "--pause", m.dir()], "scrub it while it is mounted"),
+        (&["mkcp", m.dir()], "change it"),
+    ] {
+        let run = stranger(args);
+        let said = format!(
+            "silt: only root and who mounted the volume may {what}\n  (become root, or ask who mounted it)\n"
+        );
+        assert_eq!((run.code, run.err), (7, said), "{args:?}");
+    }
+    m.unmount();
 }

@@ -24,7 +24,7 @@ pub fn dump(host: &dyn Host, segments: &[u64], out: Out<'_>) -> Result<()> {
         if number >= geometry.nsegments {
             let last = geometry.nsegments.saturating_sub(1);
             let message = format!("there is no segment {number} (the last is {last})");
-            let error = ControlError::new(Kind::NotFound, message);
+            let error = ControlError::new(Kind::NotFound, message).hint("silt lssu -a lists them");
             out(Response::Refused { number, error })?;
             continue;
         }

@@ -145,6 +145,10 @@ pub(crate) fn permit(host: &dyn Host, caller: &Caller, request: &Request) -> Res
     if request.only_looks() {
         return Ok(());
     }
-    Err(ControlError::new(Kind::NotPermitted, "only root and who mounted the volume may change it")
-        .hint("become root, or ask who mounted it"))
+    let message = match request {
+        Request::Scrub(_) => "only root and who mounted the volume may scrub it while it is mounted",
+        Request::Unmount(_) => "only root and who mounted the volume may unmount it",
+        _ => "only root and who mounted the volume may change it",
+    };
+    Err(ControlError::new(Kind::NotPermitted, message).hint("become root, or ask who mounted it"))
 }

@@ -45,7 +45,7 @@ pub fn open(named: &Path) -> Result<Source> {
     if control.is_mounted() {
         return mounted(control);
     }
-    let device = silt_device::open(named, Access::ReadOnly, &OpenOptions::default())?;
+    let device = target::device(named, Access::ReadOnly)?;
     Ok(Source { device, at: None, held: None })
 }
 
