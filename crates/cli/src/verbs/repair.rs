@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use silt_control::{ControlError, Kind, Moment};
 use silt_device::undo::{self, Standing, Undo};
-use silt_device::{Access, Device, OpenOptions};
+use silt_device::{Access, Device};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan_watched};
 use silt_verify::{Unwatched, Watch};
@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<()> {
     // Who does not say what is to be saved sees the plan, and what to type.
     let only_shown = args.dry_run || (args.undo.is_none() && !args.no_undo);
     let access = if only_shown { Access::ReadOnly } else { Access::ReadWrite };
-    let device = silt_device::open(&args.volume, access, &OpenOptions::default())?;
+    let device = target::device(&args.volume, access)?;
     let device: Arc<dyn Device> = Arc::new(device);
     if silt_verify::is_no_volume(&*device) {
         if let Some(other) = signatures::find_around_damage(&*device) {
@@ -159,7 +159,9 @@ pub fn run(args: &Args) -> Result<()> {
         && !gone_back
         && let Some(why) = &plan.stopped
     {
-        return Err(ControlError::new(Kind::NotFound, format!("going back is not possible: {why}")).into());
+        return Err(ControlError::new(Kind::NotFound, format!("going back is not possible: {why}"))
+            .hint(format!("silt lscp {} lists the moments there are", quoted(&args.volume)))
+            .into());
     }
     if !args.json {
         show(args, &plan)?;
@@ -290,6 +292,9 @@ pub(super) fn room(volume: &str) -> String {
 /// Lines about older checkpoints that are shown of a round, and as many about what may be wrong.
 const SHOWN: usize = 100;
 
+/// Lines about segments that are shown of a round.
+const SEGMENTS: usize = 10;
+
 fn show(args: &Args, plan: &Plan) -> Result<()> {
     let mut out = Output::new();
     let volume = args.volume.display();
@@ -319,9 +324,17 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
             round.done.iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
         let doubtful: Vec<&String> = now.extract_if(.., |line| doubtful::is_one(line)).collect();
         let doubtful = doubtful::in_words(&doubtful);
+        // Nor names of files under what is said of a segment each.
+        let segments: Vec<&String> = now.extract_if(.., |line| line.starts_with("segment ")).collect();
         let number = |line: &str| line.strip_prefix("checkpoint ")?.split(':').next()?.parse().ok();
         let kept = |line: &&String| number(line).is_some_and(|c: u64| plan.snapshots.contains(&c));
         let (kept, past): (Vec<_>, Vec<_>) = past.into_iter().partition(kept);
+        for line in segments.iter().take(SEGMENTS) {
+            out.line(format!("  {line}"))?;
+        }
+        if segments.len() > SEGMENTS {
+            out.line(format!("  and {} more of segments (--json shows them)", segments.len() - SEGMENTS))?;
+        }
         let (now, past_shown) = (now.into_iter().chain(&doubtful), past.iter().copied().take(SHOWN));
         let mut shown = now.chain(kept).chain(past_shown);
         shown.try_for_each(|line| out.line(format!("  {line}")))?;
@@ -416,7 +429,7 @@ pub(super) fn identity(device: &dyn Device) -> [u8; 16] {
 fn take_back(args: &Args, file: &Path) -> Result<()> {
     // What is being put back is put back to its end.
     let watch = Interruptible::new(Unwatched);
-    let device = silt_device::open(&args.volume, Access::ReadWrite, &OpenOptions::default())?;
+    let device = target::device(&args.volume, Access::ReadWrite)?;
     let undo = Undo::read(file).map_err(wrong_file)?;
     let volume = args.volume.display();
     let known = identity(&device);

@@ -97,6 +97,7 @@ fn the_tree_goes_back_to_a_moment() {
     assert!(before.iter().all(|(c, _)| after.iter().any(|(a, _)| a == c)), "{after:?}");
     let said = b.fails(9, &["repair", "--no-undo", "--yes", "--roll-back", "4711", &g]);
     assert!(said.contains("there is no checkpoint 4711"), "{said}");
+    assert!(said.contains(&format!("(silt lscp {g} lists")), "{said}");
     b.fails(9, &["repair", "--no-undo", "--yes", "--roll-back", "1970-01-02", &g]);
 }
 
