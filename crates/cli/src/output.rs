@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
-use silt_control::ControlError;
+use silt_control::{ControlError, Kind};
 
 use crate::failure::{Failure, Result};
 use crate::json;
@@ -85,7 +85,9 @@ fn failed(e: io::Error) -> Failure {
     if e.kind() == io::ErrorKind::BrokenPipe {
         Failure::Pipe
     } else {
-        ControlError::io("standard output", &e).into()
+        // Whatever the reason, it is not the volume's: that it is full is said of what standard output leads to.
+        let message = ControlError::io("standard output could not be written", &e).message;
+        ControlError::new(Kind::Io, message).into()
     }
 }
 

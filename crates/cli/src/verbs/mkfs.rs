@@ -169,11 +169,12 @@ pub fn run(args: Args) -> Result<()> {
     let (device, made) = open(&args, exists)?;
     let result = make(&args, &device, plan, parameters);
     drop(device);
-    let result = result.and_then(|()| retain(&args));
+    let result = result.and_then(|plan| retain(&args).map(|()| plan));
     if result.is_err() && made {
         let _ = std::fs::remove_file(&args.volume);
     }
-    result
+    // A volume that was made stays, whether that can be said or not.
+    say(&args, &result?, "is")
 }
 
 /// Blocks of a segment where nothing else is asked for, and those that a small volume may get in place of them.
@@ -229,7 +230,7 @@ fn too_small(parameters: &Parameters, bytes: u64) -> Option<Failure> {
     Some(ControlError::new(Kind::Invalid, message).hint(hint).into())
 }
 
-fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parameters) -> Result<()> {
+fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parameters) -> Result<Plan> {
     if args.check {
         check(device, args)?;
     }
@@ -238,7 +239,7 @@ fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parame
         None => planned(args, parameters, device.len())?,
     };
     plan.write(device, !args.keep)?;
-    say(args, &plan, "is")
+    Ok(plan)
 }
 
 /// Leaves the wish on the new volume.

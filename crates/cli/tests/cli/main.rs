@@ -18,6 +18,7 @@ mod fallocate;
 mod fixed;
 mod fsck;
 mod full_host;
+mod full_output;
 mod help;
 mod install;
 mod lab;

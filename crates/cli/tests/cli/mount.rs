@@ -339,7 +339,7 @@ fn a_killed_server_is_got_over() {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     wait_until("it ends", || rustix::process::test_kill_process(pid).is_err());
     let said = b.fails(12, &["mkcp", m.dir()]);
-    assert!(said.contains("unmount"), "{said}");
+    assert!(said.contains(&format!("silt umount {}", m.dir())), "{said}");
     let said = b.fails(12, &["mount", &v, m.dir()]);
     assert!(said.contains("daemon is gone") && said.contains("silt umount"), "{said}");
     assert_eq!(b.run(&["status"]).code, 1, "one that does not answer is told");
@@ -876,4 +876,31 @@ fn on_a_medium_that_can_only_be_read_ro_is_named() {
     assert!(sh(&["umount", "-l", &disk]) && copied && is_ro);
     assert!(refused.code == 11 && refused.err.contains("-o ro"), "{} {}", refused.code, refused.err);
     assert_eq!((read.code, unmounted.code), (0, 0), "{}", read.err);
+}
+
+#[test]
+fn nothing_is_mounted_over_everything() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    std::os::unix::fs::symlink("/", b.path("root")).unwrap();
+    for args in [&["mount", &v, "/"][..], &["mount", "/"], &["mount", &v, "/../"], &["mount", &v, "root"]] {
+        let said = b.fails(2, args);
+        assert!(said.contains("not mounted on /"), "{args:?}: {said}");
+    }
+    assert!(!b.path("data").exists(), "no volume was made for that");
+}
+
+#[test]
+fn what_can_only_be_read_is_called_so() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let (m, said) = Mounted::new(&b, &["-o", "ro", &v], "m");
+    assert!(said.contains(&format!("{} is mounted read-only ({v}, ", m.dir())), "{said}");
+    m.unmount();
+    let (m, said) = Mounted::new(&b, &[&v], "m");
+    assert!(said.contains(&format!("{} is mounted ({v}, ", m.dir())), "{said}");
+    m.unmount();
 }

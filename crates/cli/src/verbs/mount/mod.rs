@@ -76,6 +76,10 @@ pub fn run(args: Args) -> Result<()> {
         let dir = args.paths.last().ok_or_else(|| Failure::usage("name a directory"))?;
         return remount::run(dir, &options);
     }
+    // Before the default volume is made for it.
+    if args.paths.last().is_some_and(|dir| std::path::absolute(dir).is_ok_and(|dir| dir == Path::new("/"))) {
+        return Err(on_root().into());
+    }
     let (volume, dir) = match args.paths.as_slice() {
         [dir] => (default_volume::find_or_make(args.verbose)?, dir.clone()),
         [volume, dir] => (volume.clone(), dir.clone()),
@@ -135,7 +139,8 @@ pub(super) fn mount(job: Job) -> Result<()> {
         return serve::here(&job, moment);
     }
     background::start(&job, moment).map_err(|e| on_read_only(e, &job.options))?;
-    tell(&job, true)
+    tell(&job, true);
+    Ok(())
 }
 
 /// Where what holds the volume can only be read, so can the volume.
@@ -148,6 +153,12 @@ fn on_read_only(failure: Failure, options: &Options) -> Failure {
     }
 }
 
+/// What lies on the root directory is all that anybody starts from then, and the tools that unmount it are below it.
+fn on_root() -> ControlError {
+    ControlError::new(Kind::Invalid, "a volume is not mounted on /: it would cover everything, for everybody")
+        .hint("name another directory")
+}
+
 /// The directory to mount on, absolute and without symbolic links.
 fn directory(path: &Path) -> Result<PathBuf> {
     let fail = |e: std::io::Error| match e.raw_os_error() {
@@ -158,6 +169,9 @@ fn directory(path: &Path) -> Result<PathBuf> {
         _ => ControlError::io(path.display(), &e),
     };
     let dir = path.canonicalize().map_err(fail)?;
+    if dir == Path::new("/") {
+        return Err(on_root().into());
+    }
     // Only what asks for attributes hears of a daemon that is gone.
     if dir.metadata().map_err(fail)?.is_dir() {
         return Ok(dir);
@@ -240,19 +254,30 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
         suid: job.options.daemon.suid,
         dev: job.options.daemon.dev,
     };
-    let mut out = Output::new();
+    let mut lines = Vec::new();
     target::call(control, Request::MountMoment(mount), |part| {
-        let Response::Mounted(dir) = part else { return Ok(()) };
-        if !job.tell {
-            return Ok(());
+        if let Response::Mounted(dir) = part {
+            lines.push(format!(
+                "{} shows {shown}, read-only; unmount with: silt umount {}",
+                dir.display(),
+                quoted(&dir)
+            ));
         }
-        out.line(format!(
-            "{} shows {shown}, read-only; unmount with: silt umount {}",
-            dir.display(),
-            quoted(&dir)
-        ))
+        Ok(())
     })?;
-    out.finish()
+    if job.tell {
+        print(&lines);
+    }
+    Ok(())
+}
+
+/// Prints what is to be said of a mount. That it cannot be printed is no failure of mounting.
+fn print(lines: &[String]) {
+    let mut out = Output::new();
+    let printed = lines.iter().try_for_each(|line| out.line(line)).and_then(|()| out.finish());
+    if let Err(Failure::Error(e)) = printed {
+        target::eprintln_quiet(&format!("note: it is mounted, but {}", e.message));
+    }
 }
 
 fn status(control: &mut dyn Control) -> Result<Option<Status>> {
@@ -270,16 +295,15 @@ fn status(control: &mut dyn Control) -> Result<Option<Status>> {
 
 /// The three lines: where it is, how to see its moments, how to unmount. `notes`: also what opening found, on standard
 /// error; what was synced and is lost is said in any case.
-pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
+pub(super) fn tell(job: &Job, notes: bool) {
     let status = connect(&job.dir).ok().and_then(|mut c| status(&mut *c).ok()).flatten();
     if notes {
         let lost = status.iter().flat_map(|s| &s.lost);
         lost.for_each(|n| target::eprintln_quiet(&format!("lost: {n}")));
     }
     if !job.tell {
-        return Ok(());
+        return;
     }
-    let mut out = Output::new();
     let (dir, typed) = (job.dir.display(), quoted(&job.dir));
     let sync = match status.as_ref().map(|s| (s.sync_arrives, s.read_only)) {
         Some((Some(true), false)) => "; sync reaches it".to_owned(),
@@ -290,16 +314,17 @@ pub(super) fn tell(job: &Job, notes: bool) -> Result<()> {
     };
     let bytes = status.as_ref().map_or_else(String::new, |s| format!(", {}", size::show(s.size)));
     let volume = job.volume.display();
-    out.line(match &job.shown {
+    let read_only = status.as_ref().map_or(job.options.read_only, |s| s.read_only);
+    let first = match &job.shown {
         Some(shown) => format!("{dir} shows {shown}, read-only ({volume}{bytes})"),
+        None if read_only => format!("{dir} is mounted read-only ({volume}{bytes})"),
         None => format!("{dir} is mounted ({volume}{bytes}){sync}"),
-    })?;
-    out.line(format!(
-        "moments: silt lscp {typed} lists them, silt mount -o at=NUMBER {typed} OTHERDIR shows one"
-    ))?;
-    out.line(format!("unmount with: silt umount {typed}"))?;
-    out.finish()?;
+    };
+    print(&[
+        first,
+        format!("moments: silt lscp {typed} lists them, silt mount -o at=NUMBER {typed} OTHERDIR shows one"),
+        format!("unmount with: silt umount {typed}"),
+    ]);
     let notes = status.iter().filter(|_| notes).flat_map(|s| &s.notes);
     notes.for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
-    Ok(())
 }

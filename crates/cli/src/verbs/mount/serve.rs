@@ -90,9 +90,7 @@ pub fn here(job: &Job, moment: Option<u64>) -> Result<()> {
     let config = config(&job.volume, &job.dir, &job.options, moment)?;
     Ok(serve(&config, || {
         // The log has said what was found.
-        if super::tell(job, job.log.is_some()).is_err() {
-            tracing::warn!("nobody reads standard output");
-        }
+        super::tell(job, job.log.is_some());
         notify_manager();
     })?)
 }
@@ -120,9 +118,14 @@ fn of_fuse(e: silt_fuse::Error) -> ControlError {
     let text = e.to_string();
     let io = |source: &std::io::Error| ControlError { message: text.clone(), ..ControlError::io("", source) };
     match &e {
+        E::Device(source) if source.kind() == std::io::ErrorKind::PermissionDenied => no_device(io(source)),
         E::Device(source) | E::MountPoint { source, .. } | E::Mount { source, .. } => io(source),
         E::HelperMissing(_) => {
             ControlError::new(Kind::Unavailable, text).hint("install it: apt install fuse3, or become root")
+        }
+        // The helper opens it as the user.
+        E::Helper(said) if said.contains("/dev/fuse") => {
+            no_device(ControlError::new(Kind::NotPermitted, text))
         }
         E::Helper(_) => ControlError::new(Kind::NotPermitted, text),
         E::BadOption { .. } => ControlError::new(Kind::Invalid, text),
@@ -132,6 +135,11 @@ fn of_fuse(e: silt_fuse::Error) -> ControlError {
         E::NotMounted(_) => ControlError::new(Kind::NotFound, text),
         _ => ControlError::new(Kind::Io, text),
     }
+}
+
+/// Says what lets a user in who may not open the device.
+fn no_device(e: ControlError) -> ControlError {
+    e.hint("ls -l /dev/fuse says who may; root lets everybody in with chmod 666 /dev/fuse, and for good with a rule of udev")
 }
 
 /// Tells systemd that a service is ready, where it asked to be told.
