@@ -148,11 +148,10 @@ fn lines(s: &Status) -> Vec<String> {
     lines.push(format!("{}{label}: a NILFS2 volume of {}", s.volume.display(), size::show(s.size)));
     lines.extend(mounts(s));
     lines.push(format!(
-        "space: {} of files, {} of past moments, what can be reclaimed and the log, {} in clean segments ({} of it for you)",
-        size::show(s.live),
-        size::show(s.past),
+        "space: {} clean ({} of it for you), {} in use",
         size::show(s.free),
-        size::show(s.available)
+        size::show(s.available),
+        size::show(s.live.saturating_add(s.past))
     ));
     lines.extend(account(s));
     if let Some(host) = s.host_free.filter(|h| *h < s.free) {
