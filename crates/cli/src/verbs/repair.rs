@@ -329,12 +329,7 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         let number = |line: &str| line.strip_prefix("checkpoint ")?.split(':').next()?.parse().ok();
         let kept = |line: &&String| number(line).is_some_and(|c: u64| plan.snapshots.contains(&c));
         let (kept, past): (Vec<_>, Vec<_>) = past.into_iter().partition(kept);
-        for line in segments.iter().take(SEGMENTS) {
-            out.line(format!("  {line}"))?;
-        }
-        if segments.len() > SEGMENTS {
-            out.line(format!("  and {} more of segments (--json shows them)", segments.len() - SEGMENTS))?;
-        }
+        in_short(&segments).iter().try_for_each(|line| out.line(format!("  {line}")))?;
         let (now, past_shown) = (now.into_iter().chain(&doubtful), past.iter().copied().take(SHOWN));
         let mut shown = now.chain(kept).chain(past_shown);
         shown.try_for_each(|line| out.line(format!("  {line}")))?;
@@ -363,6 +358,15 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         size::show(plan.bytes())
     ))?;
     out.finish()
+}
+
+/// The first few of many lines, and how many more there are.
+fn in_short(segments: &[&String]) -> Vec<String> {
+    let mut lines: Vec<String> = segments.iter().take(SEGMENTS).map(|line| (*line).clone()).collect();
+    if segments.len() > SEGMENTS {
+        lines.push(format!("and {} more of segments (--json shows them)", segments.len() - SEGMENTS));
+    }
+    lines
 }
 
 fn json(plan: &Plan, applied: bool) -> Result<()> {
@@ -490,4 +494,21 @@ fn wrong_file(e: silt_device::Error) -> ControlError {
         return error;
     }
     ControlError { kind: Kind::Invalid, ..error }.hint("name the file that silt repair --undo saved")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_short;
+
+    #[test]
+    fn of_many_segments_few_are_shown() {
+        let lines: Vec<String> = (0..125).map(|n| format!("segment {n}: dirty instead of clean")).collect();
+        let of = |n: usize| in_short(&lines.iter().take(n).collect::<Vec<_>>());
+        assert_eq!((of(0).len(), of(10).len(), of(11).len()), (0, 10, 11));
+        let all = of(125);
+        assert_eq!(
+            (all.len(), all.last().map(String::as_str)),
+            (11, Some("and 115 more of segments (--json shows them)"))
+        );
+    }
 }
