@@ -17,7 +17,7 @@ use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_format::Ino;
 use silt_fs::Fs;
-use silt_fuse::{MountOptions, Session, Unmount};
+use silt_fuse::{MountOptions, Place, Unmount};
 
 use crate::cleaning::Mounted;
 use crate::config::Config;
@@ -33,9 +33,8 @@ const RECOUNT: std::time::Duration = std::time::Duration::from_secs(2);
 /// See the module.
 pub struct DaemonHost {
     volume: PathBuf,
-    dir: PathBuf,
-    /// The kernel's number of the live tree's mount, where it could be found out.
-    connection: Option<u64>,
+    /// Of the live tree.
+    place: Place,
     device: Arc<FileDevice>,
     core: Arc<Core>,
     moments: Arc<Moments>,
@@ -57,7 +56,7 @@ pub struct Found {
 impl DaemonHost {
     pub fn new(
         config: &Config,
-        session: &Session,
+        place: Place,
         device: Arc<FileDevice>,
         core: Arc<Core>,
         moments: Arc<Moments>,
@@ -66,8 +65,7 @@ impl DaemonHost {
     ) -> Self {
         DaemonHost {
             volume: config.volume.clone(),
-            dir: session.mount_point().unwrap_or(&config.dir).to_owned(),
-            connection: session.connection(),
+            place,
             scrubber: Scrubber::new(core.clone()),
             device,
             core,
@@ -90,6 +88,9 @@ impl DaemonHost {
 fn fuse_error(e: &crate::Error) -> ControlError {
     let kind = match e {
         crate::Error::Fuse(silt_fuse::Error::Busy(_)) => Kind::Busy,
+        crate::Error::Fuse(silt_fuse::Error::Covered(_)) => {
+            return ControlError::new(Kind::Busy, e.to_string()).hint("unmount what lies over it first");
+        }
         crate::Error::Volume { source: silt_engine::Error::NoCheckpoint(_), .. } => Kind::NotFound,
         _ => Kind::Io,
     };
@@ -180,7 +181,7 @@ impl Host for DaemonHost {
     fn mounted(&self) -> Option<MountInfo> {
         let read_only = self.core.options.read_only || self.core.options.moment.is_some();
         let mut mounts = vec![MountPoint {
-            dir: self.dir.clone(),
+            dir: self.place.path.clone(),
             checkpoint: self.core.options.moment.map(|m| m.0),
             read_only,
         }];
@@ -201,7 +202,7 @@ impl Host for DaemonHost {
 
     fn serves(&self, connection: u64) -> Option<bool> {
         let mut own = self.moments.connections();
-        own.push(self.connection);
+        own.push(self.place.connection);
         match (own.contains(&Some(connection)), own.contains(&None)) {
             (true, _) => Some(true),
             (false, true) => None,
@@ -211,8 +212,13 @@ impl Host for DaemonHost {
 
     fn is_remounted_read_only(&self) -> bool {
         // A table that cannot be read tells nothing.
-        let shown = silt_fuse::mounts().unwrap_or_default().into_iter().rfind(|e| e.mount_point == self.dir);
-        !self.core.options.read_only && shown.is_some_and(|e| e.is_fuse() && e.read_only)
+        let mut shown = silt_fuse::mounts().unwrap_or_default().into_iter().rev();
+        let is_own = |e: &silt_fuse::MountEntry| {
+            e.mount_point == self.place.path
+                && e.is_fuse()
+                && self.place.connection.is_none_or(|own| own == e.connection())
+        };
+        !self.core.options.read_only && shown.find(is_own).is_some_and(|e| e.read_only)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -353,7 +359,7 @@ impl Host for DaemonHost {
 
     fn unmount(&self, _caller: &Caller, what: &UnmountWhat) -> Result<Vec<PathBuf>, ControlError> {
         match what {
-            UnmountWhat::Dir(dir) if *dir != self.dir => match self.moments.unmount(dir) {
+            UnmountWhat::Dir(dir) if *dir != self.place.path => match self.moments.unmount(dir) {
                 Some(Ok(())) => Ok(vec![dir.clone()]),
                 Some(Err(e)) => Err(fuse_error(&e)),
                 None => Err(ControlError::new(
@@ -364,9 +370,9 @@ impl Host for DaemonHost {
             _ => {
                 self.write_what_waits()?;
                 let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
-                let gone = std::iter::once(self.dir.clone()).chain(moments).collect();
+                let gone = std::iter::once(self.place.path.clone()).chain(moments).collect();
                 // All of it, or nothing where somebody is in one of them.
-                let unmount = || silt_fuse::unmount(&self.dir, Unmount::Strict).map_err(crate::Error::Fuse);
+                let unmount = || self.place.unmount(Unmount::Strict).map(|_| ()).map_err(crate::Error::Fuse);
                 let unmounted = self.moments.with_all_away(&self.core, unmount);
                 unmounted.map_err(|(e, lost)| not_unmounted(&e, &lost))?;
                 Ok(gone)

@@ -28,11 +28,14 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Unmounts it, if nobody is in it.
-    fn unmount(&mut self) -> Result<(), Error> {
-        self.running.unmount(Unmount::Strict)?;
+    /// Unmounts it, if nobody is in it. Where it was; nowhere if somebody else unmounted it.
+    fn unmount(&mut self) -> Result<Option<PathBuf>, Error> {
+        let place = match self.running.unmount(Unmount::Strict) {
+            Err(silt_fuse::Error::NotMounted(_)) => None,
+            other => other?,
+        };
         self.away = true;
-        Ok(())
+        Ok(place)
     }
 }
 
@@ -126,7 +129,7 @@ impl Moments {
     pub fn unmount(&self, dir: &Path) -> Option<Result<(), Error>> {
         let unmounted = {
             let mut mounted = self.mounted.lock();
-            mounted.iter_mut().find(|m| !m.away && m.dir == dir)?.unmount()
+            mounted.iter_mut().find(|m| !m.away && m.dir == dir)?.unmount().map(|_| ())
         };
         let ends = |m: &Mounted| m.away && m.dir == dir && !m.running.is_finished();
         let begin = Instant::now();
@@ -164,9 +167,11 @@ impl Moments {
                 .open_view(checkpoint)
                 .map_err(|source| Error::Volume { volume: PathBuf::from(&m.options.source), source })?;
             let options = m.options.clone();
-            let it = Away { dir: m.dir.clone(), checkpoint, options, core: core.clone() };
-            m.unmount()?;
-            away.push(it);
+            let mut it = Away { dir: m.dir.clone(), checkpoint, options, core: core.clone() };
+            if let Some(dir) = m.unmount()? {
+                it.dir = dir;
+                away.push(it);
+            }
         }
         Ok(())
     }
@@ -183,16 +188,15 @@ impl Moments {
         again.filter_map(Result::err).collect()
     }
 
-    /// Unmounts all, out of sight at once where somebody is still in them.
-    pub fn unmount_all(&self) -> Vec<PathBuf> {
+    /// Unmounts all, out of sight at once where somebody is still in them. One that something else lies over stays, and so does that.
+    pub fn unmount_all(&self) {
         let all = std::mem::take(&mut *self.mounted.lock());
-        let mut gone = Vec::new();
         for m in all {
-            if m.running.unmount(Unmount::Strict).is_err() {
-                let _ = m.running.unmount(Unmount::Lazy);
+            if m.running.unmount(Unmount::Strict).is_err()
+                && let Err(e) = m.running.unmount(Unmount::Lazy)
+            {
+                tracing::info!("the moment on {}: {e}", m.dir.display());
             }
-            gone.push(m.dir);
         }
-        gone
     }
 }

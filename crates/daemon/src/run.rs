@@ -15,7 +15,7 @@ use std::time::Duration;
 use silt_control::lost;
 use silt_device::FileDevice;
 use silt_engine::Tree;
-use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Session, Unmount};
+use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Place, Session, Unmount};
 
 use crate::Error;
 use crate::closing::Closer;
@@ -208,11 +208,13 @@ fn serve(
     ready: impl FnOnce(),
 ) -> Result<(), Error> {
     let (session, on_block_device, loop_handle) = mount(config, device, core)?;
-    let dir = session.mount_point().unwrap_or(&config.dir).to_owned();
+    let place = session.place().cloned();
+    let place = place.unwrap_or_else(|| Place { path: config.dir.clone(), connection: None });
+    let dir = place.path.clone();
     let moments = Arc::new(Moments::default());
     let host = Arc::new(DaemonHost::new(
         config,
-        &session,
+        place.clone(),
         device.clone(),
         core.clone(),
         moments.clone(),
@@ -238,7 +240,7 @@ fn serve(
         }
     };
     let mount = Arc::new(Mount::new(core.clone(), tree, Readers::start(core)?, on_destroy));
-    let signals = signals(&dir, core, closer, &moments)?;
+    let signals = signals(place, core, closer, &moments)?;
     let orphans = orphans(core)?;
     let running = session.spawn(mount, 1)?;
     let _ = core.notifier.set(running.notifier());
@@ -269,7 +271,7 @@ fn probe(dir: &Path) {
 /// Unmounts at SIGTERM, SIGINT and SIGHUP: at once if nobody is in it, out of sight otherwise, with
 /// everything written in either case.
 fn signals(
-    dir: &Path,
+    place: Place,
     core: &Arc<Core>,
     closer: &Arc<Closer>,
     moments: &Arc<Moments>,
@@ -277,16 +279,18 @@ fn signals(
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
-    let (dir, core, closer, moments) = (dir.to_owned(), core.clone(), closer.clone(), moments.clone());
+    let (core, closer, moments) = (core.clone(), closer.clone(), moments.clone());
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             tracing::info!("signal {signal}: unmounting");
             let _ = core.sync_and_wait(crate::core::Want::All);
             // Before the live tree, which they may lie in.
             moments.unmount_all();
-            if silt_fuse::unmount(&dir, Unmount::Strict).is_err() {
-                let _ = silt_fuse::unmount(&dir, Unmount::Lazy);
-                // Programs that are still in it would hold us up for ever: the volume is closed
+            if place.unmount(Unmount::Strict).is_err() {
+                if let Err(e) = place.unmount(Unmount::Lazy) {
+                    tracing::info!("{e}");
+                }
+                // Programs that are still in it, or a mount over it, would hold us up for ever: the volume is closed
                 // now, and they see errors from here on.
                 let closed = closer.close();
                 if let Err(why) = &closed {

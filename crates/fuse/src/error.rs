@@ -49,6 +49,9 @@ pub enum Error {
     /// The mount is in use.
     #[error("{0} is in use")]
     Busy(PathBuf),
+    /// Something else lies over the mount, and would be unmounted in its stead.
+    #[error("{0} is covered by another mount")]
+    Covered(PathBuf),
     /// umount(2) failed.
     #[error("unmounting {path} failed: {source}")]
     Unmount {

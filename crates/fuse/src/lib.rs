@@ -70,8 +70,8 @@ pub use error::{Error, Result};
 pub use filesystem::Filesystem;
 pub use init::{Config, KernelInfo, MAX_WRITE};
 pub use mount::{
-    BlockDevice, MountEntry, MountOptions, Unmount, abort_connection, find_mount, locate_mount, mounts,
-    open_abort, set_read_ahead, unmount,
+    BlockDevice, MountEntry, MountOptions, Place, Unmount, abort_connection, find_mount, locate_mount,
+    mounts, open_abort, set_read_ahead, unmount,
 };
 pub use notify::Notifier;
 #[cfg(feature = "test-support")]

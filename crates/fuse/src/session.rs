@@ -15,7 +15,7 @@ use crate::errno::Errno;
 use crate::error::{Error, Result};
 use crate::filesystem::Filesystem;
 use crate::init::{self, MAX_WRITE, Negotiation};
-use crate::mount::{self, MountOptions, Mounted, Unmount, control};
+use crate::mount::{self, MountOptions, Mounted, Place, Unmount, control};
 use crate::notify::Notifier;
 use crate::patience::Patience;
 use crate::reply::{Raw, Way};
@@ -49,9 +49,9 @@ pub struct Session {
 impl Session {
     /// Mounts on a directory. Accesses to the mount wait until [`Self::run`].
     pub fn mount(path: &Path, options: &MountOptions) -> Result<Self> {
-        let Mounted { fd, path, connection } = mount::mount(path, options)?;
+        let Mounted { fd, place } = mount::mount(path, options)?;
         let channel = Arc::new(Channel::new(fd));
-        Ok(Self { channel, mount: Some(MountGuard { path, connection }) })
+        Ok(Self { channel, mount: Some(MountGuard { place }) })
     }
 
     /// A session on a descriptor that someone else mounted and will unmount.
@@ -61,12 +61,17 @@ impl Session {
 
     /// Where it is mounted, absolute and without symbolic links.
     pub fn mount_point(&self) -> Option<&Path> {
-        self.mount.as_ref().map(|mount| mount.path.as_path())
+        self.place().map(|place| place.path.as_path())
+    }
+
+    /// That, and what it is told from other mounts by.
+    pub fn place(&self) -> Option<&Place> {
+        self.mount.as_ref().map(|mount| &mount.place)
     }
 
     /// The kernel's number of what is mounted ([`crate::MountEntry::connection`]), where it could be found out.
     pub fn connection(&self) -> Option<u64> {
-        self.mount.as_ref()?.connection
+        self.place()?.connection
     }
 
     /// Sends notifications to the kernel, also while [`Self::run`] runs.
@@ -101,13 +106,13 @@ impl Session {
 
     /// As [`Self::run`] on a thread of its own.
     pub fn spawn<F: Filesystem>(self, fs: Arc<F>, threads: usize) -> Result<Running> {
-        let (path, connection) = (self.mount_point().map(Path::to_owned), self.connection());
+        let place = self.place().cloned();
         let notifier = self.notifier();
         let thread = std::thread::Builder::new()
             .name("fuse".to_owned())
             .spawn(move || self.run(fs, threads))
             .map_err(Error::Thread)?;
-        Ok(Running { path, connection, notifier, thread })
+        Ok(Running { place, notifier, thread })
     }
 
     /// Answers INIT. `prepare` sets up rings.
@@ -200,12 +205,12 @@ impl Session {
     /// the device number that this one had.
     fn disarm(&mut self) {
         if let Some(mount) = &mut self.mount {
-            mount.connection = None;
+            mount.place.connection = None;
         }
     }
 
     fn abort(&self) {
-        if let Some(connection) = self.mount.as_ref().and_then(|mount| mount.connection)
+        if let Some(connection) = self.connection()
             && let Err(error) = control::abort(connection)
         {
             tracing::warn!(%error, "the connection could not be aborted");
@@ -225,22 +230,19 @@ impl Drop for Session {
 /// Unmounts when dropped, if it is still the same mount.
 #[derive(Debug)]
 struct MountGuard {
-    path: PathBuf,
-    connection: Option<u64>,
+    place: Place,
 }
 
 impl MountGuard {
     fn is_mounted(&self) -> bool {
-        let Some(connection) = self.connection else { return false };
-        let entry = mount::find_mount(&self.path).ok().flatten();
-        entry.is_some_and(|entry| entry.is_fuse() && entry.connection() == connection)
+        self.place.connection.is_some() && self.place.is_mounted()
     }
 }
 
 impl Drop for MountGuard {
     fn drop(&mut self) {
         if self.is_mounted()
-            && let Err(error) = mount::unmount(&self.path, Unmount::Lazy)
+            && let Err(error) = self.place.unmount(Unmount::Lazy)
         {
             tracing::warn!(%error, "a mount was left behind");
         }
@@ -250,8 +252,7 @@ impl Drop for MountGuard {
 /// A session that is served on a thread of its own.
 #[derive(Debug)]
 pub struct Running {
-    path: Option<PathBuf>,
-    connection: Option<u64>,
+    place: Option<Place>,
     notifier: Notifier,
     thread: JoinHandle<Result<Ended>>,
 }
@@ -259,12 +260,12 @@ pub struct Running {
 impl Running {
     /// Where it is mounted.
     pub fn mount_point(&self) -> Option<&Path> {
-        self.path.as_deref()
+        Some(&self.place.as_ref()?.path)
     }
 
     /// As [`Session::connection`].
     pub fn connection(&self) -> Option<u64> {
-        self.connection
+        self.place.as_ref()?.connection
     }
 
     /// Sends notifications to the kernel.
@@ -272,9 +273,14 @@ impl Running {
         self.notifier.clone()
     }
 
-    /// Unmounts; [`Self::join`] returns then.
-    pub fn unmount(&self, how: Unmount) -> Result<()> {
-        self.path.as_deref().map_or(Ok(()), |path| mount::unmount(path, how))
+    /// Unmounts; [`Self::join`] returns then. Where it was to be seen; what else is mounted there by now stays.
+    pub fn unmount(&self, how: Unmount) -> Result<Option<PathBuf>> {
+        let Some(place) = &self.place else { return Ok(None) };
+        if self.is_finished() {
+            // The kernel may have given its number to another one.
+            return Err(Error::NotMounted(place.path.clone()));
+        }
+        place.unmount(how).map(Some)
     }
 
     /// True once it is no longer served.

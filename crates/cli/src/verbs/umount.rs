@@ -9,7 +9,7 @@ use silt_control::mounts::{self, Mount};
 use silt_control::{
     Control, ControlError, Kind, PATIENCE, RemoteVolume, Request, Response, UnmountWhat, connect, left_over,
 };
-use silt_fuse::Unmount;
+use silt_fuse::{Place, Unmount};
 
 use crate::failure::{Failure, Result};
 use crate::target;
@@ -79,12 +79,12 @@ pub fn run(args: &Args) -> Result<()> {
                 .hint("become root, or ask who mounted it")
                 .into());
         }
-        return by_hand(&dir, Unmount::Lazy);
+        return by_hand(&mount, Unmount::Lazy);
     }
     match silt_control::of_mount(&mount) {
         Ok(remote) => ask(remote, UnmountWhat::Dir(dir.clone()), Some(&mount)),
         // Whoever may not talk to the daemon may not unmount either, and the kernel says so.
-        Err(_) => by_hand(&dir, Unmount::Strict),
+        Err(_) => by_hand(&mount, Unmount::Strict),
     }
 }
 
@@ -115,13 +115,18 @@ fn volume(args: &Args) -> Result<()> {
             .hint("silt status lists what is mounted")
             .into());
     }
-    left.iter().rev().try_for_each(|mount| by_hand(&mount.dir, Unmount::Strict))
+    left.iter().rev().try_for_each(|mount| by_hand(mount, Unmount::Strict))
 }
 
 /// Unmounts without the daemon, which may be gone, and its socket with it.
-fn by_hand(dir: &Path, how: Unmount) -> Result<()> {
-    silt_fuse::unmount(dir, how).map_err(|e| {
+fn by_hand(mount: &Mount, how: Unmount) -> Result<()> {
+    let place = Place { path: mount.dir.clone(), connection: Some(mount.connection) };
+    place.unmount_here(how).map_err(|e| {
         let kind = match &e {
+            silt_fuse::Error::Covered(_) => {
+                let covered = ControlError::new(Kind::Busy, e.to_string());
+                return Failure::from(covered.hint("unmount what lies over it first"));
+            }
             silt_fuse::Error::Busy(_) => Kind::Busy,
             silt_fuse::Error::NotMounted(_) => Kind::NotFound,
             silt_fuse::Error::Unmount { source, .. }
@@ -164,7 +169,7 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
         (Err(Failure::Error(e)), Some(mount))
             if e.kind == Kind::Unavailable && has_ended(daemon.as_ref()) =>
         {
-            return by_hand(&mount.dir, Unmount::Strict);
+            return by_hand(mount, Unmount::Strict);
         }
         (Err(other), _) => return Err(other),
     }
@@ -174,7 +179,7 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
     let ends = bound || mount.is_none_or(|m| places.first() == Some(&m.dir));
     let process = if ends { remote.process().ok() } else { None };
     if let (true, Some(mount)) = (bound, mount) {
-        by_hand(&mount.dir, Unmount::Strict)?;
+        by_hand(mount, Unmount::Strict)?;
     } else {
         match target::call(&mut remote, Request::Unmount(what), |_| Ok(())) {
             Ok(()) => {}

@@ -1,6 +1,56 @@
 //! `silt umount`
 
-use crate::common::{Bench, Mounted, can_mount};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::{Bench, Mounted, can_mount, is_mounted, is_root};
+
+/// A file system of somebody else, with a file in it.
+struct Others<'a>(&'a Path);
+
+impl<'a> Others<'a> {
+    fn mount(dir: &'a Path) -> Self {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(dir).status();
+        assert!(mount.unwrap().success());
+        std::fs::write(dir.join("precious"), "keep").unwrap();
+        Others(dir)
+    }
+
+    #[track_caller]
+    fn is_there(&self) {
+        assert_eq!(std::fs::read_to_string(self.0.join("precious")).unwrap(), "keep");
+    }
+
+    #[track_caller]
+    fn unmount(self) {
+        self.is_there();
+        assert!(Command::new("umount").arg(self.0).status().unwrap().success());
+    }
+}
+
+impl Drop for Others<'_> {
+    fn drop(&mut self) {
+        if self.0.join("precious").exists() {
+            let _ = Command::new("umount").args(["-l".as_ref(), self.0.as_os_str()]).status();
+        }
+    }
+}
+
+/// Has a daemon end as a shutdown does.
+fn end(pid: u64) {
+    assert!(Command::new("kill").arg(pid.to_string()).status().unwrap().success());
+}
+
+/// Waits until it has.
+#[track_caller]
+fn wait_for(pid: u64) {
+    let begin = Instant::now();
+    while std::fs::metadata(format!("/proc/{pid}/exe")).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "it goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 #[test]
 fn returns_when_the_volume_is_closed() {
@@ -170,4 +220,144 @@ fn a_mount_is_found_by_a_link_and_by_its_image() {
     b.ok(&["umount", &v]);
     assert!(!m.is_mounted());
     b.fails(9, &["umount", &v]);
+}
+
+/// What somebody else mounted where a moment was is his, however the live tree ends.
+#[test]
+fn what_others_mounted_where_a_moment_was_stays() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let umount = |dir: &str| assert!(Command::new("umount").arg(dir).status().unwrap().success());
+    for by_signal in [false, true] {
+        let (m, _) = Mounted::new(&b, &[&v], "m");
+        let (past, _) = Mounted::new(&b, &["-o", "at=1", &v], "past");
+        let pid = b.json(&["status", "--json", &v])["pid"].as_u64().unwrap();
+        // Nobody asks the daemon after this.
+        umount(past.dir());
+        let place = b.path("past");
+        let others = Others::mount(&place);
+        if by_signal {
+            end(pid)
+        } else {
+            umount(m.dir())
+        }
+        wait_for(pid);
+        others.unmount();
+    }
+}
+
+/// A mount that others mounted over is not to be unmounted; what they mounted is not either.
+#[test]
+fn what_others_mounted_over_a_mount_stays() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", &v], "past");
+    let (second, _) = Mounted::new(&b, &["-o", "at=1", &v], "second");
+    let place = b.path("past");
+    let others = Others::mount(&place);
+    for named in [m.dir(), &v] {
+        let said = b.fails(6, &["umount", named]);
+        assert!(said.contains("past is covered") && said.contains("unmount what lies over it"), "{said}");
+        others.is_there();
+        assert!(m.is_mounted() && second.is_mounted());
+    }
+    others.unmount();
+    assert!(past.is_mounted() && past.path(".").exists());
+    // Over the live tree, where the moments come back.
+    let place = b.path("m");
+    let others = Others::mount(&place);
+    let said = b.fails(6, &["umount", &v]);
+    assert!(said.contains("m is covered"), "{said}");
+    others.is_there();
+    assert!(past.is_mounted() && second.is_mounted());
+    let said = b.fails(2, &["umount", m.dir()]);
+    assert!(said.contains("use umount"), "{said}");
+    others.unmount();
+    // A directory above, in which there is the same path once more.
+    let above = b.path("above");
+    let (deep, _) = {
+        std::fs::create_dir(&above).unwrap();
+        Mounted::new(&b, &["-o", "at=1", &v], "above/deep")
+    };
+    let others = Others::mount(&above);
+    let below = above.join("deep");
+    std::fs::create_dir(&below).unwrap();
+    let further = Others::mount(&below);
+    let said = b.fails(6, &["umount", m.dir()]);
+    assert!(said.contains("deep is covered"), "{said}");
+    further.unmount();
+    others.unmount();
+    assert!(deep.is_mounted());
+    b.ok(&["umount", m.dir()]);
+    assert!(!is_mounted(&b.path("past")) && !is_mounted(&b.path("above/deep")));
+}
+
+/// A daemon that is to end does so, whatever was mounted over its mounts.
+#[test]
+fn what_was_mounted_over_a_mount_is_no_reason_to_go_on() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    for options in ["fuseblk", "nofuseblk"] {
+        let (m, _) = Mounted::new(&b, &[&v, "-o", options], "m");
+        let (past, _) = Mounted::new(&b, &["-o", "at=1", &v], "past");
+        std::fs::write(m.path("f"), options).unwrap();
+        let (live, moment) = (b.path("m"), b.path("past"));
+        let over = [Others::mount(&live), Others::mount(&moment)];
+        let pid = b.json(&["status", "--json", &v])["pid"].as_u64().unwrap();
+        end(pid);
+        wait_for(pid);
+        over.into_iter().for_each(Others::unmount);
+        // What was beneath is left behind, and not in the way of a next mount.
+        b.ok(&["umount", &v]);
+        assert!(!m.is_mounted() && !past.is_mounted());
+        assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
+        let (m, _) = Mounted::new(&b, &[&v], "m");
+        assert_eq!(std::fs::read_to_string(m.path("f")).unwrap(), options);
+        m.unmount();
+    }
+}
+
+/// A moment that was moved goes with the live tree, and comes back where it was if that stays.
+#[test]
+fn a_moment_that_was_moved_is_found() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let mount = |args: &[&str], dirs: &[&Path]| {
+        assert!(Command::new("mount").args(args).args(dirs).status().unwrap().success(), "{args:?}");
+    };
+    // Nothing can be moved out of what is shared with other name spaces.
+    let parent = b.path("");
+    mount(&["--bind"], &[&parent, &parent]);
+    mount(&["--make-private"], &[&parent]);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", &v], "past");
+    let (inner, _) = Mounted::new(&b, &["-o", "at=1", &v], "inner");
+    let moved = b.path("moved");
+    std::fs::create_dir(&moved).unwrap();
+    mount(&["--move"], &[&b.path("inner"), &moved]);
+    let place = b.path("inner");
+    let others = Others::mount(&place);
+    let open = std::fs::File::open(past.path(".")).unwrap();
+    let said = b.fails(6, &["umount", m.dir()]);
+    assert!(said.contains("past is in use"), "{said}");
+    assert!(is_mounted(&moved));
+    others.is_there();
+    drop(open);
+    b.ok(&["umount", m.dir()]);
+    assert!(!is_mounted(&moved) && !m.is_mounted() && inner.is_mounted());
+    others.unmount();
+    assert!(Command::new("umount").arg("-l").arg(&parent).status().unwrap().success());
 }

@@ -12,12 +12,14 @@ pub(crate) mod control;
 mod direct;
 mod helper;
 mod options;
+mod place;
 mod read_ahead;
 mod table;
 mod unmount;
 
 pub use control::{abort_connection, open_abort};
 pub use options::{BlockDevice, MountOptions};
+pub use place::Place;
 pub use read_ahead::set_read_ahead;
 pub use table::{MountEntry, find_mount, locate_mount, mounts};
 pub use unmount::{Unmount, unmount};
@@ -31,10 +33,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub(crate) fd: OwnedFd,
-    /// Absolute, without symbolic links.
-    pub(crate) path: PathBuf,
-    /// The kernel's number of the connection, where it could be found out.
-    pub(crate) connection: Option<u64>,
+    pub(crate) place: Place,
 }
 
 /// Mounts on `path`.
@@ -47,7 +46,7 @@ pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Mounted> {
         helper::mount(&path, options)?
     };
     let connection = find_mount(&path).ok().flatten().map(|entry| entry.connection());
-    Ok(Mounted { fd, path, connection })
+    Ok(Mounted { fd, place: Place { path, connection } })
 }
 
 /// The absolute path of a mount point that shall be mounted on.

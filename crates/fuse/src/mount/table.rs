@@ -3,6 +3,9 @@
 //! Reading it touches no mounted file system, so that it works where the daemon of one hangs. Names are bytes:
 //! any user can mount on a directory whose name is no text, and must hide no other mount by it.
 
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -11,6 +14,8 @@ use std::path::{Path, PathBuf};
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The kernel's number of this mount: of the same file system elsewhere it is another one.
+    pub id: u64,
     /// The device number of the mounted file system.
     pub major: u32,
     /// Its minor part.
@@ -59,6 +64,20 @@ pub fn find_mount(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(mounts()?.into_iter().rfind(|entry| entry.mount_point == path))
 }
 
+/// What is seen on `path`, none if it is no mount point or is not to be reached: unlike [`find_mount`] it is not misled by
+/// what was moved there, nor by what lies over a directory above. The last component of the path must not be a symbolic link.
+pub(crate) fn seen_at(path: &Path) -> io::Result<Option<MountEntry>> {
+    let id = match open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => {
+            let of_descriptor = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
+            of_descriptor.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok())
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(mounts()?.into_iter().find(|entry| Some(entry.id) == id && entry.mount_point == path))
+}
+
 /// The absolute form of the path of a mount point, without touching what is mounted there: the last component
 /// is not looked at, symbolic links before it are followed.
 pub fn locate_mount(path: &Path) -> io::Result<PathBuf> {
@@ -72,7 +91,8 @@ pub fn locate_mount(path: &Path) -> io::Result<PathBuf> {
 /// A line: `36 35 98:0 /root /mount/point rw,noatime shared:1 - type source options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&byte| byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let id = std::str::from_utf8(fields.next()?).ok()?;
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let mount_point = unescape(fields.nth(1)?);
     let of_mount = fields.next()?;
@@ -81,6 +101,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let options = fields.next().unwrap_or_default();
     let is_ro = |options: &[u8]| options.split(|&byte| byte == b',').any(|option| option == b"ro");
     Some(MountEntry {
+        id: id.parse().ok()?,
         major: major.parse().ok()?,
         minor: minor.parse().ok()?,
         mount_point: PathBuf::from(mount_point),
@@ -121,7 +142,7 @@ mod tests {
         let line =
             br"41 27 0:38 / /mnt/with\040blank rw,nosuid shared:7 master:1 - fuse.silt a\134b rw,user_id=0";
         let entry = parse(line).unwrap();
-        assert_eq!(entry.mount_point, Path::new("/mnt/with blank"));
+        assert_eq!((entry.id, entry.mount_point.as_path()), (41, Path::new("/mnt/with blank")));
         assert_eq!((entry.fs_type.as_str(), entry.source.as_bytes()), ("fuse.silt", &b"a\\b"[..]));
         assert_eq!((entry.connection(), entry.is_fuse(), entry.user_id()), (38, true, Some(0)));
         let line = br"41 27 7:3 / /m rw - fuseblk /dev/loop3 rw";
@@ -152,5 +173,9 @@ mod tests {
     fn proc_is_found_and_a_plain_directory_is_not() {
         assert_eq!(find_mount(Path::new("/proc")).unwrap().unwrap().fs_type, "proc");
         assert_eq!(find_mount(Path::new("/proc/self")).unwrap(), None);
+        assert_eq!(seen_at(Path::new("/proc")).unwrap().unwrap().fs_type, "proc");
+        for path in ["/proc/self", "/proc/nothing", "/proc/version/nothing"] {
+            assert_eq!(seen_at(Path::new(path)).unwrap(), None);
+        }
     }
 }
