@@ -54,8 +54,12 @@ pub(crate) fn path_to(i: &Inode, end: u64, block_size: usize) -> (bool, u64) {
 const FEW: usize = 32;
 
 impl Volume {
-    /// The inode, loaded if need be. Past trees give the inode as it was.
+    /// The inode, loaded if need be. Past trees give the inode as it was. Those that the format keeps for itself are no files,
+    /// though some look like one.
     pub fn inode(&mut self, tree: Tree, ino: Ino) -> Result<&Inode> {
+        if !self.store.geometry.is_for_files(ino) {
+            return Err(Error::NoInode(ino.0));
+        }
         if let Tree::Past(c) = tree {
             return self.past_inode(c, ino);
         }

@@ -1,6 +1,6 @@
 //! The fixed numbers of one volume, checked once, and the arithmetic on them (spec 3.1).
 
-use crate::{BlockNr, Error, Result, SegNr};
+use crate::{BlockNr, Error, Ino, Result, SegNr};
 
 /// Numbers of a volume that hold for all its life but for resize. Sizes in bytes unless named
 /// blocks. Invariant: `nsegments * blocks_per_segment * block_size` fits in an i64.
@@ -33,6 +33,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
+    /// Whether a file or directory may have this number.
+    pub fn is_for_files(&self, ino: Ino) -> bool {
+        ino == Ino::ROOT || ino.0 >= self.first_ino
+    }
+
     /// Block size as an index.
     pub fn bs(&self) -> usize {
         self.block_size as usize

@@ -175,8 +175,7 @@ impl Volume {
 
     /// Whether a number can be a file's and is taken, as far as can be told.
     fn is_file(&self, ifile: &IFile, ino: Ino) -> bool {
-        let possible = ino == Ino::ROOT || ino.0 >= self.store.geometry.first_ino;
-        possible
+        self.store.geometry.is_for_files(ino)
             && ifile.palloc.layout.check("ifile", ino.0).is_ok()
             && ifile.palloc.bit(&ifile.file, &self.store, &self.dat, ino.0).unwrap_or(true)
     }

@@ -3,6 +3,7 @@
 use crate::common::{
     Form, PLAIN, ROOT, SIZES, content, device, dir, file, fresh, names, open, root_at, set, stat, t, user,
 };
+use silt_format::{Cno, Ino};
 use silt_fs::{Context, FsError, Options, SetAttr, SetTime, Tree, WriteFlags, fallocate_mode, rename_flags};
 
 #[test]
@@ -178,7 +179,7 @@ fn symlinks_hold_less_than_a_block() {
         assert_eq!(fs.readlink(Tree::Live, ROOT).unwrap_err(), FsError::Invalid);
         let cno = fs.sync_all(60).unwrap();
         fs.unlink(&c, ROOT, b"l").unwrap();
-        fs.volume_mut().open_view(silt_format::Cno(cno)).unwrap();
+        fs.volume_mut().open_view(Cno(cno)).unwrap();
         assert_eq!(fs.readlink(Tree::Past(cno), l).unwrap(), longest);
     }
 }
@@ -394,4 +395,42 @@ fn generations_tell_users_of_a_number_apart() {
     let g = file(&mut fs, "g");
     assert_eq!(f, g);
     assert_ne!(before, fs.generation(Tree::Live, g).unwrap());
+}
+
+/// File handles name any number. Some of those that the format keeps for itself have an entry that looks like a file's, whose
+/// blocks nothing would count.
+#[test]
+fn what_the_format_keeps_for_itself_is_no_file() {
+    for bs in SIZES {
+        let mut fs = fresh(bs);
+        let c = root_at(50);
+        let f = file(&mut fs, "f");
+        let cno = fs.sync_all(60).unwrap();
+        fs.volume_mut().open_view(Cno(cno)).unwrap();
+        let past = Tree::Past(cno);
+        for tree in [Tree::Live, past] {
+            assert_eq!(fs.lookup(tree, ROOT, b".").unwrap().ino, ROOT);
+            assert_eq!(fs.lookup(tree, f, b".").unwrap().ino, f);
+        }
+        let beyond = [f.0 + 1, 1 << 40, u64::MAX];
+        for ino in (0..11).chain(beyond).map(Ino).filter(|ino| *ino != ROOT) {
+            for tree in [Tree::Live, past] {
+                assert_eq!(fs.lookup(tree, ino, b".").unwrap_err(), FsError::Stale, "{ino}");
+                assert_eq!(fs.getattr(tree, ino).unwrap_err(), FsError::Stale, "{ino}");
+                assert_eq!(fs.lookup(tree, ino, b"f").unwrap_err(), FsError::Stale, "{ino}");
+                assert_eq!(fs.read(tree, ino, 0, 1).unwrap_err(), FsError::Stale, "{ino}");
+            }
+            let set = SetAttr { mode: Some(0o777), size: Some(9), ..SetAttr::default() };
+            assert_eq!(fs.setattr(&c, ino, &set).unwrap_err(), FsError::Stale, "{ino}");
+            assert_eq!(
+                fs.write(&c, ino, 0, b"x", WriteFlags::default()).unwrap_err(),
+                FsError::Stale,
+                "{ino}"
+            );
+            assert_eq!(fs.fallocate(&c, ino, 0, 0, 9).unwrap_err(), FsError::Stale, "{ino}");
+            assert_eq!(fs.set_flags(&c, ino, 0).unwrap_err(), FsError::Stale, "{ino}");
+            assert_eq!(fs.link(&c, ino, ROOT, b"l").unwrap_err(), FsError::Stale, "{ino}");
+            assert_eq!(fs.create(&c, ino, b"g", 0o644).unwrap_err(), FsError::Stale, "{ino}");
+        }
+    }
 }
