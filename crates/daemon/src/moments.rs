@@ -61,12 +61,17 @@ pub struct Lost {
 }
 
 /// All of them.
-#[derive(Default)]
 pub struct Moments {
     mounted: Mutex<Vec<Mounted>>,
+    readers: Arc<Readers>,
 }
 
 impl Moments {
+    /// None yet; `readers` read for all of them, as they do for the live tree.
+    pub fn new(readers: Arc<Readers>) -> Self {
+        Moments { mounted: Mutex::default(), readers }
+    }
+
     /// Mounts checkpoint `c` at `dir`, which pins it until it is unmounted.
     pub fn mount(
         &self,
@@ -89,8 +94,7 @@ impl Moments {
         let started = (|| {
             let session = Session::mount(dir, options)?;
             let at = session.mount_point().unwrap_or(dir).to_owned();
-            let readers = Readers::start(core)?;
-            let mount = Mount::new(core.clone(), Tree::Past(c.0), readers, close.clone());
+            let mount = Mount::new(core.clone(), Tree::Past(c.0), self.readers.clone(), close.clone());
             let running = session.spawn(Arc::new(mount), 1)?;
             Ok((at, running))
         })();

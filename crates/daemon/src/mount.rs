@@ -42,7 +42,7 @@ const BROKEN_DIRS: usize = 10_000;
 pub struct Mount {
     core: Arc<Core>,
     tree: Tree,
-    readers: Readers,
+    readers: Arc<Readers>,
     fixing: Fixing,
     /// Directories whose inodes cannot be used, which the kernel knows: shown as empty and closed to all.
     broken_dirs: Mutex<HashSet<NodeId>>,
@@ -54,7 +54,7 @@ impl Mount {
     pub fn new(
         core: Arc<Core>,
         tree: Tree,
-        readers: Readers,
+        readers: Arc<Readers>,
         on_destroy: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         Mount {

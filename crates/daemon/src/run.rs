@@ -211,7 +211,8 @@ fn serve(
     let place = session.place().cloned();
     let place = place.unwrap_or_else(|| Place { path: config.dir.clone(), connection: None });
     let dir = place.path.clone();
-    let moments = Arc::new(Moments::default());
+    let readers = Arc::new(Readers::start(core)?);
+    let moments = Arc::new(Moments::new(readers.clone()));
     let host = Arc::new(DaemonHost::new(
         config,
         place.clone(),
@@ -239,7 +240,7 @@ fn serve(
             let _ = closer.close();
         }
     };
-    let mount = Arc::new(Mount::new(core.clone(), tree, Readers::start(core)?, on_destroy));
+    let mount = Arc::new(Mount::new(core.clone(), tree, readers, on_destroy));
     let signals = signals(place, core, closer, &moments)?;
     let orphans = orphans(core)?;
     let running = session.spawn(mount, 1)?;

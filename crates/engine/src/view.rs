@@ -9,14 +9,19 @@ use crate::inode::{self, Inode};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
 
-/// Most inodes of one past tree kept in memory.
-const CACHED: usize = 20_000;
+/// Of the inodes that are known and not in use, one in so many may be one of a past tree.
+const SHARE: usize = 4;
+
+/// So many inodes each of them may keep in any case.
+const LEAST: usize = 64;
 
 /// One open checkpoint.
 pub struct View {
     pub(crate) ifile: IFile,
     pub(crate) inodes: HashMap<u64, Inode>,
     users: u32,
+    /// When it was looked into last, by the count of looks.
+    used: u64,
     /// Inodes in use at that moment.
     pub inodes_count: u64,
     /// Blocks in use at that moment.
@@ -42,6 +47,7 @@ impl Volume {
             ifile,
             inodes: HashMap::new(),
             users: 1,
+            used: 0,
             inodes_count: entry.inodes_count.get(),
             blocks_count: entry.blocks_count.get(),
         };
@@ -72,17 +78,35 @@ impl Volume {
 
     pub(crate) fn past_inode(&mut self, c: u64, ino: Ino) -> Result<&Inode> {
         let view = self.views.get_mut(&c).ok_or(Error::NoCheckpoint(c))?;
+        self.view_looks += 1;
+        view.used = self.view_looks;
         if !view.inodes.contains_key(&ino.0) {
             let raw = view.ifile.get(&self.store, &self.dat, ino)?;
             inode::check(&self.store.geometry, &raw).at(|| format!("inode {ino} of checkpoint {c}"))?;
             if raw.links_count.get() == 0 {
                 return Err(Error::NoInode(ino.0));
             }
-            if view.inodes.len() >= CACHED {
-                view.inodes.clear();
-            }
+            self.trim_views();
+            let view = self.views.get_mut(&c).ok_or(Error::NoCheckpoint(c))?;
             view.inodes.insert(ino.0, Inode::load(ino, &raw));
         }
-        view.inodes.get(&ino.0).ok_or(Error::NoInode(ino.0))
+        self.views.get(&c).and_then(|view| view.inodes.get(&ino.0)).ok_or(Error::NoInode(ino.0))
+    }
+
+    /// Makes room for another inode of a past tree, where all together have too many: of the tree that nobody looked into for the
+    /// longest time.
+    fn trim_views(&mut self) {
+        if self.viewed_inodes() < self.cached_inodes / SHARE {
+            return;
+        }
+        let large = self.views.values_mut().filter(|view| view.inodes.len() >= LEAST);
+        if let Some(view) = large.min_by_key(|view| view.used) {
+            view.inodes = HashMap::new();
+        }
+    }
+
+    /// Inodes of all past trees in memory.
+    pub fn viewed_inodes(&self) -> usize {
+        self.views.values().map(|view| view.inodes.len()).sum()
     }
 }

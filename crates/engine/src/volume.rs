@@ -155,6 +155,8 @@ pub struct Volume {
     pub(crate) meta_dirty: bool,
     pub(crate) construction: Option<Construction>,
     pub(crate) views: HashMap<u64, View>,
+    /// How often one of them was looked into.
+    pub(crate) view_looks: u64,
     pub(crate) read_only: bool,
     /// Why nothing can be written any more.
     pub(crate) failed: Option<String>,
@@ -332,6 +334,7 @@ impl Volume {
             meta_dirty: false,
             construction: None,
             views: HashMap::new(),
+            view_looks: 0,
             read_only: options.read_only,
             failed: None,
             super_written: options.now,

@@ -636,3 +636,40 @@ fn a_volume_does_not_grow_while_it_is_made_smaller() {
     v.confine(None).unwrap();
     assert!(v.grow(None, 3000).unwrap() > 90);
 }
+
+/// However many past trees are looked into, what is known of them is bounded together.
+#[test]
+fn past_trees_share_what_may_be_known_of_them() {
+    const FILES: usize = 300;
+    let device = fresh(4096, 16, 16 << 20);
+    let mut v = open(&device);
+    let files: Vec<Ino> = (0..FILES).map(|_| v.create_inode(attr()).unwrap()).collect();
+    let mut views = Vec::new();
+    for n in 0..6 {
+        v.attr_mut(files[0]).unwrap().uid = n;
+        v.checkpoint(2000 + u64::from(n)).unwrap();
+        views.push(Cno(v.last_log().cno));
+    }
+    v.close(3000).unwrap();
+    let options = OpenOptions { cached_inodes: 800, ..OpenOptions::default() };
+    let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+    for c in &views {
+        v.open_view(*c).unwrap();
+    }
+    let mut known = |c: usize, files: &[Ino]| {
+        for ino in files {
+            let uid = v.inode(Tree::Past(views[c].0), *ino).unwrap().attr.uid;
+            assert!(*ino != files[0] || files.len() < FILES || uid == u32::try_from(c).unwrap());
+        }
+        v.viewed_inodes()
+    };
+    for c in 0..6 {
+        assert!(known(c, &files) <= 200 + 6 * 64);
+    }
+    // Those that are in use are kept, and all find their way back.
+    let few = &files[1..41];
+    for c in (0..6).chain(0..6) {
+        assert!((40..=200 + 6 * 64).contains(&known(c, few)));
+        assert!(known(0, &files) <= 200 + 6 * 64);
+    }
+}
