@@ -4,8 +4,8 @@
 //! mount -> Session -> run: INIT, then n threads: read a request, call the handler -> unmounted -> destroy
 //! ```
 //!
-//! Invariants: INIT is answered before any other request is looked at; `destroy` is called exactly once after
-//! a successful `init`; a request never ends the loop, only the end of the connection does. Each thread has
+//! Invariants: INIT is answered before any other request is looked at; `destroy` is called exactly once at
+//! the end, also where the two sides did not agree; a request never ends the loop, only the end of the connection does. Each thread has
 //! its own descriptor (where the kernel allows it) and one buffer. No locks.
 
 use crate::abi::{InHeader, InitFlags, MIN_READ_BUFFER, WriteIn, opcode};
@@ -89,14 +89,14 @@ impl Session {
             let prepare = || Rings::prepare(scope, &target, &self.channel, &failed);
             let rings = match self.negotiate(&target, &mut buffer, prepare)? {
                 Agreed::Serve(rings) => rings,
-                Agreed::End(ended) => return Ok(Ok(ended)),
+                Agreed::End(ended) => return Ok(ended),
             };
             let ended = self.serve(&target, &mut buffer, threads);
             if let Some(rings) = rings {
                 rings.end();
             }
-            Ok(ended)
-        })?;
+            ended
+        });
         if matches!(ended, Ok(Ended::Unmounted)) {
             self.disarm();
         }
