@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use silt_cleaner::{Mover as _, Outcome, Whole};
 use silt_device::Device;
@@ -183,6 +183,12 @@ pub trait Host {
         false
     }
 
+    /// Whether a change that takes no more than its checkpoint is to wait, since the cleaner may make room for it: asked before it
+    /// is made, and `refused` for want of space. While it waits it is asked again and again, `look` times before.
+    fn may_make_room(&self, _refused: bool, _look: u32) -> bool {
+        false
+    }
+
     /// Hears that a check is over or was let go: what was held for it may be written.
     fn let_go(&self) {}
 
@@ -227,15 +233,19 @@ const TRIES: u32 = 50;
 
 /// Like [`with`] for changes, which are refused while a checkpoint is being written: they are
 /// tried again when it is done.
-pub(crate) fn change<R>(
+pub(crate) fn change<R>(host: &dyn Host, f: impl FnMut(&mut Volume) -> silt_engine::Result<R>) -> Result<R> {
+    Ok(when_written(host, f)??)
+}
+
+fn when_written<R>(
     host: &dyn Host,
     mut f: impl FnMut(&mut Volume) -> silt_engine::Result<R>,
-) -> Result<R> {
-    let mut pause = std::time::Duration::from_millis(1);
+) -> Result<silt_engine::Result<R>> {
+    let mut pause = Duration::from_millis(1);
     for attempt in 0..TRIES {
         match with(host, &mut f)? {
             Err(silt_engine::Error::Constructing) => {}
-            other => return Ok(other?),
+            other => return Ok(other),
         }
         // A sync returns when the checkpoint under way is written, and on a busy volume the next
         // one begins later than we come back. A short wait does for the rest.
@@ -243,8 +253,52 @@ pub(crate) fn change<R>(
             host.sync()?;
         } else {
             std::thread::sleep(pause);
-            pause = (pause * 2).min(std::time::Duration::from_millis(100));
+            pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
     Err(ControlError::new(Kind::Busy, "checkpoints are being written all the time").hint("try again later"))
+}
+
+/// For so long a change waits for room at most, looks so often whether there is some, and tells after so many looks that it waits.
+pub(crate) const ROOM: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+const TELL: u32 = 10;
+
+/// Like [`change`] for what takes no more than its checkpoint, as what gives space back does: it waits for the cleaner as a
+/// deletion does, and uses up what that needs only after a pass that found nothing. `waits` is told meanwhile, and ends it
+/// with an error, as where whoever asked is gone.
+pub(crate) fn change_with_room<R>(
+    host: &dyn Host,
+    waits: &mut dyn FnMut() -> Result<()>,
+    mut f: impl FnMut(&mut Volume) -> silt_engine::Result<R>,
+) -> Result<R> {
+    let until = Instant::now() + ROOM;
+    wait_for_room(host, false, until, waits)?;
+    loop {
+        match when_written(host, |v| v.leaving_floor(&mut f))? {
+            Err(silt_engine::Error::NoSpace) => {}
+            other => return Ok(other?),
+        }
+        if !wait_for_room(host, true, until, waits)? {
+            return change(host, f);
+        }
+    }
+}
+
+/// Waits as long as there may be room soon; whether it had to.
+pub(crate) fn wait_for_room(
+    host: &dyn Host,
+    refused: bool,
+    until: Instant,
+    waits: &mut dyn FnMut() -> Result<()>,
+) -> Result<bool> {
+    let mut look = 0;
+    while Instant::now() < until && host.may_make_room(refused, look) {
+        if look % TELL == TELL - 1 {
+            waits()?;
+        }
+        std::thread::sleep(LOOK);
+        look += 1;
+    }
+    Ok(look > 0)
 }

@@ -40,7 +40,8 @@ pub enum Request {
         snapshot: bool,
     },
     /// Removes the plain checkpoints from `start` to `end`, both inclusive. Answer:
-    /// [`crate::Removed`].
+    /// [`crate::Removed`], also before an error where some are gone. This and the two before answer with
+    /// [`crate::response::Progress`] while they wait for the cleaner.
     RemoveCheckpoints {
         /// First number.
         start: u64,

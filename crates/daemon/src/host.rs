@@ -19,7 +19,7 @@ use silt_format::Ino;
 use silt_fs::Fs;
 use silt_fuse::{MountOptions, Place, Unmount};
 
-use crate::cleaning::Mounted;
+use crate::cleaning::{Mounted, let_run};
 use crate::config::Config;
 use crate::convert::node;
 use crate::core::{Core, Want, now_secs};
@@ -29,6 +29,9 @@ use crate::scrub::Scrubber;
 
 /// For so long a change of the size waits for the account, which takes longer on large volumes only.
 const RECOUNT: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// After so many looks of somebody who waits for room, what waits is written.
+const LOOKS: u32 = 50;
 
 /// See the module.
 pub struct DaemonHost {
@@ -314,6 +317,25 @@ impl Host for DaemonHost {
         let (available, marks) = crate::cleaning::marks(&self.core);
         let is_written = self.core.fs.lock().volume().rewritten_blocks() > since;
         self.core.space.is_wanted() || (is_written && available < marks.short)
+    }
+
+    fn may_make_room(&self, refused: bool, look: u32) -> bool {
+        let core = &self.core;
+        let waits = {
+            let fs = core.fs.lock();
+            // While the device takes nothing, or writing ends, nothing comes.
+            let ends =
+                core.stall().is_some() || core.ending.load(Ordering::Relaxed) || core.queue.lock().stop;
+            let is_asked_first = refused && look == 0;
+            !ends
+                && (!is_asked_first || core.space.may_help(fs.volume(), 0))
+                && core.space.may_come(fs.volume(), 0)
+        };
+        // What waits is written: what it takes is estimated from above until then.
+        if waits && look.is_multiple_of(LOOKS) {
+            let_run(core);
+        }
+        waits
     }
 
     fn let_go(&self) {

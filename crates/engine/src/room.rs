@@ -243,6 +243,15 @@ impl Volume {
         self.leaves_floor = leave;
     }
 
+    /// Does `f` with who gives space back leaving the floor, too: what may free nothing is not to use up what the cleaner needs
+    /// before that has tried.
+    pub fn leaving_floor<R>(&mut self, f: impl FnOnce(&mut Volume) -> R) -> R {
+        let before = std::mem::replace(&mut self.leaves_floor, true);
+        let done = f(self);
+        self.leaves_floor = before;
+        done
+    }
+
     /// Whether there is room to end the lives of `first` blocks with one checkpoint and of `rest` with the one after it, if
     /// nothing is clean by then that is not now.
     pub fn has_room_for_both(&self, first: u64, rest: u64) -> bool {

@@ -69,8 +69,9 @@ impl Volume {
         if c >= self.cno {
             return Err(Error::NoCheckpoint(c.0));
         }
-        // The checkpoint that says so takes space, and nobody else looks whether there is some.
-        self.check_change(false, 0)?;
+        // The checkpoint that says so takes space, and nobody else looks whether there is some. What it keeps is nothing that the
+        // cleaner can gain any more: so it leaves what the largest deletion takes as well.
+        self.check_change(false, crate::room::MUCH)?;
         self.cpfile.set_snapshot(&self.store, &self.dat, c)?;
         self.meta_dirty = true;
         Ok(())

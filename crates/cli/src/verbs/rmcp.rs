@@ -87,7 +87,10 @@ pub fn run(args: &Args) -> Result<()> {
         if args.interactive && !confirmed(&range.text)? {
             continue;
         }
-        let removed = remove(&mut *control, range)?;
+        let (removed, ended) = remove(&mut *control, range);
+        if let Err(failure) = ended {
+            return Err(half_way(failure, total.removed + removed.removed));
+        }
         asked += 1;
         // What is not there, and snapshots, are minded less than a mount that is in the way.
         let is_well = if args.force { mounted(range, &removed) } else { judge(range, &removed) };
@@ -118,16 +121,29 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn remove(control: &mut dyn Control, range: &Range) -> Result<Removed> {
+/// What came of a range, and how it ended.
+fn remove(control: &mut dyn Control, range: &Range) -> (Removed, Result<()>) {
     let mut removed = Removed::default();
     let request = Request::RemoveCheckpoints { start: range.start, end: range.end };
-    target::call(control, request, |part| {
+    let ended = target::call(control, request, |part| {
         if let Response::Removed(r) = part {
             removed = r;
         }
         Ok(())
-    })?;
-    Ok(removed)
+    });
+    (removed, ended)
+}
+
+/// Adds how many are gone all the same.
+fn half_way(failure: Failure, gone: u64) -> Failure {
+    match failure {
+        Failure::Error(mut error) if gone > 0 => {
+            let are = if gone == 1 { "is" } else { "are" };
+            error.message += &format!("; {} {are} removed, the others stay", count(gone, "checkpoint"));
+            Failure::Error(error)
+        }
+        other => other,
+    }
 }
 
 /// How snapshots that stayed can be removed.
@@ -232,6 +248,17 @@ mod tests {
         for bad in ["", "..", "9..5", "a", "1..b", "0", "-1", "1...3", "1.5"] {
             assert_eq!(ends(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn who_is_refused_half_way_hears_how_many_went() {
+        let text = |gone| match half_way(ControlError::new(Kind::NoSpace, "no space left").into(), gone) {
+            Failure::Error(e) => e.message,
+            _ => String::new(),
+        };
+        assert_eq!(text(0), "no space left");
+        assert_eq!(text(1), "no space left; 1 checkpoint is removed, the others stay");
+        assert_eq!(text(7), "no space left; 7 checkpoints are removed, the others stay");
     }
 
     #[test]

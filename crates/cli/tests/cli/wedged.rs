@@ -86,6 +86,76 @@ fn no_number_of_snapshots_wedges_a_full_volume() {
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }
 
+/// Each of them is a checkpoint, and may free less than that takes.
+#[test]
+fn snapshots_can_be_unmade_and_removed_one_by_one_on_a_full_volume() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "32M", "-b", "4096", "-B", "128", &v]);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let mut data = [0u8; 300_000];
+    let file = std::fs::File::create(m.path("a")).unwrap();
+    let mut made = 0;
+    loop {
+        data.fill(made);
+        if std::os::unix::fs::FileExt::write_all_at(&file, &data, 0).is_err()
+            || b.run(&["mkcp", "-s", m.dir()]).code != 0
+        {
+            break;
+        }
+        made += 1;
+        assert!(made < 200, "a volume of 32 MiB");
+    }
+    drop(file);
+    let all: Vec<String> =
+        b.checkpoints(m.dir()).into_iter().filter(|c| c.1).map(|c| c.0.to_string()).collect();
+    assert!(all.len() > 50, "{all:?}");
+    for n in &all {
+        b.ok(&["chcp", "cp", m.dir(), n]);
+        let run = b.run(&["rmcp", m.dir(), n]);
+        // The cleaner may have been there before.
+        assert!(run.code == 0 || run.err.contains("invalid checkpoint"), "{n}: {}", run.err);
+    }
+    std::fs::write(m.path("b"), [7; 4096]).unwrap();
+    std::fs::File::options().write(true).open(m.path("a")).unwrap().set_len(0).unwrap();
+    std::fs::remove_file(m.path("a")).unwrap();
+    std::fs::write(m.path("c"), [7; 4096]).unwrap();
+    m.unmount();
+    assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+}
+
+/// Each number that is named is a checkpoint of its own.
+#[test]
+fn checkpoints_of_a_full_volume_with_a_floor_can_be_removed_by_their_numbers() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "16M", "-b", "4096", "-B", "16", &v]);
+    let (m, _) = Mounted::new(&b, &["-o", "keep=all for 1 hour", &v], "m");
+    let file = std::fs::File::create(m.path("a")).unwrap();
+    let mut made = 0;
+    while std::os::unix::fs::FileExt::write_all_at(&file, &[made; 300_000], 0).is_ok()
+        && b.run(&["mkcp", m.dir()]).code == 0
+    {
+        made += 1;
+        assert!(made < 200, "a volume of 16 MiB");
+    }
+    drop(file);
+    let mut all: Vec<String> = b.checkpoints(m.dir()).into_iter().map(|c| c.0.to_string()).collect();
+    all.pop();
+    let mut args = vec!["rmcp", m.dir()];
+    args.extend(all.iter().map(String::as_str));
+    b.ok(&args);
+    std::fs::write(m.path("b"), [7; 4096]).unwrap();
+    m.unmount();
+    assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+}
+
 /// Without a cleaner deletions that free less than their checkpoints take leave what `silt clean` needs.
 #[test]
 fn what_nobody_cleans_can_be_cleaned_by_hand() {

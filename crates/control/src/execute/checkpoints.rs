@@ -6,9 +6,9 @@ use silt_engine::{CheckpointInfo, Volume};
 use silt_format::Cno;
 
 use super::{BATCH, Out};
-use crate::host::{Host, change, with};
+use crate::host::{Host, change_with_room, with};
 use crate::request::MAX_LIST;
-use crate::response::Checkpoint;
+use crate::response::{Checkpoint, Progress};
 use crate::{CheckpointQuery, ControlError, Kind, Removed, Response, Result};
 
 /// Lists checkpoints. One that is made meanwhile may be in the list or not.
@@ -148,7 +148,8 @@ pub fn make(host: &dyn Host, snapshot: bool, out: Out<'_>) -> Result<()> {
     let mut number = host.sync()?;
     if snapshot {
         // Where space is short it may have been given up meanwhile: the newest one never is, and holds all that it held.
-        number = change(host, |v| {
+        let mut waits = || out(Response::Progress(Progress { done: 0, total: 1 }));
+        number = change_with_room(host, &mut waits, |v| {
             let newest = Cno(v.last_log().cno);
             match v.make_snapshot(Cno(number)) {
                 Err(silt_engine::Error::NoCheckpoint(_)) => v.make_snapshot(newest).map(|()| newest.0),
@@ -164,8 +165,10 @@ pub fn make(host: &dyn Host, snapshot: bool, out: Out<'_>) -> Result<()> {
 pub fn change_mode(host: &dyn Host, numbers: &[u64], snapshot: bool, out: Out<'_>) -> Result<()> {
     check_list(numbers)?;
     let mut changed = false;
-    for &number in numbers {
-        let result = change(host, |v| {
+    for (done, &number) in numbers.iter().enumerate() {
+        let progress = Progress { done: done as u64, total: numbers.len() as u64 };
+        let mut waits = || out(Response::Progress(progress));
+        let result = change_with_room(host, &mut waits, |v| {
             let c = Cno(number);
             // As the kernel does: of the newest checkpoint a later one must exist first, and one
             // that is no snapshot needs nothing.
@@ -203,6 +206,9 @@ pub(super) fn check_list(numbers: &[u64]) -> Result<()> {
     Ok(())
 }
 
+/// Checkpoints that one change removes: what they are written in fits into what is counted for a change.
+const REMOVED_AT_ONCE: usize = 64;
+
 /// Removes the plain checkpoints of a range, a batch of numbers at a time. As rmcp of nilfs-utils has
 /// it, the newest one goes where a range names it and stays where the range is open.
 pub fn remove(host: &dyn Host, start: u64, end: u64, out: Out<'_>) -> Result<()> {
@@ -210,17 +216,30 @@ pub fn remove(host: &dyn Host, start: u64, end: u64, out: Out<'_>) -> Result<()>
         return Err(ControlError::new(Kind::Invalid, format!("invalid checkpoint range: {start}..{end}")));
     }
     let mut done = Removed::default();
+    let removed = remove_all(host, start, end, &mut done, out);
+    let synced = if done.removed > 0 { host.sync().map(|_| ()) } else { Ok(()) };
+    // Also where it came to an end half-way: what is gone is gone.
+    if removed.is_ok() || done.removed > 0 {
+        out(Response::Removed(done))?;
+    }
+    removed.and(synced)
+}
+
+fn remove_all(host: &dyn Host, start: u64, end: u64, done: &mut Removed, out: Out<'_>) -> Result<()> {
     let mut from = start.max(1);
     // Nor those that are made meanwhile.
     let newest = with(host, |v| v.last_log().cno)?;
     let end = if end == u64::MAX { newest.saturating_sub(1) } else { end.min(newest) };
     while from <= end {
-        let batch = with(host, |v| collect(v, from, end.saturating_add(1), BATCH))??;
+        let batch = with(host, |v| collect(v, from, end.saturating_add(1), REMOVED_AT_ONCE))??;
         let Some(last) = batch.last().map(|c| c.number) else { break };
-        let (removed, _) = change(host, |v| v.delete_checkpoints(from..last.saturating_add(1)))?;
+        let progress = Progress { done: done.removed, total: end };
+        let mut waits = || out(Response::Progress(progress));
+        let range = from..last.saturating_add(1);
+        let (removed, _) = change_with_room(host, &mut waits, |v| v.delete_checkpoints(range.clone()))?;
         done.removed = done.removed.saturating_add(removed);
         // What is still there is a snapshot, mounted or not, or it is mounted.
-        let left = with(host, |v| collect(v, from, last.saturating_add(1), BATCH))??;
+        let left = with(host, |v| collect(v, from, last.saturating_add(1), REMOVED_AT_ONCE))??;
         let (snapshots, busy): (Vec<Checkpoint>, Vec<Checkpoint>) = left.iter().partition(|c| c.snapshot);
         done.snapshots_total = done.snapshots_total.saturating_add(snapshots.len() as u64);
         let room = MAX_LIST.saturating_sub(done.snapshots.len());
@@ -232,8 +251,5 @@ pub fn remove(host: &dyn Host, start: u64, end: u64, out: Out<'_>) -> Result<()>
             _ => break,
         }
     }
-    if done.removed > 0 {
-        host.sync()?;
-    }
-    out(Response::Removed(done))
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! What is kept of the past: shown, set, and tried.
 
+use std::time::Instant;
+
 use silt_cleaner::History;
 use silt_engine::{Time, Tree};
 use silt_format::Ino;
@@ -7,7 +9,8 @@ use silt_retention::{Ladder, Settings, Wish};
 
 use super::Out;
 use super::clean::Via;
-use crate::host::{Host, with, with_fs};
+use crate::host::{Host, ROOM, wait_for_room, with, with_fs};
+use crate::response::Progress;
 use crate::retention::{DIR, Effective, Retention, RetentionPreview, Source, in_the_way, read, store};
 use crate::{ControlError, Kind, Response, Result, Retain};
 
@@ -42,6 +45,9 @@ pub fn show(host: &dyn Host, out: Out<'_>) -> Result<()> {
     })))
 }
 
+/// How often it is tried to store a wish where there is no room: each may leave something to be cleaned after.
+const TRIES: u32 = 3;
+
 /// Puts words into the volume's file; what there is of them else stays, unless it makes no sense.
 pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let words = |given: &Option<String>| match given.as_deref().map(str::trim) {
@@ -60,16 +66,28 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
         ));
     }
     let now = Time { secs: i64::try_from(host.now()).unwrap_or(i64::MAX), nanos: 0 };
-    let stored = with_fs(host, |fs| {
-        let mut settings = read(fs).unwrap_or_default();
-        settings.wish = new_wish.clone().unwrap_or(settings.wish);
-        settings.floor = new_floor.clone().unwrap_or(settings.floor);
-        // A full volume may be full of what is to be kept no more.
-        let stored = fs.of_the_reserve(|fs| store(fs, &settings, now));
-        (stored, fs.lookup(Tree::Live, Ino::ROOT, DIR))
-    });
-    let Some((stored, dir)) = stored else {
-        return Err(ControlError::new(Kind::Unavailable, "the volume is being closed"));
+    let store = || {
+        with_fs(host, |fs| {
+            let mut settings = read(fs).unwrap_or_default();
+            settings.wish = new_wish.clone().unwrap_or(settings.wish);
+            settings.floor = new_floor.clone().unwrap_or(settings.floor);
+            // A full volume may be full of what is to be kept no more.
+            let stored = fs.of_the_reserve(|fs| store(fs, &settings, now));
+            (stored, fs.lookup(Tree::Live, Ino::ROOT, DIR))
+        })
+    };
+    let until = Instant::now() + ROOM;
+    let mut waits = || out(Response::Progress(Progress { done: 0, total: 1 }));
+    let mut tries = 0;
+    let (stored, dir) = loop {
+        let Some(stored) = store() else {
+            return Err(ControlError::new(Kind::Unavailable, "the volume is being closed"));
+        };
+        let is_refused = stored.0 == Err(silt_fs::FsError::NoSpace);
+        tries += 1;
+        if !is_refused || tries == TRIES || !wait_for_room(host, true, until, &mut waits)? {
+            break stored;
+        }
     };
     let synced = if stored.is_ok() { host.sync().map(|_| ()) } else { Ok(()) };
     // Whatever came of it: names may be others than the kernel remembers.
