@@ -47,6 +47,16 @@ pub struct MountInfo {
     pub allow_other: bool,
 }
 
+/// How much space is wanted that a check holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Not,
+    /// Where that lasts, the check is let go.
+    Soon,
+    /// Nothing else is left to be gained, or somebody wants to delete.
+    AtOnce,
+}
+
 /// A volume that requests can be executed on. Its methods are called from any thread and never
 /// from within [`Host::with_volume`].
 pub trait Host {
@@ -179,8 +189,8 @@ pub trait Host {
     /// Whether somebody waits for space, or is about to, when `since` blocks were rewritten
     /// ([`Volume::rewritten_blocks`]) as a check began, which holds what is freed. It is asked a few times a second as long
     /// as there is one.
-    fn wants_space(&self, _since: u64) -> bool {
-        false
+    fn wants_space(&self, _since: u64) -> Wanted {
+        Wanted::Not
     }
 
     /// Whether a change that takes no more than its checkpoint is to wait, since the cleaner may make room for it: asked before it

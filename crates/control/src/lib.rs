@@ -46,7 +46,7 @@ pub use connect::{
 };
 pub use error::{ControlError, Kind, Result};
 pub use execute::execute;
-pub use host::{Caller, Host, MountInfo};
+pub use host::{Caller, Host, MountInfo, Wanted};
 pub use local::LocalVolume;
 pub use moment::Moment;
 pub use open_with_room::open_with_room;

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use silt_engine::{Guard, Volume};
 
 use crate::execute::permit;
-use crate::host::{Caller, Host, with};
+use crate::host::{Caller, Host, Wanted, with};
 use crate::socket::{Listener, peer};
 use crate::wire::{self, Ask, MAX_PART, MAX_REQUEST, Part, VERSION};
 use crate::{ControlError, Kind, Request, execute};
@@ -143,8 +143,11 @@ impl Held {
     fn is_in_the_way(&mut self, host: &dyn Host, now: Instant) -> bool {
         if now >= self.look {
             self.look = now + LOOK;
-            self.wanted =
-                if host.wants_space(self.since) { self.wanted + 1 } else { self.wanted.saturating_sub(1) };
+            self.wanted = match host.wants_space(self.since) {
+                Wanted::Not => self.wanted.saturating_sub(1),
+                Wanted::Soon => self.wanted + 1,
+                Wanted::AtOnce => WANTED,
+            };
         }
         self.wanted >= WANTED
     }

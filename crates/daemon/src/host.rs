@@ -10,7 +10,7 @@ use silt_control::retention::{DIR, FILE, Given, NEW};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
     Caller, ControlError, Damage, Discarding, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint,
-    UnmountWhat,
+    UnmountWhat, Wanted,
 };
 use silt_device::{Device, FileDevice};
 use silt_engine::Volume;
@@ -249,6 +249,10 @@ impl Host for DaemonHost {
     fn cleaned(&self, outcome: &Outcome) {
         self.core.space.try_all();
         self.core.space.note(outcome);
+        if outcome.cleaned.segments > 0 {
+            self.core.fs.lock().volume_mut().refuse_nothing();
+            self.core.space.think_again();
+        }
     }
 
     fn cleaning(&self) -> (Vec<u64>, Vec<String>) {
@@ -311,12 +315,19 @@ impl Host for DaemonHost {
         Some(self.core.space.report().given_up)
     }
 
-    fn wants_space(&self, since: u64) -> bool {
+    fn wants_space(&self, since: u64) -> Wanted {
+        if self.core.space.is_pressing() {
+            return Wanted::AtOnce;
+        }
         // Whoever waits is refused as soon as a pass has come to nothing: it is wanted before that, unless nothing was
         // written since.
         let (available, marks) = crate::cleaning::marks(&self.core);
         let is_written = self.core.fs.lock().volume().rewritten_blocks() > since;
-        self.core.space.is_wanted() || (is_written && available < marks.short)
+        if self.core.space.is_wanted() || (is_written && available < marks.short) {
+            Wanted::Soon
+        } else {
+            Wanted::Not
+        }
     }
 
     fn may_make_room(&self, refused: bool, look: u32) -> bool {

@@ -32,6 +32,9 @@ const RECENT: u64 = 3_600;
 const READERS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What the floor keeps for longer, in seconds, is kept for good as far as those are concerned who wait for space.
+const FAR: u64 = 1 << 25;
+
 /// What cleaning came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Came {
@@ -130,7 +133,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     for (step, is_last) in tries(ladder.steps().len()) {
         let Some(wish) = ladder.steps().get(step) else { break };
         if step > 0
-            && let Some(end) = held_for_readers(core, marks.short)
+            && let Some(end) = held_for_readers(core, marks.short, false)
         {
             return Ok(end);
         }
@@ -211,24 +214,68 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         }
         before = Some(ladder.kept(step, &history.points, options.now));
     }
-    Ok(held_for_readers(core, marks.short).unwrap_or(End::Bottom))
+    let end = held_for_readers(core, marks.short, true);
+    core.space.lacks_what_is_read(false);
+    let last = ladder.steps().len().saturating_sub(1);
+    core.space.ages(before.and_then(|kept| ages(&ladder, last, &history.points, &kept, options.now)));
+    Ok(end.unwrap_or(End::Bottom))
+}
+
+/// After how long a step keeps less than these, as moments grow older; none where that is not in sight.
+fn ages(ladder: &Ladder, step: usize, points: &[Point], kept: &[u64], now: u64) -> Option<Duration> {
+    let keeps_less = |after: u64| {
+        let then = ladder.kept(step, points, now.saturating_add(after));
+        kept.iter().any(|n| then.binary_search(n).is_err())
+    };
+    if kept.is_empty() {
+        return None;
+    }
+    let mut after = 1;
+    while !keeps_less(after) {
+        after *= 2;
+        if after > FAR {
+            return None;
+        }
+    }
+    // It did not with half of that.
+    let (mut not, mut less) = (after / 2, after);
+    while less - not > 1 {
+        let middle = not + (less - not) / 2;
+        *(if keeps_less(middle) { &mut less } else { &mut not }) = middle;
+    }
+    Some(Duration::from_secs(less))
 }
 
 /// Where there would be enough if nobody read at places he learned before (a scrub, a check, a slow read), that is no
-/// reason to give up any of the past. Who waits for space waits for them; scrub and check let go when somebody does.
-fn held_for_readers(core: &Core, short: u64) -> Option<End> {
+/// reason to give up any of the past. Who waits for space waits for them; scrub and check let go when somebody does. Nor is
+/// it known that nothing more can be gained, at the bottom, as long as anything is held: there may be no place to copy to.
+fn held_for_readers(core: &Core, short: u64, is_bottom: bool) -> Option<End> {
     let begin = Instant::now();
+    let mut has_waited = false;
     loop {
         let held = core.fs.lock().volume_mut().segments_held_for_readers();
+        let is_wanted = core.space.is_wanted();
         if held == 0 {
-            return (core.space.is_wanted() && is_enough(core)).then_some(End::Enough);
+            return match is_wanted && is_enough(core) {
+                true => Some(End::Enough),
+                false => has_waited.then_some(End::Read),
+            };
         }
-        if available(core) < short.max(wanted_segments(core)) {
+        let needed = if is_wanted { wanted_segments(core) } else { short };
+        let is_little = available(core) < needed;
+        if is_little && !is_wanted && is_bottom {
+            return Some(End::Read);
+        }
+        if is_little && !is_bottom {
             return None;
         }
-        if !core.space.is_wanted() || is_enough(core) {
+        if !is_wanted || is_enough(core) {
             return Some(End::Enough);
         }
+        if is_little {
+            core.space.lacks_what_is_read(true);
+        }
+        has_waited = true;
         if core.space.is_stopped() || begin.elapsed() >= READERS {
             return Some(End::Read);
         }
@@ -351,6 +398,26 @@ mod tests {
 
     use super::*;
     use crate::ladder_tests::Kept;
+
+    #[test]
+    fn it_is_known_when_a_step_keeps_less() {
+        let ladder = |floor: &str| Ladder::new(&"all for ever".parse().unwrap(), &floor.parse().unwrap());
+        let points: Vec<Point> = (0..50).map(|n| Point { number: n + 1, time: 1000 + n, size: 1 }).collect();
+        let of = |floor: &str, now| {
+            let ladder = ladder(floor);
+            let last = ladder.steps().len() - 1;
+            let kept = ladder.kept(last, &points, now);
+            let after = ages(&ladder, last, &points, &kept, now)?;
+            let less = |after| ladder.kept(last, &points, now + after).len() < kept.len();
+            assert!(less(after.as_secs()) && !less(after.as_secs() - 1), "{floor}: {after:?}");
+            Some(after.as_secs())
+        };
+        let first = of("all for 60 seconds", 1050).unwrap();
+        assert!((8..=12).contains(&first), "{first}");
+        assert!(of("all for 1 day", 1050).is_some_and(|n| n > 80_000));
+        assert_eq!(of("all for ever", 1050), None);
+        assert_eq!(of("nothing", 1050), None);
+    }
 
     /// Others take what was gained: the next ones look for more, as long as there is any.
     #[test]

@@ -135,6 +135,32 @@ fn who_waits_for_a_reader_is_not_told_that_there_is_no_space() {
     assert_eq!(kept.given_up().1, 0);
 }
 
+/// Neither where more is wanted than it holds, and whoever reads is told that nothing else is left: there may be no place to
+/// copy to but his.
+#[test]
+fn as_long_as_somebody_reads_it_is_not_known_that_there_is_no_space() {
+    let kept = Kept::new();
+    let core = &kept.core;
+    let guard = core.fs.lock().volume().guard();
+    assert_eq!(clean(core), Came::Space);
+    core.space.enable(true);
+    let wanted = core.fs.lock().volume().free_blocks() * 100;
+    assert!(core.space.may_come(core.fs.lock().volume(), wanted) && !core.space.is_pressing());
+    let shared = core.clone();
+    let letting_go = std::thread::spawn(move || {
+        let begin = Instant::now();
+        while !shared.space.is_pressing() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(guard);
+    });
+    assert_eq!(clean(core), Came::Unknown);
+    letting_go.join().unwrap();
+    assert!(!core.space.is_pressing());
+    assert_eq!(clean(core), Came::Nothing);
+}
+
 /// Nor is a step that the device did not take.
 #[test]
 fn a_step_that_failed_is_no_proof_that_nothing_can_be_gained() {

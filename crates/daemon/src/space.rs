@@ -53,6 +53,12 @@ pub struct Space {
 struct State {
     /// Somebody waits for space, for so many blocks at most.
     wanted: Option<u64>,
+    /// One of them takes none: he deletes.
+    deletes: bool,
+    /// Nothing is left to be gained but what is held for those who read.
+    read: bool,
+    /// When the next of the moments goes that the floor kept in the last pass, where that is a matter of time.
+    ages: Option<Duration>,
     /// When somebody began to wait the last times, the last one first.
     waited: [Option<Instant>; OUTRUN_TIMES],
     /// Few segments are clean.
@@ -156,7 +162,24 @@ impl Space {
 
     /// For the cleaner: there is space for those who waited.
     pub fn served(&self) {
-        self.state.lock().wanted = None;
+        let mut state = self.state.lock();
+        (state.wanted, state.deletes, state.read) = (None, false, false);
+    }
+
+    /// For the cleaner: whether all that is left to be gained is held for those who read.
+    pub fn lacks_what_is_read(&self, read: bool) {
+        self.state.lock().read = read;
+    }
+
+    /// For the cleaner, at the end of a pass that found too little: when the floor keeps less.
+    pub fn ages(&self, after: Option<Duration>) {
+        self.state.lock().ages = after;
+    }
+
+    /// Whether somebody waits whom only those can help who read, or who wants to delete.
+    pub fn is_pressing(&self) -> bool {
+        let state = self.state.lock();
+        state.wanted.is_some() && (state.deletes || state.read)
     }
 
     /// A run of the cleaner is over: for so long none begins unless somebody waits, the next one does at once where that
@@ -170,11 +193,15 @@ impl Space {
         let mut state = self.state.lock();
         state.short |= rest.is_some_and(|t| t.is_zero());
         let wanted = state.wanted.take().is_some();
+        (state.deletes, state.read) = (false, false);
+        let ages = state.ages.take();
         let now = Instant::now();
         state.rest_until = rest.map(|t| now + t);
         if let Some((then, rewritten, time)) = nothing {
             let failed = state.failing.is_some();
-            state.nothing = Some(Nothing { then, rewritten, until: now + time, failed });
+            // Not more often than others look.
+            let ages = ages.and_then(|after| now.checked_add(after.max(time)));
+            state.nothing = Some(Nothing { then, rewritten, until: now + time, failed, ages });
         }
         wanted
     }
@@ -220,6 +247,7 @@ impl Space {
         let before = state.wanted;
         let with = if blocks == 0 { 0 } else { blocks + BESIDES };
         state.wanted = Some(with.max(before.unwrap_or(0)));
+        state.deletes |= blocks == 0;
         if before.is_none() {
             state.waited.rotate_right(1);
             state.waited[0] = Some(Instant::now());
@@ -235,6 +263,7 @@ impl Space {
         let mut state = self.state.lock();
         let same = |n: &Nothing| {
             n.then == volume.given_up()
+                && !n.has_aged()
                 && (blocks > 0 || (n.rewritten == volume.rewritten_blocks() && !volume.has_changes()))
         };
         let known = state.nothing.as_ref().is_some_and(same);
@@ -252,7 +281,8 @@ impl Space {
     /// A change with so many blocks was refused: as long as nothing can be gained, so are all others of that size.
     pub fn refused(&self, volume: &mut Volume, blocks: u64) {
         // Not if it is believed for a while only.
-        if blocks > 0 && self.state.lock().nothing.is_some_and(|n| !n.failed && n.then == volume.given_up()) {
+        let for_good = |n: Nothing| !n.failed && n.ages.is_none() && n.then == volume.given_up();
+        if blocks > 0 && self.state.lock().nothing.is_some_and(for_good) {
             volume.refuse_from(blocks);
         }
     }

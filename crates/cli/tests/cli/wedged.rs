@@ -156,6 +156,68 @@ fn checkpoints_of_a_full_volume_with_a_floor_can_be_removed_by_their_numbers() {
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }
 
+/// There is space again when the floor keeps no more of what filled it, without anything being removed.
+#[test]
+fn a_volume_that_a_floor_by_time_filled_has_space_when_it_ran_out() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "16M", "-b", "4096", "-B", "64", &v]);
+    let (m, _) = Mounted::new(&b, &["-o", "keep=all for 12 seconds", &v], "m");
+    let file = std::fs::File::create(m.path("a")).unwrap();
+    let mut n = 0;
+    let mut write = || {
+        n += 1;
+        std::os::unix::fs::FileExt::write_all_at(&file, &[n; 300_000], 0)
+    };
+    let mut made = 0;
+    while write().is_ok() {
+        b.ok(&["sync", m.dir()]);
+        made += 1;
+        assert!(made < 200, "a volume of 16 MiB");
+    }
+    let begin = std::time::Instant::now();
+    while write().is_err() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// A check of a full volume that is mounted holds what is freed, and nobody is refused for it.
+#[test]
+fn nobody_is_refused_while_a_full_volume_is_checked() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "64M", "-b", "1024", "-B", "256", &v]);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let mut made = 0;
+    while std::fs::write(m.path(&format!("f{made}")), vec![7; 256 << 10]).is_ok() {
+        made += 1;
+        assert!(made < 1000, "a volume of 64 MiB");
+    }
+    let mut check = std::process::Command::new(crate::common::SILT)
+        .args(["check", m.dir()])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    // It holds what it holds until it is let go.
+    let id = rustix::process::Pid::from_child(&check);
+    rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
+    for n in 0..60 {
+        std::fs::remove_file(m.path(&format!("f{n}"))).unwrap();
+        std::fs::write(m.path(&format!("w{n}")), [1; 4096]).unwrap();
+    }
+    rustix::process::kill_process(id, rustix::process::Signal::CONT).unwrap();
+    check.wait().unwrap();
+}
+
 /// Without a cleaner deletions that free less than their checkpoints take leave what `silt clean` needs.
 #[test]
 fn what_nobody_cleans_can_be_cleaned_by_hand() {

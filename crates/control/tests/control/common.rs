@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
     Caller, Checkpoint, ControlError, Damage, Host, MomentMount, MountInfo, Request, Response, Result,
-    UnmountWhat, execute,
+    UnmountWhat, Wanted, execute,
 };
 use silt_device::{Device, MemoryDevice};
 use silt_engine::mkfs::{Parameters, Plan};
@@ -33,6 +33,7 @@ pub struct MemoryHost {
     pub gives_up: AtomicBool,
     /// Somebody waits for space.
     pub wants_space: AtomicBool,
+    pub is_pressing: AtomicBool,
     /// What was asked to be mounted.
     pub mounted: Mutex<Vec<MomentMount>>,
 }
@@ -67,6 +68,7 @@ impl MemoryHost {
             syncs: AtomicU64::new(0),
             gives_up: AtomicBool::new(false),
             wants_space: AtomicBool::new(false),
+            is_pressing: AtomicBool::new(false),
             mounted: Mutex::new(Vec::new()),
         }
     }
@@ -220,8 +222,12 @@ impl Host for MemoryHost {
         Ok(ScrubStatus { pass: Some(pass), ..ScrubStatus::default() })
     }
 
-    fn wants_space(&self, _: u64) -> bool {
-        self.wants_space.load(Ordering::Relaxed)
+    fn wants_space(&self, _: u64) -> Wanted {
+        match (self.is_pressing.load(Ordering::Relaxed), self.wants_space.load(Ordering::Relaxed)) {
+            (true, _) => Wanted::AtOnce,
+            (false, true) => Wanted::Soon,
+            (false, false) => Wanted::Not,
+        }
     }
 
     fn mount_moment(&self, _: &Caller, mount: &MomentMount) -> Result<PathBuf> {

@@ -422,6 +422,17 @@ fn a_check_is_let_go_where_others_wait_for_its_space() {
     assert!(begin.elapsed() > Duration::from_secs(1), "{:?}", begin.elapsed());
     let e = ask(&mut checking, Request::LatestLog).unwrap_err();
     assert_eq!(e.kind, Kind::Unavailable, "{e}");
+    // Where nothing else helps, at once.
+    wanted(false);
+    let mut checking = daemon.connect();
+    ask(&mut checking, Request::LatestLog).unwrap();
+    assert!(free(&daemon) > 0);
+    daemon.host.is_pressing.store(true, std::sync::atomic::Ordering::Relaxed);
+    let begin = Instant::now();
+    until_nothing_is_held(&daemon, "nothing else helps");
+    assert!(begin.elapsed() < Duration::from_millis(1500), "{:?}", begin.elapsed());
+    daemon.host.is_pressing.store(false, std::sync::atomic::Ordering::Relaxed);
+    wanted(true);
     // One who asks all the time and reads nothing waits no less.
     let mut checking = daemon.raw();
     let request = br#"{"version":1,"request":"latest-log"}"#;

@@ -21,12 +21,19 @@ pub struct Nothing {
     pub until: Instant,
     /// It was tried and failed: what kept it may be over by then.
     pub failed: bool,
+    /// By then the floor keeps less: moments grow older.
+    pub ages: Option<Instant>,
 }
 
 impl Nothing {
+    /// Whether less is kept by now.
+    pub fn has_aged(&self) -> bool {
+        self.ages.is_some_and(|then| Instant::now() >= then)
+    }
+
     /// Whether it is still believed, when so many blocks are asked for.
     pub fn holds(&self, volume: &Volume, blocks: u64) -> bool {
-        if self.failed && Instant::now() >= self.until {
+        if self.has_aged() || (self.failed && Instant::now() >= self.until) {
             return false;
         }
         let now = volume.given_up();

@@ -114,6 +114,36 @@ fn a_removal_is_refused_only_after_a_pass_over_what_is_there() {
     assert!(!space.may_help(fs.volume(), 0));
 }
 
+/// What a floor by time kept is kept for so long only.
+#[test]
+fn that_nothing_can_be_gained_is_believed_until_less_is_kept() {
+    let mut fs = mounted();
+    let space = Space::default();
+    space.enable(true);
+    let blocks = SIZE >> 12;
+    let found_nothing = |fs: &Fs, ages: Option<Duration>| {
+        let v = fs.volume();
+        space.ages(ages);
+        space.ran(None, Some((v.given_up(), v.rewritten_blocks(), Duration::ZERO)));
+    };
+    let soon = Duration::from_millis(300);
+    found_nothing(&fs, Some(soon));
+    assert!(!space.may_come(fs.volume(), blocks) && !space.may_help(fs.volume(), blocks));
+    space.refused(fs.volume_mut(), 1);
+    assert!(!fs.volume().is_refusing());
+    std::thread::sleep(soon);
+    assert!(space.may_help(fs.volume(), blocks));
+    found_nothing(&fs, Some(soon));
+    std::thread::sleep(soon);
+    assert!(space.may_come(fs.volume(), blocks));
+    // It says nothing of the next pass.
+    found_nothing(&fs, None);
+    std::thread::sleep(soon);
+    assert!(!space.may_come(fs.volume(), blocks) && !space.may_help(fs.volume(), blocks));
+    space.refused(fs.volume_mut(), 1);
+    assert!(fs.volume().is_refusing());
+}
+
 #[test]
 fn it_is_looked_for_empty_segments_the_less_often_the_fewer_there_are() {
     let mut fs = mounted();
