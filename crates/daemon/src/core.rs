@@ -26,6 +26,7 @@ use crate::damage::{DamageLog, Met};
 use crate::discarder::Discarder;
 use crate::notices::{Notice, Notices};
 use crate::pace::Pace;
+use crate::seeking::Seekers;
 use crate::space::Space;
 
 /// What a caller wants durable.
@@ -164,6 +165,8 @@ pub struct Core {
     pub account: Keeper,
     /// What gives clean segments back to the device.
     pub discarder: Discarder,
+    /// Who looks for data and holes.
+    pub seekers: Seekers,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -203,6 +206,7 @@ impl Core {
             pace: Pace::default(),
             account: Keeper::default(),
             discarder: Discarder::default(),
+            seekers: Seekers::default(),
         })
     }
 

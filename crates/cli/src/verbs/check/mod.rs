@@ -192,13 +192,19 @@ pub fn run(args: &Args) -> Result<()> {
         json(&report, &impacts, errors, args.lines, &seen)?;
     } else {
         let mut out = Output::new();
-        text(&mut out, &report, &impacts, args.verbose, args.lines > 0)?;
+        // Hundreds of errors that are none would be taken for the volume's end.
+        if !let_go || args.verbose {
+            text(&mut out, &report, &impacts, args.verbose, args.lines > 0)?;
+        }
         torn.iter().try_for_each(|torn| out.line(torn.to_string()))?;
         let name = args.volume.display().to_string();
         out.line(match (stopped, let_go) {
             (true, _) => ended(&name, errors),
             (_, true) => {
-                format!("{name}: let go before it was done; {} that may be none", count(errors, "error"))
+                format!(
+                    "{name}: let go before it was done; {} that may be none (-v shows them)",
+                    count(errors, "error")
+                )
             }
             _ => summary(&name, &report, errors, source.at.is_some()),
         })?;
