@@ -19,6 +19,7 @@ mod fixed;
 mod fsck;
 mod full_host;
 mod full_output;
+mod gone;
 mod help;
 mod install;
 mod lab;

@@ -108,13 +108,18 @@ mod tests {
         device.fork()
     }
 
-    /// A log writer, without its thread, over a volume of which next to nothing stays in memory, and something to write.
-    fn prepared(base: &MemoryDevice, blocks: usize) -> (Arc<Fault<MemoryDevice>>, Writer) {
+    /// A copy of a volume, on a device that can fail, of which next to nothing stays in memory.
+    fn opened(base: &MemoryDevice) -> (Arc<Fault<MemoryDevice>>, Fs) {
         let device = Arc::new(Fault::new(base.fork()));
         let options = OpenOptions { cache_bytes: 4096, now: 3000, ..OpenOptions::default() };
         let (mut volume, _) = Volume::open(device.clone(), &options).unwrap();
         volume.take_over(3000).unwrap();
-        let mut fs = Fs::new(volume, &silt_fs::Options::default());
+        (device, Fs::new(volume, &silt_fs::Options::default()))
+    }
+
+    /// A log writer, without its thread, over a volume of which next to nothing stays in memory, and something to write.
+    fn prepared(base: &MemoryDevice, blocks: usize) -> (Arc<Fault<MemoryDevice>>, Writer) {
+        let (device, mut fs) = opened(base);
         write(&mut fs, "f", 77, blocks);
         write(&mut fs, "g", 78, blocks);
         let core = Core::new(fs, MountOptions::default());
@@ -266,11 +271,7 @@ mod tests {
         let ctx = Context { privileged: true, ..Context::default() };
         let mut reads = 0;
         loop {
-            let device = Arc::new(Fault::new(base.fork()));
-            let options = OpenOptions { cache_bytes: 4096, now: 3000, ..OpenOptions::default() };
-            let (mut volume, _) = Volume::open(device.clone(), &options).unwrap();
-            volume.take_over(3000).unwrap();
-            let mut fs = Fs::new(volume, &silt_fs::Options::default());
+            let (device, mut fs) = opened(&base);
             let ino = fs.lookup(Tree::Live, Ino::ROOT, b"f").unwrap().ino;
             change(&mut fs, &ctx, ino);
             let mut writer = Writer::new(Core::new(fs, MountOptions::default()), Duration::from_secs(3600));
@@ -341,11 +342,7 @@ mod tests {
         let ctx = Context { privileged: true, ..Context::default() };
         let mut left = 0;
         for reads in 0..60 {
-            let device = Arc::new(Fault::new(base.fork()));
-            let options = OpenOptions { cache_bytes: 4096, now: 3000, ..OpenOptions::default() };
-            let (mut volume, _) = Volume::open(device.clone(), &options).unwrap();
-            volume.take_over(3000).unwrap();
-            let mut fs = Fs::new(volume, &silt_fs::Options::default());
+            let (device, mut fs) = opened(&base);
             let ino = fs.lookup(Tree::Live, Ino::ROOT, b"f").unwrap().ino;
             punch(&mut fs, &ctx, ino, &(300..450));
             let core = Core::new(fs, MountOptions::default());

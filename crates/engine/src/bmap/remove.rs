@@ -36,8 +36,9 @@ pub fn remove(root: &mut Root, nodes: &mut impl Nodes, key: u64) -> Result<Optio
 fn have_siblings(root: &mut Root, nodes: &mut impl Nodes, steps: &[Step]) -> Result<()> {
     let minimum = node_minimum(nodes.block_size());
     for depth in (1..steps.len()).rev() {
-        let (level, len) =
-            with_mut(root, nodes, steps[depth].ptr, |n| (n.as_ref().level(), n.as_ref().len() - 1))?;
+        let (level, len) = with_mut(root, nodes, steps[depth].ptr, |n| {
+            (n.as_ref().level(), n.as_ref().len().saturating_sub(1))
+        })?;
         if len >= minimum {
             return Ok(());
         }
