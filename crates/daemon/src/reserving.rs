@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use silt_engine::Volume;
 use silt_format::Ino;
 use silt_fs::{Context, Fs, FsError};
 use silt_fuse::{Errno, NodeId};
@@ -22,6 +23,9 @@ use crate::notices::attributes_changed;
 const PAUSE: Duration = Duration::from_millis(20);
 /// After so many looks what waits is written: what it takes is estimated from above until then.
 const LOOKS: u32 = 50;
+
+/// Checkpoints after which what can be had is told as it seems: one may be under way, the next one holds what waited.
+const CHECKPOINTS: u64 = 2;
 
 /// Parts that may leave a file as large as it was: one may wait for the one before.
 const IN_VAIN: u32 = 8;
@@ -50,9 +54,32 @@ enum Next {
 /// Hears what came of it.
 pub type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
+/// What is known of whether there can be space for it.
+#[derive(Debug, Clone, Copy)]
+enum Hope {
+    /// Nothing yet; the newest checkpoint when that was asked first.
+    Unknown(Option<u64>),
+    /// It was found once that it could come. What is counted of that is old while the cleaner is at work.
+    Found,
+}
+
+impl Hope {
+    /// Whether to wait for what is written before it is told: what that takes is estimated from above until then, and there may be
+    /// more space than it seems. Not for ever where others go on writing.
+    fn waits_for_log(&mut self, volume: &Volume) -> bool {
+        let newest = volume.last_log().cno;
+        let first = match *self {
+            Hope::Unknown(None) => newest,
+            Hope::Unknown(Some(first)) => first,
+            Hope::Found => return false,
+        };
+        *self = Hope::Unknown(Some(first));
+        newest < first.saturating_add(CHECKPOINTS) && (volume.is_constructing() || volume.has_changes())
+    }
+}
+
 impl Range {
-    /// `waits`: it was found before that it could come. What is counted of that is old while the cleaner is at work.
-    fn next(&self, core: &Core, fs: &mut Fs, waits: bool) -> Next {
+    fn next(&self, core: &Core, fs: &mut Fs, hope: &mut Hope) -> Next {
         // What is wrong with it is told when it is done.
         let lacks = fs.lacks(ino(self.node), self.mode, self.offset, self.length).unwrap_or(0);
         if lacks == 0 {
@@ -64,11 +91,17 @@ impl Range {
             return Next::Do(takes);
         }
         let takes = Takes::reserving(lacks);
-        if !waits && fs.volume().check_space(lacks).is_err() && !fs.could_have(lacks).unwrap_or(false) {
-            return Next::Refuse;
-        }
         // While the device takes nothing, or writing ends, nothing comes.
         let ends = core.stall().is_some() || core.ending.load(Ordering::Relaxed) || core.queue.lock().stop;
+        if matches!(hope, Hope::Unknown(_)) && fs.volume().check_space(lacks).is_err() {
+            if fs.could_have(lacks).unwrap_or(false) {
+                *hope = Hope::Found;
+            } else if !ends && hope.waits_for_log(fs.volume()) {
+                return Next::Wait;
+            } else {
+                return Next::Refuse;
+            }
+        }
         if !ends && core.space.may_come(fs.volume(), takes.blocks(fs)) { Next::Wait } else { Next::Do(takes) }
     }
 }
@@ -124,7 +157,8 @@ pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
         }
         answer(result.map(|_| ()));
     };
-    let next = range.next(core, &mut core.fs.lock(), false);
+    let mut hope = Hope::Unknown(None);
+    let next = range.next(core, &mut core.fs.lock(), &mut hope);
     let takes = match next {
         Next::Refuse => return answer(Err(Errno::ENOSPC)),
         Next::Do(takes) => takes,
@@ -136,14 +170,14 @@ pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
     }
     // Where there is no thread its answer is EIO.
     let shared = core.clone();
-    let wait = move || wait(&shared, range, change);
+    let wait = move || wait(&shared, range, hope, change);
     if let Err(e) = std::thread::Builder::new().name("fallocate".into()).spawn(wait) {
         tracing::warn!("no thread to wait for space: {e}");
     }
 }
 
 /// Does it when there is space.
-fn wait<F, A>(core: &Arc<Core>, range: Range, mut change: Change<F, A>)
+fn wait<F, A>(core: &Arc<Core>, range: Range, mut hope: Hope, mut change: Change<F, A>)
 where
     F: FnMut(&mut Fs) -> Result<(bool, Option<Ino>), FsError> + Send + 'static,
     A: FnOnce(Result<bool, Errno>) + Send + 'static,
@@ -156,17 +190,23 @@ where
         }
         std::thread::sleep(PAUSE);
         let mut fs = core.fs.lock();
-        if let Next::Do(takes) = range.next(core, &mut fs, true) {
-            if std::mem::take(&mut may_be_old) && fs.volume().check_space(takes.reserves).is_err() {
-                core.space.think_again();
-                continue;
+        let takes = match range.next(core, &mut fs, &mut hope) {
+            Next::Wait => continue,
+            Next::Refuse => {
+                drop(fs);
+                return (change.answer)(Err(Errno::ENOSPC));
             }
-            match (Change { takes, ..change }).attempt(core, fs) {
-                Some(Undone::Refused(back)) => change = back,
-                Some(Undone::InPart(change)) => return change.go_on_with_parts(core),
-                Some(Undone::Confined(change)) => return change.go_on(core, false),
-                None => return,
-            }
+            Next::Do(takes) => takes,
+        };
+        if std::mem::take(&mut may_be_old) && fs.volume().check_space(takes.reserves).is_err() {
+            core.space.think_again();
+            continue;
+        }
+        match (Change { takes, ..change }).attempt(core, fs) {
+            Some(Undone::Refused(back)) => change = back,
+            Some(Undone::InPart(change)) => return change.go_on_with_parts(core),
+            Some(Undone::Confined(change)) => return change.go_on(core, false),
+            None => return,
         }
     }
 }

@@ -46,6 +46,7 @@ impl Volume {
             k.tree_changed = true;
         }
         let mut fresh = Fresh::default();
+        self.drop_empty_inode_blocks();
         let delta = {
             let mut change = Change::new(&mut self.store, &mut self.dat, self.cno);
             change.propagate(&mut self.ifile.file, &mut fresh.ifile)?;
@@ -78,6 +79,21 @@ impl Volume {
         };
         let logs = self.lay_out(first, items, &mut segments)?;
         self.finish_logs(k, logs, &fresh)
+    }
+
+    /// Takes changed blocks of the ifile that hold no inode any more out of it (spec 6). One that its map does not let go, since
+    /// something cannot be read that nobody else may need, is written as it is.
+    fn drop_empty_inode_blocks(&mut self) {
+        // From the end, as a truncation goes: nodes empty one after the other.
+        for block in self.ifile.empty_blocks(&self.store, &self.dat).into_iter().rev() {
+            let mut change = Change::new(&mut self.store, &mut self.dat, self.cno);
+            let unmapped = change.unmap(&mut self.ifile.file.map, block);
+            let delta = change.delta;
+            self.count_tree(delta);
+            if unmapped.is_ok() {
+                self.ifile.file.data.remove(&block);
+            }
+        }
     }
 
     /// Where logs of data are to stay small, metadata that would make one larger goes into a log of its own: who

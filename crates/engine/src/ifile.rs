@@ -4,6 +4,7 @@ use silt_format::inode::RawInode;
 use silt_format::palloc::Layout;
 use silt_format::{Geometry, Ino};
 
+use crate::block::Block;
 use crate::dat::Dat;
 use crate::meta::{MetaFile, Resolve};
 use crate::palloc::{Palloc, Search};
@@ -73,6 +74,19 @@ impl IFile {
         }
     }
 
+    /// Changed blocks of entries that hold no inode any more (spec 6, 8.3): all of their numbers are free, and no entry of them
+    /// has links.
+    pub fn empty_blocks(&self, store: &Store, dat: &Dat) -> Vec<u64> {
+        let size = store.geometry.inode_size as usize;
+        let mut empty = self.palloc.free_blocks(&self.file, store, dat, self.file.data.keys().copied());
+        // A damaged bitmap may call free what is not.
+        let holds_none = |b: &Block| {
+            b.chunks_exact(size).all(|e| RawInode::read(e).is_ok_and(|raw| raw.links_count.get() == 0))
+        };
+        empty.retain(|block| self.file.data.get(block).is_some_and(holds_none));
+        empty
+    }
+
     /// The next free number from `from` on that `skip` does not pass over ([`Palloc::find_free`]), in blocks and
     /// groups that are not damaged.
     pub fn find_free(
@@ -103,5 +117,92 @@ impl IFile {
                 skip,
             )?
             .ok_or(Error::NoSpace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_format::Ino;
+
+    use crate::fresh::{file, fresh};
+    use crate::volume::Volume;
+
+    /// Blocks of the ifile, nodes included.
+    fn blocks(v: &Volume) -> u64 {
+        v.ifile.file.map.blocks / 8
+    }
+
+    fn of_entries(v: &Volume, ino: Ino) -> bool {
+        let place = v.ifile.palloc.layout.entry(ino.0);
+        v.ifile.file.block(&v.store, &v.dat, place.block).unwrap().is_some()
+    }
+
+    /// What held inodes that are all gone is given back, wherever it lies, and made again for new ones; what that takes is
+    /// never more than was said.
+    #[test]
+    fn blocks_without_inodes_go() {
+        let (_, mut v) = fresh(512 << 20, 256);
+        let files: Vec<Ino> = (0..40_000).map(|_| file(&mut v)).collect();
+        v.checkpoint(3000).unwrap();
+        let full = blocks(&v);
+        assert!(full > 1250, "{full}");
+        // All of one block in eight, then of the others all but one.
+        let layout = v.ifile.palloc.layout;
+        let of = |ino: &Ino| layout.entry(ino.0).block;
+        for ino in files.iter().filter(|ino| of(ino) % 8 == 3) {
+            v.delete_inode(*ino).unwrap();
+        }
+        v.checkpoint(3001).unwrap();
+        assert_eq!(v.underestimated(), None);
+        let less = blocks(&v);
+        assert!((150..=165).contains(&(full - less)), "{full}, {less}");
+        for ino in files.iter().filter(|ino| of(ino) % 8 != 3 && ino.0 % 32 != 7) {
+            v.delete_inode(*ino).unwrap();
+        }
+        v.checkpoint(3002).unwrap();
+        assert_eq!((v.underestimated(), blocks(&v)), (None, less), "each holds an inode");
+        let rest: Vec<Ino> =
+            files.iter().filter(|ino| of(ino) % 8 != 3 && ino.0 % 32 == 7).copied().collect();
+        let (last, others) = rest.split_last().unwrap();
+        for ino in others {
+            v.delete_inode(*ino).unwrap();
+        }
+        v.checkpoint(3003).unwrap();
+        assert_eq!(v.underestimated(), None);
+        // That of the reserved numbers, that of the last inode; descriptors, bitmaps, nodes.
+        assert!(blocks(&v) < 10, "{}", blocks(&v));
+        assert!(of_entries(&v, Ino::ROOT) && of_entries(&v, *last));
+        assert!(!of_entries(&v, files[5000]));
+        assert!(v.inode(crate::Tree::Live, *last).is_ok());
+        // Numbers are handed out from below again, in blocks that are not there.
+        let again: Vec<Ino> = (0..100).map(|_| file(&mut v)).collect();
+        v.checkpoint(3004).unwrap();
+        assert_eq!((again[0], v.underestimated()), (files[0], None));
+        assert!(again.iter().all(|ino| of_entries(&v, *ino)));
+    }
+
+    /// A bitmap that says free of what has links is damaged: nothing is thrown away for it.
+    #[test]
+    fn what_has_links_stays() {
+        let (_, mut v) = fresh(64 << 20, 64);
+        let files: Vec<Ino> = (0..100).map(|_| file(&mut v)).collect();
+        v.checkpoint(3000).unwrap();
+        let in_one: Vec<Ino> = files.iter().filter(|ino| ino.0 / 32 == 2).copied().collect();
+        let palloc = v.ifile.palloc;
+        for ino in &in_one {
+            assert!(palloc.clear(&mut v.ifile.file, &v.store, &v.dat, ino.0).unwrap());
+        }
+        v.ifile.change(&v.store, &v.dat, in_one[0], |_| {}).unwrap();
+        assert!(v.ifile.empty_blocks(&v.store, &v.dat).is_empty());
+        for ino in &in_one {
+            v.ifile.change(&v.store, &v.dat, *ino, |entry| entry.fill(0)).unwrap();
+        }
+        assert_eq!(v.ifile.empty_blocks(&v.store, &v.dat).len(), 1);
+        // Neither where bitmap and count disagree.
+        let (desc, byte) = palloc.layout.desc(0);
+        v.ifile.file.block_mut(&v.store, &v.dat, desc, |_| {}).unwrap()[byte] ^= 1;
+        assert!(v.ifile.empty_blocks(&v.store, &v.dat).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //! block cannot be read, is damaged: nothing is handed out from it and nothing given back, and whether an entry of
 //! it is in use is for the entry to tell.
 
-use silt_format::palloc::Layout;
+use silt_format::palloc::{Kind, Layout};
 
 use crate::block::Block;
 use crate::meta::{MetaFile, Resolve};
@@ -141,6 +141,39 @@ impl Palloc {
             Ok(_) => !matches!(self.sound_group(file, store, r, group), Ok((true, _))),
             Err(_) => true,
         }
+    }
+
+    /// Blocks of entries among `blocks` of which every entry is free; none of a group that is damaged, or of which something
+    /// cannot be read.
+    pub fn free_blocks<R: Resolve>(
+        &self,
+        file: &MetaFile,
+        store: &Store,
+        r: &R,
+        blocks: impl Iterator<Item = u64>,
+    ) -> Vec<u64> {
+        let per_block = self.layout.entries_per_block();
+        let mut bitmap: Option<(u64, Option<Block>)> = None;
+        let mut free = Vec::new();
+        for block in blocks {
+            let Kind::Entries { first } = self.layout.kind(block) else { continue };
+            let group = self.layout.group(first);
+            if bitmap.as_ref().is_none_or(|(known, _)| *known != group) {
+                let sound = self.sound_group(file, store, r, group);
+                bitmap = Some((group, sound.ok().and_then(|(is, b)| b.filter(|_| is))));
+            }
+            let Some((_, Some(bits))) = &bitmap else { continue };
+            let taken = |nr| {
+                let bit = self.layout.bit(nr);
+                bits.get(bit / 8).is_none_or(|byte| byte >> (bit % 8) & 1 == 1)
+            };
+            // The last block of a group may have places behind its entries.
+            let behind = (group + 1).saturating_mul(self.layout.entries_per_group());
+            if !(first..first.saturating_add(per_block).min(behind)).any(taken) {
+                free.push(block);
+            }
+        }
+        free
     }
 
     /// The first free entry; damaged groups are passed over. `skip` is asked about each: `None` takes it, else the
@@ -292,19 +325,19 @@ impl Palloc {
         let mut free = std::collections::BTreeMap::new();
         for key in &keys {
             match self.layout.kind(*key) {
-                silt_format::palloc::Kind::Bitmap { group } => {
+                Kind::Bitmap { group } => {
                     let ones = file
                         .block(store, r, *key)?
                         .map_or(0, |b| b.iter().map(|byte| u64::from(byte.count_ones())).sum());
                     free.insert(group, all.saturating_sub(ones));
                 }
-                silt_format::palloc::Kind::Descriptor { first_group } => {
+                Kind::Descriptor { first_group } => {
                     // Those without a bitmap are free.
                     for group in first_group..first_group + self.layout.groups_per_desc() {
                         free.entry(group).or_insert(all);
                     }
                 }
-                silt_format::palloc::Kind::Entries { .. } => {}
+                Kind::Entries { .. } => {}
             }
         }
         let mut wrong = 0;
@@ -340,9 +373,9 @@ impl Palloc {
     pub fn used_groups<R: Resolve>(&self, file: &MetaFile, store: &Store, r: &R) -> Result<u64> {
         let last = file.last_block(store, r)?.unwrap_or(0);
         Ok(match self.layout.kind(last) {
-            silt_format::palloc::Kind::Descriptor { first_group } => first_group + 1,
-            silt_format::palloc::Kind::Bitmap { group } => group + 1,
-            silt_format::palloc::Kind::Entries { first } => self.layout.group(first) + 1,
+            Kind::Descriptor { first_group } => first_group + 1,
+            Kind::Bitmap { group } => group + 1,
+            Kind::Entries { first } => self.layout.group(first) + 1,
         })
     }
 }

@@ -34,6 +34,9 @@ pub(crate) struct Found {
 /// Directories that are known to have been read again at once, in vain.
 const READ_AGAIN: usize = 64;
 
+/// Chunks at the end of a directory without an index that a removal looks at.
+const LOOKED_BACK: usize = 64;
+
 /// What is asked for may be in the part of a directory that cannot be read.
 pub(crate) fn unreadable(dir: Ino) -> FsError {
     FsError::damaged(dir, "part of the directory cannot be read")
@@ -421,7 +424,57 @@ impl Fs {
                 h.offset = start;
             }
         }
+        self.dir_shrink(dir);
         Ok(())
+    }
+
+    /// Cuts chunks without entries off the end of a live directory, so that names that are gone take no space. Places of entries
+    /// stay what they are. One that cannot be cut, or not now, stays: the next removal tries again.
+    fn dir_shrink(&mut self, dir: Ino) {
+        let Ok(end) = self.chunk_count(Tree::Live, dir) else { return };
+        let n = self.dir_empty_at_end(dir, end).min(self.ends);
+        if n == 0 {
+            return;
+        }
+        let from = end - n;
+        let together = self.volume.ending_blocks().saturating_add(n);
+        if together > silt_engine::ends_of_part(self.ends) || self.volume.check_change(true, n).is_err() {
+            return;
+        }
+        if self.volume.cut(dir, from..u64::MAX).is_err() {
+            return;
+        }
+        let bits = self.volume.geometry().block_bits;
+        if let Ok(attr) = self.volume.attr_mut(dir) {
+            attr.size = from << bits;
+        }
+        if let Some(Known::Index(ix)) = self.dirs.get((Tree::Live, dir.0)) {
+            ix.pop_chunks(usize::try_from(n).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Chunks without entries at the end of a live directory of `end` chunks; without an index, of the last [`LOOKED_BACK`].
+    fn dir_empty_at_end(&mut self, dir: Ino, end: u64) -> u64 {
+        match self.dirs.get((Tree::Live, dir.0)) {
+            Some(Known::Index(ix)) => {
+                let n = ix.empty_at_end() as u64;
+                // A hole, which only a damaged directory has, is not known to the index.
+                let is_whole = ix.position(end.wrapping_sub(1)).is_some_and(|p| p as u64 + 1 == end);
+                if is_whole { n } else { 0 }
+            }
+            Some(Known::Unfit { damaged: true }) => 0,
+            _ => {
+                let bs = self.volume.geometry().bs();
+                let chunks = (1..end).rev().take(LOOKED_BACK);
+                chunks
+                    .take_while(|key| {
+                        read_chunk(&mut self.volume, Tree::Live, dir, *key).is_ok_and(|b| {
+                            dir::entry_at(&b, 0).is_ok_and(|e| e.ino.0 == 0 && e.rec_len == bs)
+                        })
+                    })
+                    .count() as u64
+            }
+        }
     }
 
     /// Points an entry that was found to another inode.

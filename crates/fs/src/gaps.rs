@@ -42,6 +42,14 @@ impl Gaps {
         self.set(self.len - 1, class);
     }
 
+    /// Takes the last chunk away.
+    pub fn pop(&mut self) {
+        if let Some(last) = self.len.checked_sub(1) {
+            self.set(last, 0);
+            self.len = last;
+        }
+    }
+
     /// The bound of a chunk; 0 for one that is not there.
     pub fn get(&self, chunk: usize) -> u8 {
         if chunk < self.len { self.tree[self.width + chunk] } else { 0 }
@@ -101,6 +109,9 @@ mod tests {
             if step % 3 == 0 {
                 gaps.push(value);
                 plain.push(value);
+            } else if step % 7 == 0 && plain.len() > 1 {
+                gaps.pop();
+                plain.pop();
             } else {
                 let at = (x >> 20) as usize % plain.len();
                 gaps.set(at, value);

@@ -40,6 +40,8 @@ pub struct DirIndex {
     table: HashTable<Slot>,
     /// File block offsets of the chunks, ascending.
     chunks: Vec<u64>,
+    /// Entries in each, "." and ".." not counted.
+    counts: Vec<u16>,
     pub gaps: Gaps,
     bad: BTreeSet<usize>,
     pub hint: Option<Hint>,
@@ -77,6 +79,7 @@ impl DirIndex {
         DirIndex {
             table: HashTable::new(),
             chunks: Vec::new(),
+            counts: Vec::new(),
             gaps: Gaps::new(),
             bad: BTreeSet::new(),
             hint: None,
@@ -95,6 +98,7 @@ impl DirIndex {
         }
         u32::try_from(position + 1).ok()?.checked_mul(self.units)?;
         self.chunks.push(key);
+        self.counts.push(0);
         self.gaps.push(class);
         Some(position)
     }
@@ -113,6 +117,25 @@ impl DirIndex {
             return Some(guess);
         }
         self.chunks.binary_search(&key).ok()
+    }
+
+    /// Chunks at the end of which nobody has an entry; not the first, which has "." and "..". None of a directory that is
+    /// damaged: an entry may be where it cannot be seen.
+    pub fn empty_at_end(&self) -> usize {
+        if self.is_damaged() {
+            return 0;
+        }
+        self.counts.iter().skip(1).rev().take_while(|n| **n == 0).count()
+    }
+
+    /// Takes so many chunks, which are empty, off the end.
+    pub fn pop_chunks(&mut self, n: usize) {
+        for _ in 0..n.min(self.chunks.len()) {
+            self.chunks.pop();
+            self.counts.pop();
+            self.gaps.pop();
+        }
+        self.hint = self.hint.filter(|h| h.position < self.chunks.len());
     }
 
     /// Marks a chunk as one that cannot be right.
@@ -146,6 +169,9 @@ impl DirIndex {
     pub fn insert(&mut self, hash: u32, position: usize, offset: usize) -> bool {
         let Some(place) = self.place(position, offset) else { return false };
         self.table.insert_unique(spread(hash), Slot { hash, place }, |s| spread(s.hash));
+        if let Some(n) = self.counts.get_mut(position) {
+            *n = n.saturating_add(1);
+        }
         true
     }
 
@@ -154,6 +180,9 @@ impl DirIndex {
         let Some(place) = self.place(position, offset) else { return };
         if let Ok(found) = self.table.find_entry(spread(hash), |s| s.hash == hash && s.place == place) {
             found.remove();
+            if let Some(n) = self.counts.get_mut(position) {
+                *n = n.saturating_sub(1);
+            }
         }
     }
 
@@ -176,6 +205,7 @@ impl DirIndex {
         FIXED
             + self.table.allocation_size()
             + self.chunks.capacity() * 8
+            + self.counts.capacity() * 2
             + self.gaps.bytes()
             + self.bad.len() * 16
     }
@@ -202,6 +232,30 @@ mod tests {
             assert_eq!(ix.candidates(7).collect::<Vec<_>>(), [(1, last)]);
             assert_eq!((ix.len(), ix.position(9), ix.position(1), ix.key(1)), (2, Some(1), None, Some(9)));
         }
+    }
+
+    #[test]
+    fn chunks_at_the_end_without_entries_are_told() {
+        let mut ix = DirIndex::new(1024);
+        for key in 0..5 {
+            ix.push_chunk(key, 9);
+        }
+        assert_eq!(ix.empty_at_end(), 4, "the first stays");
+        assert!(ix.insert(7, 2, 16) && ix.insert(8, 2, 32) && ix.insert(9, 0, 32));
+        ix.hint = Some(Hint { position: 4, offset: 16 });
+        assert_eq!(ix.empty_at_end(), 2);
+        ix.remove(7, 2, 16);
+        ix.remove(7, 2, 16);
+        assert_eq!(ix.empty_at_end(), 2, "one is left, and what is not there counts for nothing");
+        ix.pop_chunks(2);
+        assert_eq!(
+            (ix.empty_at_end(), ix.key(3), ix.gaps.first(9), ix.hint.is_none()),
+            (0, None, Some(0), true)
+        );
+        ix.remove(8, 2, 32);
+        assert_eq!(ix.empty_at_end(), 2);
+        ix.unreadable = true;
+        assert_eq!(ix.empty_at_end(), 0);
     }
 
     #[test]

@@ -85,6 +85,18 @@ impl Fs {
         self.kept(0)
     }
 
+    /// Blocks of clean segments that are kept for promises: logs take more than data.
+    fn kept_of_clean(&self) -> u64 {
+        match self.kept(0) {
+            0 => 0,
+            kept => {
+                let of = |blocks| self.volume.segments_with_space(blocks);
+                let segments = of(kept).saturating_sub(of(0));
+                segments.saturating_mul(u64::from(self.volume.geometry().blocks_per_segment)).max(kept)
+            }
+        }
+    }
+
     /// Whether all of a range of a file, in bytes, is promised to it.
     pub fn is_promised(&self, ino: Ino, offset: u64, len: u64) -> bool {
         if self.reserved.total() == 0 || len == 0 {
@@ -109,7 +121,7 @@ impl Fs {
         let back = self.back(s.clean_segments);
         let gained = (back - back / COPIES) / u64::from(s.blocks_per_segment);
         let reach = s.clean_segments.saturating_add(gained);
-        let available = self.statfs(Tree::Live)?.blocks_available.saturating_add(self.kept(0));
+        let available = self.statfs(Tree::Live)?.blocks_available.saturating_add(self.kept_of_clean());
         Ok(blocks <= available && self.volume.segments_with_space(blocks) <= reach)
     }
 
@@ -139,7 +151,7 @@ impl Fs {
         let free = clean.min(below).saturating_add(back);
         // One segment more than is kept back is where ENOSPC begins.
         let kept_back = self.volume.kept_back_of_clean() + 1;
-        let kept = kept_back.saturating_mul(per_segment).saturating_add(self.kept(0));
+        let kept = kept_back.saturating_mul(per_segment).saturating_add(self.kept_of_clean());
         // The last blocks are for what a log takes besides data. While changes wait that is an estimate from above.
         let refused =
             !self.volume.has_changes() && self.volume.check_space(1 + SLACK + self.kept(0)).is_err();

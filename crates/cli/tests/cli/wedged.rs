@@ -1,5 +1,7 @@
 //! A volume on which another writer left no segment to write to.
 
+use std::time::{Duration, Instant};
+
 use crate::common::{Bench, Mounted, can_mount};
 use silt_verify::golden::{WEDGED, wedged_content};
 
@@ -256,6 +258,46 @@ fn what_nobody_cleans_can_be_cleaned_by_hand() {
     b.ok(&["sync", m.dir()]);
     b.ok(&["clean", "-p", "0", m.dir()]);
     std::fs::write(m.path("after"), "small").unwrap();
+    m.unmount();
+    assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
+}
+
+/// What names and inodes took is there again once they are gone, whatever else is on the volume.
+#[test]
+fn a_volume_full_of_names_is_empty_when_they_are_gone() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.name("v.img");
+    b.ok(&["mkfs", "-q", "--size", "12M", "-b", "1024", "-B", "128", &v]);
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let available = |path: &str| {
+        let s = rustix::fs::statvfs(path).unwrap();
+        s.f_bavail * s.f_frsize
+    };
+    let fresh = available(m.dir());
+    let dir = m.path("d");
+    std::fs::create_dir(&dir).unwrap();
+    let mut made = 0;
+    while std::fs::File::create(dir.join(format!("{made:0255}"))).is_ok() {
+        made += 1;
+        assert!(made < 60_000, "a volume of 12 MiB");
+    }
+    assert!(made > 5_000, "{made}");
+    for entry in std::fs::read_dir(&dir).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    std::fs::write(m.path("small"), [7; 4096]).unwrap();
+    b.ok(&["sync", m.dir()]);
+    // What can be made free is counted first.
+    let until = Instant::now() + Duration::from_secs(60);
+    while available(m.dir()) < fresh / 10 * 9 {
+        assert!(Instant::now() < until, "{} of {fresh} after {made} names", available(m.dir()));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let size = std::fs::metadata(&dir).unwrap().len();
+    assert_eq!(size, 1024, "one chunk");
     m.unmount();
     assert!(b.ok(&["check", "--all", &v]).contains(": sound; "));
 }

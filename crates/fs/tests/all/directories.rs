@@ -60,6 +60,78 @@ fn room_is_used_again() {
     }
 }
 
+/// A directory gives back what its names took, in whatever order they go, with an index and without; a listing goes on from
+/// where it was.
+#[test]
+fn names_that_are_gone_take_no_space() {
+    for bs in SIZES {
+        let size = u64::from(bs) * 256 * 256;
+        let none = Options { index_bytes: 0, ..Options::default() };
+        for (options, indexed) in [(Options::default(), true), (none, false)] {
+            let mut fs = open(device(Form::new(bs, size)), &options);
+            let chunk = u64::from(bs);
+            let n = if indexed { 3000 } else { 500 };
+            let dir = fs.mkdir(&root_at(10), ROOT, b"d", 0o755).unwrap().ino;
+            let all: Vec<u32> = (0..n).collect();
+            fill(&mut fs, dir, all.iter().copied());
+            fs.sync_all(11).unwrap();
+            let blocks = fs.getattr(Tree::Live, dir).unwrap().size / chunk;
+            // From the end: one chunk after the other goes.
+            for i in (n / 2..n).rev() {
+                fs.unlink(&root_at(20), dir, &name(i)).unwrap();
+            }
+            let half = fs.getattr(Tree::Live, dir).unwrap().size / chunk;
+            assert!(half.abs_diff(blocks / 2) <= 1, "{half} of {blocks} chunks of {bs}");
+            fill(&mut fs, dir, n / 2..n);
+            let again = fs.getattr(Tree::Live, dir).unwrap().size / chunk;
+            assert!(again.abs_diff(blocks) <= 1, "{again} of {blocks} chunks of {bs}");
+            // From the beginning, as whoever lists it does: it goes with the last ones.
+            let mut from = 0;
+            let mut removed = BTreeSet::new();
+            loop {
+                let mut some = Vec::new();
+                fs.readdir(Tree::Live, dir, from, false, |e| {
+                    some.push(e.name.to_vec());
+                    from = e.next;
+                    if some.len() < 50 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                })
+                .unwrap();
+                if some.is_empty() {
+                    break;
+                }
+                for name in some.into_iter().filter(|n| *n != b"." && *n != b"..") {
+                    fs.unlink(&root_at(30), dir, &name).unwrap();
+                    assert!(removed.insert(name));
+                }
+            }
+            assert_eq!(removed.len(), n as usize);
+            let stat = fs.getattr(Tree::Live, dir).unwrap();
+            if indexed {
+                assert_eq!(stat.size, chunk, "one chunk of {bs}");
+            } else {
+                assert!(
+                    stat.size / chunk <= blocks.saturating_sub(60).max(1),
+                    "{} of {blocks}",
+                    stat.size / chunk
+                );
+            }
+            fs.sync_all(31).unwrap();
+            let stat = fs.getattr(Tree::Live, dir).unwrap();
+            if indexed {
+                assert_eq!(stat.blocks * 512, chunk, "blocks of {bs}");
+            }
+            // What is made then is found, here and by who comes later.
+            fill(&mut fs, dir, 0..40);
+            fs.sync_all(40).unwrap();
+            let device = fs.volume().device().clone();
+            drop(fs);
+            let mut fs = open(device, &options);
+            let dir = fs.lookup(Tree::Live, ROOT, b"d").unwrap().ino;
+            assert_eq!(listed(&mut fs, dir), (0..40).map(name).collect());
+        }
+    }
+}
+
 /// The index must find the same chunk as a plain search from the beginning would.
 #[test]
 fn room_is_found_as_without_an_index() {
