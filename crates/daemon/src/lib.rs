@@ -42,6 +42,7 @@ mod reserving;
 mod run;
 mod scrub;
 mod seeking;
+mod slices;
 mod space;
 mod stepped;
 mod tuning;

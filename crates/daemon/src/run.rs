@@ -47,6 +47,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let behind =
         if options.moment.is_some() || options.super_block.is_some() { None } else { lost::look(&*shared) };
     let torn = behind.as_ref().and_then(|behind| behind.torn);
+    // Those of the session and of the moments come from here, too.
+    crate::slices::ask();
     let (mut fs, report, room) = open_volume(config, shared)?;
     let mut found = Found {
         lost: behind.map_or_else(Vec::new, |behind| lost::sentences(&behind, &mut fs)),
