@@ -124,10 +124,16 @@ impl IFile {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use silt_device::MemoryDevice;
     use silt_format::Ino;
 
     use crate::fresh::{file, fresh};
-    use crate::volume::Volume;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+    use crate::{Attr, Step, Tree};
 
     /// Blocks of the ifile, nodes included.
     fn blocks(v: &Volume) -> u64 {
@@ -204,5 +210,137 @@ mod tests {
         let (desc, byte) = palloc.layout.desc(0);
         v.ifile.file.block_mut(&v.store, &v.dat, desc, |_| {}).unwrap()[byte] ^= 1;
         assert!(v.ifile.empty_blocks(&v.store, &v.dat).is_empty());
+    }
+
+    /// Whatever order inodes come and go in, while checkpoints are made: those that are there stay, those without links that are
+    /// still held, too, and no checkpoint takes more than was said.
+    #[test]
+    fn inodes_that_are_there_stay() {
+        for seed in 0..histories() {
+            play(seed);
+        }
+    }
+
+    fn histories() -> u64 {
+        std::env::var("SILT_HISTORIES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+    }
+
+    fn play(seed: u64) {
+        let mut state = seed;
+        let mut roll = move |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        let block_size = [1024, 4096][(seed % 2) as usize];
+        let bytes = 256 << 20;
+        let device = Arc::new(MemoryDevice::new(bytes));
+        let parameters =
+            Parameters { blocks_per_segment: 256, block_size, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, bytes).unwrap().write(&*device, false).unwrap();
+        let open = |device: Arc<MemoryDevice>, seed: u64| {
+            let o = OpenOptions { cache_bytes: 100_000, cached_inodes: 20, seed, ..OpenOptions::default() };
+            let (mut v, _) = Volume::open(device, &o).unwrap();
+            v.take_over(2000).unwrap();
+            v
+        };
+        let mut v = open(device.clone(), seed);
+        // Their generations and links.
+        let mut live: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
+        let check = |v: &mut Volume, live: &BTreeMap<u64, (u32, u32)>| {
+            for (nr, (generation, links)) in live {
+                let a = &v.inode(Tree::Live, Ino(*nr)).unwrap().attr;
+                assert_eq!((a.generation, a.links), (*generation, *links), "{nr}");
+            }
+        };
+        for round in 0..60 {
+            let change = |v: &mut Volume,
+                          live: &mut BTreeMap<u64, (u32, u32)>,
+                          roll: &mut dyn FnMut(u64) -> u64| {
+                let nr = |live: &BTreeMap<u64, (u32, u32)>, at: u64| live.keys().nth(at as usize).copied();
+                match roll(8) {
+                    0..4 => {
+                        for _ in 0..roll(600) * (round % 3) / 2 {
+                            let root = v.inode(Tree::Live, Ino::ROOT).unwrap().attr.clone();
+                            let links = u32::from(roll(20) != 0);
+                            let ino = v.create_inode(Attr { mode: 0o100_644, links, ..root }).unwrap();
+                            let generation = v.inode(Tree::Live, ino).unwrap().attr.generation;
+                            assert_eq!(live.insert(ino.0, (generation, links)), None);
+                        }
+                    }
+                    4 => {
+                        // One after the other.
+                        let Some(from) = nr(live, roll(live.len().max(1) as u64)) else { return };
+                        let some: Vec<u64> =
+                            live.range(from..).map(|(nr, _)| *nr).take(roll(1500) as usize).collect();
+                        for nr in some {
+                            v.delete_inode(Ino(nr)).unwrap();
+                            live.remove(&nr);
+                        }
+                    }
+                    5 => {
+                        // Nearly all, some of them held.
+                        let all: Vec<u64> = live.keys().copied().collect();
+                        let keep = roll(1000) + 2;
+                        for nr in all {
+                            match roll(keep) {
+                                0 => {}
+                                1 => {
+                                    v.attr_mut(Ino(nr)).unwrap().links = 0;
+                                    live.get_mut(&nr).unwrap().1 = 0;
+                                }
+                                _ => {
+                                    v.delete_inode(Ino(nr)).unwrap();
+                                    live.remove(&nr);
+                                }
+                            }
+                        }
+                    }
+                    _ => {
+                        for _ in 0..roll(300) {
+                            let Some(nr) = nr(live, roll(live.len().max(1) as u64)) else { return };
+                            v.delete_inode(Ino(nr)).unwrap();
+                            live.remove(&nr);
+                        }
+                    }
+                }
+            };
+            for _ in 0..=roll(3) {
+                change(&mut v, &mut live, &mut roll);
+            }
+            let before = live.clone();
+            if v.begin_checkpoint(3000 + round).unwrap() {
+                loop {
+                    match v.step(30).unwrap() {
+                        Step::Write(mut log) => {
+                            log.seal();
+                            log.write(&*device).unwrap();
+                            v.log_written();
+                        }
+                        Step::Working if roll(4) == 0 => change(&mut v, &mut live, &mut roll),
+                        Step::Working | Step::Waiting => {}
+                        Step::Done(_) => break,
+                    }
+                }
+            }
+            assert_eq!(v.underestimated(), None, "seed {seed}, round {round}");
+            check(&mut v, &live);
+            // As who comes later finds it.
+            let mut other = open(Arc::new(device.fork()), 7);
+            check(&mut other, &before);
+            let mut n = 0;
+            other
+                .for_each_inode(0, |ino, _| {
+                    n += u64::from(before.contains_key(&ino.0));
+                    assert!(before.contains_key(&ino.0) || ino.0 < 11, "{ino}");
+                    std::ops::ControlFlow::Continue(())
+                })
+                .unwrap();
+            assert_eq!(n, before.len() as u64);
+            if roll(10) == 0 {
+                v.checkpoint(4000).unwrap();
+                v.close(4000).unwrap();
+                v = open(device.clone(), round);
+            }
+        }
     }
 }

@@ -15,4 +15,5 @@ mod model;
 mod names;
 mod once;
 mod parts;
+mod shrinking;
 mod space;
