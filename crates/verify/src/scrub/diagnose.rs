@@ -98,8 +98,11 @@ impl Around<'_, '_> {
     /// verifies.
     pub fn log(&self, at: At) -> Result<(Option<Finding>, u64), Stopped> {
         let header = self.head(at, at.pos);
-        let stated = header.map(|h| at.pos + u64::from(h.nblocks.get())).filter(|end| *end <= at.end);
-        let ends = match stated.filter(|end| self.is_boundary(at, *end)) {
+        let stated = header.map(|h| at.pos + u64::from(h.nblocks.get()));
+        // A summary that verifies says where its log ends, whatever the table of segments says: that may be what is damaged.
+        let certain = stated.filter(|_| self.summary(at, None).is_some_and(|s| s.sound));
+        let stated = stated.filter(|end| *end <= at.end);
+        let ends = match certain.or_else(|| stated.filter(|end| self.is_boundary(at, *end))) {
             Some(end) => vec![end],
             None => {
                 let next = self.next_log(at, at.pos + 1).unwrap_or(at.end);

@@ -2,7 +2,8 @@
 
 use silt_format::dat::{DatEntry, LIVE};
 use silt_format::palloc::{Kind, Layout};
-use silt_format::{BlockNr, Geometry, btree, checkpoint, dir};
+use silt_format::segment_usage::{self, ACTIVE, DIRTY, ERROR, SuEntry};
+use silt_format::{BlockNr, Geometry, SegNr, btree, checkpoint, dir};
 
 use crate::records::Record;
 
@@ -19,6 +20,7 @@ pub(crate) fn objection(
         Record::DatNode { level, .. } => btree::check_node(block, Some(level)).err().map(|e| e.to_string()),
         Record::DatData { offset } => dat(g, offset, block),
         Record::Data { offset, .. } if ino == 4 => cpfile(g, offset, block),
+        Record::Data { offset, .. } if ino == 5 => sufile(g, offset, block),
         Record::Data { .. } if directory => dir::check(block).err().map(|e| e.to_string()),
         Record::Data { .. } => None,
     }
@@ -50,6 +52,29 @@ fn cpfile(g: &Geometry, offset: u64, block: &[u8]) -> Option<String> {
         };
         if !entry.is_invalid() && entry.cno.get() != cno.0 {
             return Some(format!("the entry of checkpoint {cno} has number {}", entry.cno));
+        }
+    }
+    None
+}
+
+fn sufile(g: &Geometry, offset: u64, block: &[u8]) -> Option<String> {
+    let per_block = segment_usage::per_block(g);
+    for slot in 0..per_block {
+        let index = offset.checked_mul(per_block).and_then(|i| i.checked_add(slot));
+        let segment = index.and_then(|i| i.checked_sub(segment_usage::first_offset(g)));
+        // Behind the last segment there may be anything.
+        let Some(segment) = segment.filter(|n| *n < g.nsegments) else { continue };
+        let byte = usize::try_from(slot).ok()? * g.segment_usage_size as usize;
+        let Ok(entry) = SuEntry::read(block, byte) else { continue };
+        let (flags, written) = (entry.flags.get(), entry.nblocks.get());
+        if flags & !(ACTIVE | DIRTY | ERROR) != 0 {
+            return Some(format!("the entry of segment {segment} has unknown flags, {flags:#x}"));
+        }
+        let blocks = g.segment_blocks(SegNr(segment));
+        if u64::from(written) > blocks {
+            return Some(format!(
+                "the entry of segment {segment} says {written} of {blocks} blocks are written"
+            ));
         }
     }
     None

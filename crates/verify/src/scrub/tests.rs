@@ -183,6 +183,29 @@ fn blocks_that_make_no_sense_are_named() {
     }
 }
 
+/// Noise over a block of the table of segments, which says how far segments are written: the newest log ends where its
+/// summary says.
+#[test]
+fn noise_over_the_table_of_segments_is_named() {
+    for name in ["basic-4k", "btree-1k"] {
+        let s = Surgeon::golden(name);
+        let log = s.latest();
+        let table = s.file(5);
+        let block =
+            *table.values().find(|b| (log.pos.0..log.end()).contains(b)).expect("the newest log has one");
+        let noise: Vec<u8> = (0..s.g().block_size).map(|i| (i * 37 + 11) as u8).collect();
+        s.device.write_at(block << s.g().block_bits, &[&noise]).unwrap();
+        let state = pass(&s.device);
+        let [finding] = state.findings.as_slice() else { panic!("{name}: {:#?}", state.findings) };
+        let found = (finding.kind, finding.log, finding.blocks);
+        assert_eq!(found, (Kind::Structure, log.pos.0, log.nblocks()), "{name}: {finding:#?}");
+        let [spot] = finding.spots.as_slice() else { panic!("{name}: {finding:#?}") };
+        assert_eq!((spot.block, spot.bytes), (block, s.g().block_size), "{name}: {spot:?}");
+        assert_eq!(spot.owner.as_ref().map(|o| o.inode), Some(5), "{name}: {spot:?}");
+        assert!(spot.what.starts_with("makes no sense"), "{name}: {spot:?}");
+    }
+}
+
 /// Two bits of the summary: the records are lost, and the maps of the tree say whose the blocks are.
 #[test]
 fn owners_are_known_without_records() {
