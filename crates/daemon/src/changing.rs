@@ -12,7 +12,7 @@ use silt_format::Ino;
 use silt_fs::{Fs, FsError};
 use silt_fuse::{Errno, NodeId};
 
-use crate::convert::ino;
+use crate::convert::{self, ino};
 use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::notices::Notice;
@@ -180,6 +180,8 @@ where
 
     /// Does it now. What cannot be done yet comes back.
     pub fn attempt(mut self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>) -> Option<Undone<Self>> {
+        let is_sync = wants_sync(core, &mut fs, &self.names, self.node);
+        let before = if is_sync { self.named(&mut fs) } else { Vec::new() };
         let result = self.outcome(core, &mut fs);
         if matches!(result, Err(FsError::InParts)) {
             drop(fs);
@@ -202,8 +204,14 @@ where
         if is_refused && !self.takes.space && is_confined {
             return Some(Undone::Confined(self));
         }
-        self.end(core, fs, result);
+        self.end(core, fs, result, before);
         None
+    }
+
+    /// What its names name now.
+    fn named(&self, fs: &mut Fs) -> Vec<NodeId> {
+        let found = self.names.iter().filter_map(|(dir, name)| fs.lookup(Tree::Live, ino(*dir), name).ok());
+        found.map(|stat| convert::node(stat.ino)).collect()
     }
 
     fn outcome(&mut self, core: &Core, fs: &mut Fs) -> Result<(T, Option<Ino>), FsError> {
@@ -219,9 +227,18 @@ where
         fs.at_once(&mut self.run)
     }
 
-    /// Answers it, when it is durable where that is asked for.
-    fn end(self, core: &Arc<Core>, mut fs: MutexGuard<'_, Fs>, result: Result<(T, Option<Ino>), FsError>) {
+    /// Answers it, when it is durable where that is asked for. `touched`: what its names named before.
+    fn end(
+        self,
+        core: &Arc<Core>,
+        mut fs: MutexGuard<'_, Fs>,
+        result: Result<(T, Option<Ino>), FsError>,
+        mut touched: Vec<NodeId>,
+    ) {
         let durable = result.is_ok() && wants_sync(core, &mut fs, &self.names, self.node);
+        if durable {
+            touched.extend(self.named(&mut fs));
+        }
         let unfrozen = fs.volume().unfrozen_blocks();
         if matches!(result, Err(FsError::NoSpace)) {
             let blocks = self.takes.blocks(&fs);
@@ -260,8 +277,10 @@ where
                         tracing::warn!("{e}");
                     }
                     answer(Err(Errno::from_raw(e)));
+                    // Links and change times of what is named have changed, too, and other names may lead to it.
                     let names = names.into_iter().map(|(dir, name)| Notice::Name(dir, name));
-                    shared.tell(names.chain(node.map(Notice::Content)));
+                    let touched = touched.into_iter().map(Notice::Attributes);
+                    shared.tell(names.chain(touched).chain(node.map(Notice::Content)));
                 }
             }),
         );

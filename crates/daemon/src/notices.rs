@@ -17,6 +17,8 @@ pub enum Notice {
     Name(NodeId, Vec<u8>),
     /// The content of a file and its attributes.
     Content(NodeId),
+    /// The attributes of a file alone.
+    Attributes(NodeId),
 }
 
 /// Has the kernel ask for the attributes of a file again before the request that changed them is answered: it knows of
@@ -68,6 +70,7 @@ fn run(shared: &Mutex<State>, notifier: &Notifier) {
         let told = match next {
             None => return,
             Some(Notice::Content(node)) => notifier.inval_inode(node, 0, 0),
+            Some(Notice::Attributes(node)) => notifier.inval_inode(node, -1, 0),
             Some(Notice::Name(dir, name)) => {
                 notifier.inval_inode(dir, -1, 0).and_then(|_| notifier.inval_entry(dir, &name))
             }

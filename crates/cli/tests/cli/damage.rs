@@ -1,6 +1,7 @@
 //! Damage while mounted: local, said, removable; `silt status --damage` and `-o verify`
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::common::disk::Disk;
@@ -254,4 +255,37 @@ fn an_unmount_that_would_lose_something_says_so() {
     assert_eq!(fs::read(m.path("new")).unwrap(), vec![5; 40_000]);
     b.ok(&["umount", "-l", m.dir()]);
     assert!(!m.is_mounted());
+}
+
+/// A change that is done and cannot be made durable is answered with an error, which the kernel takes for not done: what it
+/// knows of files with other names is asked for again all the same.
+#[test]
+fn what_cannot_be_made_durable_leaves_no_old_link_counts() {
+    type Change = fn(&Mounted<'_>) -> std::io::Result<()>;
+    if !can_mount() {
+        return;
+    }
+    let changes: [(&str, u64, Change); 3] = [
+        ("unlink", 1, |m| fs::remove_file(m.path("b"))),
+        ("link", 3, |m| fs::hard_link(m.path("a"), m.path("c"))),
+        ("rename", 1, |m| fs::rename(m.path("other"), m.path("b"))),
+    ];
+    for (name, wanted, change) in changes {
+        let b = Bench::new();
+        let disk = Disk::writable(&b, &volume(&b));
+        let (m, _) = Mounted::new(&b, &["-o", "dirsync,errors=remount-ro", &disk.path()], "m");
+        fs::write(m.path("a"), "a").unwrap();
+        fs::write(m.path("other"), "other").unwrap();
+        fs::hard_link(m.path("a"), m.path("b")).unwrap();
+        let links = || fs::metadata(m.path("a")).unwrap().nlink();
+        assert_eq!(links(), 2, "{name}");
+        disk.fail_writes();
+        assert!(change(&m).is_err(), "{name}");
+        let told = (0..250).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            links() == wanted
+        });
+        assert!(told, "{name}: {} links", links());
+        b.ok(&["umount", "-l", m.dir()]);
+    }
 }
