@@ -18,7 +18,8 @@ pub struct RemoteVolume {
     pid: u32,
     /// Until when an answer must be complete.
     until: Option<Instant>,
-    /// It gave no sign of life before this connection was made: it is not waited for once more, unless somebody says how long.
+    /// It gave no sign of life for [`PATIENCE`] before this connection was made: it is not waited for once more, unless somebody
+    /// has more of it.
     silent: Option<ControlError>,
 }
 
@@ -36,9 +37,9 @@ impl RemoteVolume {
 
     /// Until when a sign of life is waited for. Errors: it was waited for already.
     fn patience(&self) -> Result<Instant> {
-        match (self.until, &self.silent) {
-            (Some(until), _) => Ok(until),
-            (None, Some(error)) => Err(error.clone()),
+        match (&self.silent, self.until) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(until)) => Ok(until),
             (None, None) => Ok(Instant::now() + PATIENCE),
         }
     }
@@ -169,7 +170,7 @@ impl Failed {
 impl Control for RemoteVolume {
     fn call(&mut self, request: Request, out: &mut dyn FnMut(Response) -> Result<()>) -> Result<()> {
         // What may take long is given only to a daemon that gives a sign of life.
-        if self.until.is_none() {
+        if self.until.is_none() || self.silent.is_some() {
             self.is_there()?;
         }
         self.exchange(request, self.until, out).map_err(Failed::error)
@@ -179,6 +180,9 @@ impl Control for RemoteVolume {
     /// connection of no more use.
     fn answer_within(&mut self, time: Option<Duration>) {
         self.until = time.map(|time| Instant::now() + time);
+        if time.is_some_and(|time| time > PATIENCE) {
+            self.silent = None;
+        }
     }
 
     fn is_mounted(&self) -> bool {

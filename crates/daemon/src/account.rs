@@ -36,6 +36,7 @@ const NAP: Duration = Duration::from_millis(5);
 struct Seen {
     sequence: u64,
     clean: u64,
+    rewritten: u64,
     checkpoint: u64,
     snapshots: Vec<u64>,
     mounted: Vec<u64>,
@@ -150,7 +151,7 @@ pub fn run(core: &Arc<Core>) {
         if wanted || counted.as_ref().is_none_or(old) {
             let begin = Instant::now();
             let result = count(core, &ladder);
-            promise(core, result.as_ref().ok().and_then(Option::as_ref), seen.clean);
+            promise(core, result.as_ref().ok().and_then(Option::as_ref), &seen);
             let mut state = keeper.state.lock();
             state.kept.counting = false;
             state.answered = asked;
@@ -175,8 +176,8 @@ pub fn run(core: &Arc<Core>) {
     }
 }
 
-/// Has df count as free what the cleaner can make free, if there is one.
-fn promise(core: &Arc<Core>, account: Option<&silt_cleaner::Account>, clean_segments: u64) {
+/// Has df count as free what the cleaner can make free, if there is one. `seen`: how things were before it was counted.
+fn promise(core: &Arc<Core>, account: Option<&silt_cleaner::Account>, seen: &Seen) {
     let mut fs = core.fs.lock();
     let cleans = core.options.gc && !fs.volume().is_read_only();
     let room = account.map(|a| {
@@ -186,7 +187,7 @@ fn promise(core: &Arc<Core>, account: Option<&silt_cleaner::Account>, clean_segm
     core.space.counted(room);
     let reclaimable = account.filter(|_| cleans).map(|a| {
         let blocks = a.reclaimable.saturating_add(a.history_loose);
-        silt_fs::Reclaimable { blocks, clean_segments }
+        silt_fs::Reclaimable { blocks, clean_segments: seen.clean, rewritten: seen.rewritten }
     });
     fs.set_reclaimable(reclaimable);
 }
@@ -201,6 +202,7 @@ fn look(core: &Arc<Core>) -> (Seen, Ladder) {
     let seen = Seen {
         sequence: last.seq,
         clean: v.free_blocks() / u64::from(v.geometry().blocks_per_segment),
+        rewritten: v.rewritten_blocks(),
         checkpoint: last.cno,
         snapshots: v.snapshots().unwrap_or_default().into_iter().map(|c| c.0).collect(),
         mounted: v.viewed().into_iter().map(|c| c.0).collect(),

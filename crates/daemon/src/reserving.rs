@@ -55,12 +55,12 @@ enum Next {
 pub type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// What is known of whether there can be space for it.
-#[derive(Debug, Clone, Copy)]
-enum Hope {
-    /// Nothing yet; the newest checkpoint when that was asked first.
-    Unknown(Option<u64>),
+#[derive(Debug, Clone, Copy, Default)]
+struct Hope {
     /// It was found once that it could come. What is counted of that is old while the cleaner is at work.
-    Found,
+    found: bool,
+    /// The newest checkpoint when somebody first wanted to refuse it.
+    first: Option<u64>,
 }
 
 impl Hope {
@@ -68,12 +68,7 @@ impl Hope {
     /// more space than it seems. Not for ever where others go on writing.
     fn waits_for_log(&mut self, volume: &Volume) -> bool {
         let newest = volume.last_log().cno;
-        let first = match *self {
-            Hope::Unknown(None) => newest,
-            Hope::Unknown(Some(first)) => first,
-            Hope::Found => return false,
-        };
-        *self = Hope::Unknown(Some(first));
+        let first = *self.first.get_or_insert(newest);
         newest < first.saturating_add(CHECKPOINTS) && (volume.is_constructing() || volume.has_changes())
     }
 }
@@ -93,16 +88,25 @@ impl Range {
         let takes = Takes::reserving(lacks);
         // While the device takes nothing, or writing ends, nothing comes.
         let ends = core.stall().is_some() || core.ending.load(Ordering::Relaxed) || core.queue.lock().stop;
-        if matches!(hope, Hope::Unknown(_)) && fs.volume().check_space(lacks).is_err() {
+        // More than the volume will never come.
+        let may_wait = !ends && lacks <= fs.volume().geometry().end_block();
+        if !hope.found && fs.volume().check_space(lacks).is_err() {
             if fs.could_have(lacks).unwrap_or(false) {
-                *hope = Hope::Found;
-            } else if !ends && hope.waits_for_log(fs.volume()) {
+                hope.found = true;
+            } else if may_wait && hope.waits_for_log(fs.volume()) {
                 return Next::Wait;
             } else {
                 return Next::Refuse;
             }
         }
-        if !ends && core.space.may_come(fs.volume(), takes.blocks(fs)) { Next::Wait } else { Next::Do(takes) }
+        if !ends && core.space.may_come(fs.volume(), takes.blocks(fs)) {
+            return Next::Wait;
+        }
+        // The cleaner has no more, but what it had may be in the log that is next.
+        if may_wait && fs.volume().check_space(lacks).is_err() && hope.waits_for_log(fs.volume()) {
+            return Next::Wait;
+        }
+        Next::Do(takes)
     }
 }
 
@@ -157,7 +161,7 @@ pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
         }
         answer(result.map(|_| ()));
     };
-    let mut hope = Hope::Unknown(None);
+    let mut hope = Hope::default();
     let next = range.next(core, &mut core.fs.lock(), &mut hope);
     let takes = match next {
         Next::Refuse => return answer(Err(Errno::ENOSPC)),
@@ -265,7 +269,8 @@ mod tests {
                 fs.sync_all(3000).unwrap();
             }
             let clean_segments = fs.volume().stat().unwrap().clean_segments;
-            fs.set_reclaimable(Some(Reclaimable { blocks: 2000, clean_segments }));
+            let rewritten = fs.volume().rewritten_blocks();
+            fs.set_reclaimable(Some(Reclaimable { blocks: 2000, clean_segments, rewritten }));
             file
         };
         core.space.enable(true);

@@ -47,12 +47,13 @@ impl Volume {
         }
         let mut fresh = Fresh::default();
         self.drop_empty_inode_blocks();
-        let delta = {
+        let (delta, damage) = {
             let mut change = Change::new(&mut self.store, &mut self.dat, self.cno);
             change.propagate(&mut self.ifile.file, &mut fresh.ifile)?;
-            change.delta
+            (change.delta, change.damage.take())
         };
         self.count_tree(delta);
+        self.met(Ino::IFILE, damage);
         self.cpfile.create(&self.store, &self.dat, cno)?;
         self.propagate_dead(&mut fresh, true)?;
         let mut first = match k.open.take() {
@@ -88,8 +89,9 @@ impl Volume {
         for block in self.ifile.empty_blocks(&self.store, &self.dat).into_iter().rev() {
             let mut change = Change::new(&mut self.store, &mut self.dat, self.cno);
             let unmapped = change.unmap(&mut self.ifile.file.map, block);
-            let delta = change.delta;
+            let (delta, damage) = (change.delta, change.damage.take());
             self.count_tree(delta);
+            self.met(Ino::IFILE, damage);
             if unmapped.is_ok() {
                 self.ifile.file.data.remove(&block);
             }
@@ -124,9 +126,8 @@ impl Volume {
             change.propagate(&mut self.sufile.file, &mut fresh.sufile)?;
             Ino::SUFILE
         };
-        if let Some(e) = change.damage.take() {
-            self.damage.push((ino, e.to_string()));
-        }
+        let damage = change.damage.take();
+        self.met(ino, damage);
         Ok(())
     }
 

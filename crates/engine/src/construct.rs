@@ -368,17 +368,16 @@ impl Volume {
             let Some(i) = self.inodes.get_mut(nr) else { continue };
             let Some(f) = i.frozen.take() else { continue };
             self.lost_content |= std::mem::take(&mut i.has_lost);
-            if std::mem::take(&mut i.is_hurt)
-                && let Some(e) = i.error.as_ref().filter(|_| self.damage.len() < DAMAGES)
-            {
-                self.damage.push((i.ino, e.clone()));
-            }
+            let hurt = std::mem::take(&mut i.is_hurt).then(|| (i.ino, i.error.clone()));
             self.frozen_blocks = self.frozen_blocks.saturating_sub(f.over.blocks.len() as u64);
             overlays.push(f.over);
             if f.deleted {
                 self.inodes.remove(nr);
                 self.new_numbers.remove(*nr..*nr + 1);
                 self.next_ino = self.next_ino.min(*nr);
+            }
+            if let Some((ino, damage)) = hurt {
+                self.met(ino, damage);
             }
         }
         self.leftovers.add(overlays);

@@ -15,7 +15,7 @@
 
 use silt_format::{Ino, VBlockNr};
 
-use crate::construct::{Construction, DAMAGES, Stage};
+use crate::construct::{Construction, Stage};
 use crate::volume::Volume;
 use crate::{Error, Result};
 
@@ -90,9 +90,7 @@ impl Volume {
                 }
                 Err(e @ (Error::Format { .. } | Error::Device(_))) => {
                     self.give_up(Ino::DAT, block);
-                    if self.damage.len() < DAMAGES {
-                        self.damage.push((ino, e.to_string()));
-                    }
+                    self.met(ino, Some(e));
                 }
                 other => other?,
             }

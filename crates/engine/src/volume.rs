@@ -14,8 +14,7 @@ use silt_device::Device;
 use silt_format::super_block::{self as sb, STATE_ERROR, STATE_RESIZE, STATE_VALID};
 use silt_format::{Cno, Geometry, Ino};
 
-use crate::construct::Construction;
-use crate::construct::LOG_BLOCKS;
+use crate::construct::{Construction, DAMAGES, LOG_BLOCKS};
 use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::ifile::IFile;
@@ -442,6 +441,13 @@ impl Volume {
     /// blocks that could not be given back. At most a thousand since the last call.
     pub fn take_damage(&mut self) -> Vec<(Ino, String)> {
         std::mem::take(&mut self.damage)
+    }
+
+    /// Remembers what was wrong with an inode for [`Volume::take_damage`].
+    pub(crate) fn met(&mut self, ino: Ino, damage: Option<impl ToString>) {
+        if self.damage.len() < DAMAGES {
+            self.damage.extend(damage.map(|e| (ino, e.to_string())));
+        }
     }
 
     /// Whether content of files could not be taken into checkpoints since the last call.

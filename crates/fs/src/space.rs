@@ -20,6 +20,8 @@ pub struct Reclaimable {
     pub blocks: u64,
     /// Segments that were clean then: those that became clean since are no longer among the blocks.
     pub clean_segments: u64,
+    /// [`silt_engine::Volume::rewritten_blocks`] then: what was written since may have left as much behind.
+    pub rewritten: u64,
 }
 
 /// Of what can be made free, one part in so many is not promised: copies take summaries.
@@ -115,13 +117,20 @@ impl Fs {
     }
 
     /// Whether there could be space for so many blocks ([`silt_engine::Volume::check_space`]) if the cleaner made free
-    /// what it can, by what [`Fs::statfs`] says of it and what a log of so much takes besides.
+    /// what it can, by what [`Fs::statfs`] says of it and what a log of so much takes besides. An estimate from above: what
+    /// was written since that was counted may have left as much behind, and may make a segment whole.
     pub fn could_have(&mut self, blocks: u64) -> Result<bool> {
         let s = self.volume.stat().of(Ino::ROOT)?;
+        let per_segment = u64::from(s.blocks_per_segment);
+        let since = self.reclaimable.filter(|_| !self.volume.is_refusing()).map_or(0, |r| {
+            let left_behind = self.volume.rewritten_blocks().saturating_sub(r.rewritten);
+            left_behind.saturating_add(per_segment)
+        });
         let back = self.back(s.clean_segments);
-        let gained = (back - back / COPIES) / u64::from(s.blocks_per_segment);
+        let gained = (back - back / COPIES).saturating_add(since) / per_segment;
         let reach = s.clean_segments.saturating_add(gained);
         let available = self.statfs(Tree::Live)?.blocks_available.saturating_add(self.kept_of_clean());
+        let available = available.saturating_add(since);
         Ok(blocks <= available && self.volume.segments_with_space(blocks) <= reach)
     }
 

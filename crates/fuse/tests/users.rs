@@ -100,7 +100,8 @@ fn an_ordinary_user_mounts_uses_and_unmounts() {
     let entry = silt_fuse::find_mount(place.path()).unwrap().expect("mounted");
     assert_eq!((entry.fs_type.as_str(), entry.source.to_str()), ("fuse.memfs", Some(source)));
     assert!(entry.options.contains("user_id=65534"), "{}", entry.options);
-    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    let mounts = fs::read("/proc/mounts").unwrap();
+    let mounts = String::from_utf8_lossy(&mounts);
     let line = mounts.lines().find(|line| line.contains(place.path().to_str().unwrap())).unwrap();
     assert!(line.contains("nosuid,nodev,noatime"), "{line}");
 

@@ -86,7 +86,8 @@ impl Drop for Scratch {
 /// The places below `dir` where something is mounted, innermost last.
 fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     // Without the table nothing can be told; what is mounted then stays.
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
     let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
     points.filter(|point| point.starts_with(dir)).collect()
 }

@@ -155,13 +155,15 @@ fn busy_hint(e: ControlError) -> ControlError {
 fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Result<()> {
     let mut places = Vec::new();
     let daemon = remote.process().ok();
-    // One that is busy shall not be taken for one that hangs.
-    remote.answer_within(Some(3 * PATIENCE));
-    let answered = target::call(&mut remote, Request::Status, |part| {
-        if let Response::Status(status) = part {
-            places = status.mounts.into_iter().map(|m| m.dir).collect();
-        }
-        Ok(())
+    // One that is busy shall not be taken for one that hangs: it gives a sign of life at once, and its status when it can.
+    let answered = remote.is_there().map_err(Failure::from).and_then(|()| {
+        remote.answer_within(Some(3 * PATIENCE));
+        target::call(&mut remote, Request::Status, |part| {
+            if let Response::Status(status) = part {
+                places = status.mounts.into_iter().map(|m| m.dir).collect();
+            }
+            Ok(())
+        })
     });
     match (answered, mount) {
         (Ok(()), _) => {}

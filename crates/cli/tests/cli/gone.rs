@@ -119,7 +119,10 @@ fn a_server_that_hangs_holds_no_command_up() {
     let (m, _) = Mounted::new(&b, &[&v, "-o", "nofuseblk"], "m");
     let pid = process(&b, &v);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let asked = Instant::now();
     let (named, all) = (b.run(&["status", &v]), b.run(&["status"]));
+    // Each waits once.
+    let asked = asked.elapsed();
     let image: &str = &v;
     let below = m.path("d");
     let below = below.to_str().unwrap();
@@ -138,6 +141,8 @@ fn a_server_that_hangs_holds_no_command_up() {
         &["map", "--svg", "map.svg", m.dir()],
         &["map", "--svg", below, image],
         &["mkcp", image],
+        &["umount", m.dir()],
+        &["umount", image],
         &["check", m.dir()],
         &["check", image],
         &["mount", "-o", "at=1", image, &past],
@@ -165,6 +170,7 @@ fn a_server_that_hangs_holds_no_command_up() {
     for (args, run) in commands.iter().zip(&ends) {
         assert!(run.code == 12 && run.err.contains("does not answer"), "{args:?}: {} {}", run.code, run.err);
     }
+    assert!(asked < Duration::from_secs(30), "{asked:?}");
     assert!(took < Duration::from_secs(35), "{took:?}");
     assert!(!ended.0 && ended.1 < Duration::from_secs(5), "{ended:?}");
     assert!(named.code == 12 && named.err.contains("does not answer"), "{}", named.err);

@@ -79,20 +79,28 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let until = Instant::now() + ROOM;
     let mut waits = || out(Response::Progress(Progress { done: 0, total: 1 }));
     let mut tries = 0;
-    let (stored, dir) = loop {
+    let (stored, dir, gone) = loop {
         let Some(stored) = store() else {
             return Err(ControlError::new(Kind::Unavailable, "the volume is being closed"));
         };
-        let is_refused = stored.0 == Err(silt_fs::FsError::NoSpace);
+        let (stored, dir) = stored;
         tries += 1;
-        if !is_refused || tries == TRIES || !wait_for_room(host, true, until, &mut waits)? {
-            break stored;
+        if stored != Err(silt_fs::FsError::NoSpace) || tries == TRIES {
+            break (stored, dir, None);
+        }
+        match wait_for_room(host, true, until, &mut waits) {
+            Ok(true) => {}
+            Ok(false) => break (stored, dir, None),
+            Err(error) => break (stored, dir, Some(error)),
         }
     };
     let synced = if stored.is_ok() { host.sync().map(|_| ()) } else { Ok(()) };
     // Whatever came of it: names may be others than the kernel remembers.
     if let Ok(dir) = dir {
         host.retention_changed(dir.ino);
+    }
+    if let Some(error) = gone {
+        return Err(error);
     }
     stored.map_err(|e| {
         let error =

@@ -69,7 +69,7 @@ fn what_is_accepted_can_be_written() {
             let mut fs = open(device(form(32)), &ends(100));
             let f = make(&mut fs, b"f", 15_000);
             // Parts would be cleaned after.
-            fs.set_reclaimable(Some(Reclaimable { blocks: 0, clean_segments: 0 }));
+            fs.set_reclaimable(Some(Reclaimable { blocks: 0, clean_segments: 0, rewritten: 0 }));
             confine_to(&mut fs, room);
             let done = cut(&mut fs, f, size * BS);
             match done {
@@ -91,7 +91,7 @@ fn what_is_accepted_can_be_written() {
 fn who_waits_for_a_part_needs_no_room() {
     let mut fs = open(device(form(32)), &ends(100));
     let f = make(&mut fs, b"f", 15_000);
-    fs.set_reclaimable(Some(Reclaimable { blocks: 0, clean_segments: 0 }));
+    fs.set_reclaimable(Some(Reclaimable { blocks: 0, clean_segments: 0, rewritten: 0 }));
     confine_to(&mut fs, 302);
     assert_eq!(cut(&mut fs, f, 0), Err(FsError::InParts));
     let size = fs.getattr(Tree::Live, f).unwrap().size;

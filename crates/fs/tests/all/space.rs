@@ -155,7 +155,8 @@ fn what_a_promise_lacks_is_told_before() {
     fs.sync_all(30).unwrap();
     assert!(!fs.could_have(200).unwrap());
     let clean_segments = fs.volume().stat().unwrap().clean_segments;
-    fs.set_reclaimable(Some(Reclaimable { blocks: 400, clean_segments }));
+    let rewritten = fs.volume().rewritten_blocks();
+    fs.set_reclaimable(Some(Reclaimable { blocks: 400, clean_segments, rewritten }));
     assert!(fs.could_have(200).unwrap() && !fs.could_have(450).unwrap());
 }
 
