@@ -183,6 +183,9 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// Bytes of a log that are read at once.
+const PIECE: usize = 1 << 20;
+
 /// Reads and verifies the log at `at`: `None` if there is no valid log with that sequence number.
 pub fn read_log(device: &dyn Device, g: &Geometry, at: BlockNr, seq: u64) -> Result<Option<Header>> {
     if !g.holds(at) {
@@ -197,12 +200,13 @@ pub fn read_log(device: &dyn Device, g: &Geometry, at: BlockNr, seq: u64) -> Res
     }
     let mut crc = Crc::new(g.crc_seed);
     crc.update(&block[4..]);
-    // A log is at most a segment; it is read in pieces to keep memory small.
-    let mut piece = vec![0u8; 1 << 20];
     let mut pos = g.byte_of(at) + u64::from(g.block_size);
     let end = g.byte_of(BlockNr(at.0 + nblocks));
+    // A log is at most a segment; it is read in pieces to keep memory small.
+    let most = |from: u64| usize::try_from(end.saturating_sub(from)).unwrap_or(PIECE).min(PIECE);
+    let mut piece = vec![0u8; most(pos)];
     while pos < end {
-        let n = usize::try_from((end - pos).min(piece.len() as u64)).unwrap_or(piece.len());
+        let n = most(pos);
         device.read_at(pos, &mut piece[..n])?;
         crc.update(&piece[..n]);
         pos += n as u64;

@@ -10,11 +10,17 @@ use crate::scratch;
 /// Images of a run of all tests.
 pub const IMAGES: u64 = 100_000;
 
-/// Runs images on all processors with the program that was built beside this one. The same numbers are the same
-/// images. Fails where a promise is broken, or where fewer than half get past mount.
+/// Runs images on all processors with the program that was built beside this one, behind whatever else runs. The same numbers
+/// are the same images. Fails where a promise is broken, or where fewer than half get past mount.
 pub fn hostile(program: &Path, images: u64, from: u64, keep: Option<&Path>) -> Result<()> {
-    let mut command = Command::new(program);
-    command.args(["run", "--images", &images.to_string(), "--from", &from.to_string()]);
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program).args([
+        "run",
+        "--images",
+        &images.to_string(),
+        "--from",
+        &from.to_string(),
+    ]);
     if let Some(dir) = keep {
         command.arg("--keep").arg(dir);
     }

@@ -88,10 +88,20 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
         )
     })?;
     clock.step("build", || build(root))?;
-    // With the profile of the build before: what is built once is built once.
-    clock.step("tests", || cargo(root, &["test", "--release", "--workspace"]))?;
-    clock.step("hostile images", || {
-        hostile::hostile(&silt.with_file_name("hostile"), hostile::IMAGES, 0, None)
+    let tests = || {
+        // With the profile of the build before: what is built once is built once. Many wait for a mount or a clock.
+        let mut command = Command::new("cargo");
+        command.args(["test", "--release", "--workspace"]).env("RUST_TEST_THREADS", "4").current_dir(root);
+        let status = scratch::status(&mut command)?;
+        if status.success() { Ok(()) } else { bail!("cargo test --release --workspace ended with {status}") }
+    };
+    let images = || hostile::hostile(&silt.with_file_name("hostile"), hostile::IMAGES, 0, None);
+    // The images take what the tests leave of the processors.
+    std::thread::scope(|scope| {
+        let images = scope.spawn(|| clock.step("hostile images", images));
+        let tests = clock.step("tests", tests);
+        let images = images.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
+        tests.and(images)
     })?;
     clock.step("damaged volumes", || damage::Campaign::ci().iter().try_for_each(damage::damage))?;
     let rig = Rig::find()?;

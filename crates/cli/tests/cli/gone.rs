@@ -120,9 +120,10 @@ fn a_server_that_hangs_holds_no_command_up() {
     let pid = process(&b, &v);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let asked = Instant::now();
-    let (named, all) = (b.run(&["status", &v]), b.run(&["status"]));
-    // Each waits once.
+    let named = b.run(&["status", &v]);
+    // It waits once.
     let asked = asked.elapsed();
+    let all = b.run(&["status"]);
     let image: &str = &v;
     let below = m.path("d");
     let below = below.to_str().unwrap();
@@ -170,7 +171,7 @@ fn a_server_that_hangs_holds_no_command_up() {
     for (args, run) in commands.iter().zip(&ends) {
         assert!(run.code == 12 && run.err.contains("does not answer"), "{args:?}: {} {}", run.code, run.err);
     }
-    assert!(asked < Duration::from_secs(30), "{asked:?}");
+    assert!(asked < Duration::from_secs(18), "{asked:?}");
     assert!(took < Duration::from_secs(35), "{took:?}");
     assert!(!ended.0 && ended.1 < Duration::from_secs(5), "{ended:?}");
     assert!(named.code == 12 && named.err.contains("does not answer"), "{}", named.err);
