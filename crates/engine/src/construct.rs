@@ -31,6 +31,9 @@ use crate::{Error, Result};
 /// Blocks of one log, so that writing starts before everything is composed; fewer where whoever opened the volume
 /// says so.
 pub(crate) const LOG_BLOCKS: u64 = 1024;
+/// So many nodes of regular files are written one behind the other, behind the data of all these files: who deletes a tree, or
+/// looks for where its files lie, reads them without the data between.
+const NODES_TOGETHER: usize = 256;
 /// So much damage is remembered until it is taken.
 pub(crate) const DAMAGES: usize = 1000;
 /// The stage a file begins with.
@@ -69,6 +72,8 @@ pub struct Construction {
     pub(crate) create: u64,
     /// Blocks that are moved, in front of all others.
     pub(crate) moves: VecDeque<Item>,
+    /// Nodes of regular files that wait for those of others ([`NODES_TOGETHER`]).
+    pub(crate) nodes: Vec<Item>,
     /// Made to free segments: `nongc_ctime` stays (spec 12.7).
     pub(crate) cleaning: bool,
     pub(crate) files: VecDeque<u64>,
@@ -238,6 +243,7 @@ impl Volume {
             // Log times must not run backwards, whatever the clock does (spec 19, 33).
             create: now.max(self.last_create),
             moves: VecDeque::new(),
+            nodes: Vec::new(),
             cleaning: false,
             all: files.iter().copied().collect(),
             files,
@@ -321,6 +327,10 @@ impl Volume {
             }
             if !k.moves.is_empty() {
                 left = self.advance_moves(k, left)?;
+                continue;
+            }
+            if k.nodes.len() >= NODES_TOGETHER || (k.files.is_empty() && !k.nodes.is_empty()) {
+                k.moves.extend(k.nodes.drain(..));
                 continue;
             }
             match k.files.front().copied() {

@@ -46,9 +46,14 @@ impl Volume {
         info: BlockInfo,
         block: Block,
     ) -> Result<()> {
-        let content = Content::Ready(block);
+        let item = self.new_item(ino, info, block);
+        self.add(k, item)
+    }
+
+    /// A new block of a file, for a log.
+    pub(crate) fn new_item(&self, ino: Ino, info: BlockInfo, block: Block) -> Item {
         let fi_cno = self.dat.past.map_or(self.cno, |(from, _)| from);
-        self.add(k, Item { ino, fi_cno, info, content, moved: false })
+        Item { ino, fi_cno, info, content: Content::Ready(block), moved: false }
     }
 
     /// Adds a block to the open log, closing it first if it is full. After an error it is the next to be added.

@@ -162,7 +162,12 @@ impl Volume {
                         self.store.launch(Key::Virtual(ptr), kept);
                         // Each is added once, also where this is gone on with later.
                         inode.map.nodes.remove(&ptr);
-                        self.add_new(k, inode.ino, info, b)?;
+                        if frozen.attr.is_regular() {
+                            let item = self.new_item(inode.ino, info, b);
+                            k.nodes.push(item);
+                        } else {
+                            self.add_new(k, inode.ino, info, b)?;
+                        }
                     }
                     frozen.pending = 0;
                     self.store_entry(inode, &frozen)?;
