@@ -62,6 +62,33 @@ fn directories_come_first_in_a_log() {
     assert!(places(true).iter().max() < places(false).iter().min());
 }
 
+/// Who deletes files needs their nodes, and none of the data.
+#[test]
+fn nodes_do_not_lie_between_the_data_of_files() {
+    let device = fresh(4096, 2048, 256 << 20);
+    let mut v = open(&device);
+    let files: Vec<Ino> = (0..20).map(|_| v.create_inode(attr()).unwrap()).collect();
+    // Such files have a node each.
+    let keys = || (0..10).map(|n| n * 3);
+    for ino in &files {
+        for key in keys() {
+            v.write_block(*ino, key, vec![1; 4096].into()).unwrap();
+        }
+    }
+    v.checkpoint(2001).unwrap();
+    let mut places = Vec::new();
+    for ino in &files {
+        for key in keys() {
+            match v.locate(Tree::Live, *ino, key).unwrap() {
+                silt_engine::Piece::Disk(at) => places.push(at.0),
+                piece => panic!("{piece:?}"),
+            }
+        }
+    }
+    let (first, last) = (places.iter().min().unwrap(), places.iter().max().unwrap());
+    assert_eq!(last - first + 1, places.len() as u64);
+}
+
 type Files = BTreeMap<u64, BTreeMap<u64, u8>>;
 
 #[derive(Debug, Clone)]
