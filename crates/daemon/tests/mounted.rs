@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use silt_daemon::{Config, Error, MountOptions};
 use silt_device::{Access, Device};
@@ -163,7 +163,12 @@ impl Mounted {
 
     #[track_caller]
     fn unmount(mut self) {
-        silt_fuse::unmount(&self.dir, silt_fuse::Unmount::Strict).unwrap();
+        // A process that another test begins has what is open here until it runs its program.
+        let until = Instant::now() + Duration::from_secs(5);
+        while let Err(e) = silt_fuse::unmount(&self.dir, silt_fuse::Unmount::Strict) {
+            assert!(matches!(e, silt_fuse::Error::Busy(_)) && Instant::now() < until, "{e}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
 }

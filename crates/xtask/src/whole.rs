@@ -88,15 +88,10 @@ fn steps(root: &Path, silt: &Path, plan: &Plan, clock: &Clock) -> Result<bool> {
         )
     })?;
     clock.step("build", || build(root))?;
-    let tests = || {
-        // With the profile of the build before: what is built once is built once. Many wait for a mount or a clock.
-        let mut command = Command::new("cargo");
-        command.args(["test", "--release", "--workspace"]).env("RUST_TEST_THREADS", "4").current_dir(root);
-        let status = scratch::status(&mut command)?;
-        if status.success() { Ok(()) } else { bail!("cargo test --release --workspace ended with {status}") }
-    };
+    // With the profile of the build before: what is built once is built once.
+    let tests = || cargo(root, &["test", "--release", "--workspace"]);
     let images = || hostile::hostile(&silt.with_file_name("hostile"), hostile::IMAGES, 0, None);
-    // The images take what the tests leave of the processors.
+    // Many tests wait for a mount or a clock: the images take what those leave of the processors.
     std::thread::scope(|scope| {
         let images = scope.spawn(|| clock.step("hostile images", images));
         let tests = clock.step("tests", tests);
