@@ -72,15 +72,9 @@ const KERNEL: [&str; 4] = ["full-4k", golden::WEDGED[0], golden::WEDGED[1], gold
 
 /// Volumes `seeds` go through so many cycles each, `jobs` at a time, and if wanted those that the kernel has filled. Needs
 /// root and /dev/fuse.
-pub fn cycles(
-    silt: &Path,
-    seeds: std::ops::Range<u64>,
-    kernel: bool,
-    cycles: u64,
-    jobs: usize,
-) -> Result<()> {
+pub fn cycles(silt: &Path, seeds: &[u64], kernel: bool, cycles: u64, jobs: usize) -> Result<()> {
     let started = Instant::now();
-    let mut starts: Vec<Start> = seeds.map(Start::Made).collect();
+    let mut starts: Vec<Start> = seeds.iter().copied().map(Start::Made).collect();
     if kernel {
         starts.extend(KERNEL.map(Start::Kernel));
     }

@@ -368,7 +368,8 @@ fn act(verb: Verb) -> Result<ExitCode> {
             kill::kill(&built()?, &Programs::get(&root())?, kills)?;
         }
         Verb::Cycles { seed, volumes, cycles: n, jobs, kernel } => {
-            cycles::cycles(&built()?, seed..seed + volumes, kernel, n, jobs)?;
+            let seeds: Vec<u64> = (seed..seed + volumes).collect();
+            cycles::cycles(&built()?, &seeds, kernel, n, jobs)?;
         }
         Verb::Crowd { seed, volumes, seconds, writers, keep, host, sittings } => {
             let each = std::time::Duration::from_secs(seconds);
