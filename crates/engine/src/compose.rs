@@ -46,14 +46,16 @@ impl Volume {
             k.tree_changed = true;
         }
         let mut fresh = Fresh::default();
-        self.drop_empty_inode_blocks();
-        let (delta, damage) = {
-            let mut change = Change::new(&mut self.store, &mut self.dat, self.cno);
+        self.drop_empty_inode_blocks()?;
+        let (delta, damage, owed) = {
+            let change = Change::new(&mut self.store, &mut self.dat, self.cno);
+            let mut change = Change { patient: true, ..change };
             change.propagate(&mut self.ifile.file, &mut fresh.ifile)?;
-            (change.delta, change.damage.take())
+            (change.delta, change.damage.take(), std::mem::take(&mut change.owed))
         };
         self.count_tree(delta);
         self.met(Ino::IFILE, damage);
+        self.end_replaced(Ino::IFILE, owed, false)?;
         self.cpfile.create(&self.store, &self.dat, cno)?;
         self.propagate_dead(&mut fresh, true)?;
         let mut first = match k.open.take() {
@@ -84,18 +86,27 @@ impl Volume {
 
     /// Takes changed blocks of the ifile that hold no inode any more out of it (spec 6). One that its map does not let go, since
     /// something cannot be read that nobody else may need, is written as it is.
-    fn drop_empty_inode_blocks(&mut self) {
+    fn drop_empty_inode_blocks(&mut self) -> Result<()> {
         // From the end, as a truncation goes: nodes empty one after the other.
         for block in self.ifile.empty_blocks(&self.store, &self.dat).into_iter().rev() {
-            let mut change = Change::new(&mut self.store, &mut self.dat, self.cno);
+            let change = Change::new(&mut self.store, &mut self.dat, self.cno);
+            let mut change = Change { patient: true, ..change };
             let unmapped = change.unmap(&mut self.ifile.file.map, block);
             let (delta, damage) = (change.delta, change.damage.take());
+            let owed = std::mem::take(&mut change.owed);
             self.count_tree(delta);
             self.met(Ino::IFILE, damage);
+            self.end_replaced(Ino::IFILE, owed, false)?;
             if unmapped.is_ok() {
                 self.ifile.file.data.remove(&block);
             }
         }
+        Ok(())
+    }
+
+    /// Ends blocks of a table whose entries could not be read when they were replaced: what may pass has the attempt made again.
+    fn end_replaced(&mut self, table: Ino, owed: Vec<VBlockNr>, dead: bool) -> Result<()> {
+        owed.into_iter().try_for_each(|v| self.end_late(table, v, dead))
     }
 
     /// Where logs of data are to stay small, metadata that would make one larger goes into a log of its own: who
@@ -118,7 +129,8 @@ impl Volume {
 
     /// Gives changed blocks of cpfile or sufile their fresh numbers.
     fn propagate_dead(&mut self, fresh: &mut Fresh, cpfile: bool) -> Result<()> {
-        let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
+        let change = Change::dead(&mut self.store, &mut self.dat, self.cno);
+        let mut change = Change { patient: true, ..change };
         let ino = if cpfile {
             change.propagate(&mut self.cpfile.file, &mut fresh.cpfile)?;
             Ino::CPFILE
@@ -126,9 +138,9 @@ impl Volume {
             change.propagate(&mut self.sufile.file, &mut fresh.sufile)?;
             Ino::SUFILE
         };
-        let damage = change.damage.take();
+        let (damage, owed) = (change.damage.take(), std::mem::take(&mut change.owed));
         self.met(ino, damage);
-        Ok(())
+        self.end_replaced(ino, owed, true)
     }
 
     /// Everything that goes behind the files, in the format's order.

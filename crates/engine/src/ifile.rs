@@ -127,7 +127,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use silt_device::MemoryDevice;
+    use silt_device::{Fault, MemoryDevice, Times};
     use silt_format::Ino;
 
     use crate::fresh::{file, fresh};
@@ -210,6 +210,60 @@ mod tests {
         let (desc, byte) = palloc.layout.desc(0);
         v.ifile.file.block_mut(&v.store, &v.dat, desc, |_| {}).unwrap()[byte] ^= 1;
         assert!(v.ifile.empty_blocks(&v.store, &v.dat).is_empty());
+    }
+
+    /// Blocks of the inode file end with the checkpoint that replaces them or lets go of them, also where a read that this needs
+    /// fails for a moment: nothing stays taken for it.
+    #[test]
+    fn a_read_that_fails_for_a_moment_keeps_no_block() {
+        let (device, mut v) = fresh(64 << 20, 64);
+        let mut files = Vec::new();
+        for round in 0..16 {
+            files.extend((0..32).map(|_| file(&mut v)));
+            // So that old blocks have their entries in other blocks of the DAT than new ones.
+            for key in 0..120 {
+                v.write_block(files[round], key, vec![7; 4096].into()).unwrap();
+            }
+            v.checkpoint(3000).unwrap();
+        }
+        v.close(3001).unwrap();
+        drop(v);
+        let (gone, changed) = files.split_at(files.len() / 2);
+        for times in [1, 2] {
+            let (mut reads, mut waited) = (0, 0);
+            loop {
+                let device = Arc::new(Fault::new(device.fork()));
+                let o = OpenOptions { cache_bytes: 4096, ..OpenOptions::default() };
+                let (mut v, _) = Volume::open(device.clone(), &o).unwrap();
+                v.take_over(4000).unwrap();
+                v.be_patient(true);
+                gone.iter().skip(40).for_each(|ino| v.delete_inode(*ino).unwrap());
+                changed.iter().step_by(40).for_each(|ino| v.attr_mut(*ino).unwrap().uid = 7);
+                assert!(v.begin_checkpoint(4001).unwrap());
+                device.fail_reads(0..u64::MAX, Times::Later { after: reads, times });
+                loop {
+                    match v.step(50) {
+                        Ok(Step::Write(mut log)) => {
+                            log.seal();
+                            log.write(device.inner()).unwrap();
+                            v.log_written();
+                        }
+                        Ok(Step::Done(_)) => break,
+                        Ok(_) => {}
+                        Err(e) => {
+                            assert!(matches!(e, crate::Error::Device(_)), "{e}");
+                            waited += 1;
+                        }
+                    }
+                }
+                assert_eq!(v.take_damage(), [], "read {reads}");
+                if device.struck().reads == 0 {
+                    break;
+                }
+                reads += 1;
+            }
+            assert!(reads > 50 && waited > 20, "{waited} of {reads}");
+        }
     }
 
     /// Whatever order inodes come and go in, while checkpoints are made: those that are there stay, those without links that are

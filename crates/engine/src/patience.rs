@@ -82,19 +82,26 @@ impl Volume {
             && let Some((ino, v)) = k.owed.pop()
         {
             left -= 1;
-            let block = self.dat.palloc.layout.entry(v.0).block;
-            match self.dat.end(&mut self.store, v, self.cno, false) {
-                Err(e) if self.is_patient_with(&e) && !self.is_hopeless(Ino::DAT, block) => {
-                    k.owed.push((ino, v));
-                    return Err(e);
-                }
-                Err(e @ (Error::Format { .. } | Error::Device(_))) => {
-                    self.give_up(Ino::DAT, block);
-                    self.met(ino, Some(e));
-                }
-                other => other?,
+            if let Err(e) = self.end_late(ino, v, false) {
+                k.owed.push((ino, v));
+                return Err(e);
             }
         }
         Ok(left)
+    }
+
+    /// Ends a block whose entry could not be read when it was unmapped; `dead` as [`crate::dat::Dat::end`] has it. What still cannot
+    /// be read stays taken. Errors: the device's, where they may pass.
+    pub(crate) fn end_late(&mut self, ino: Ino, v: VBlockNr, dead: bool) -> Result<()> {
+        let block = self.dat.palloc.layout.entry(v.0).block;
+        match self.dat.end(&mut self.store, v, self.cno, dead) {
+            Err(e) if self.is_patient_with(&e) && !self.is_hopeless(Ino::DAT, block) => Err(e),
+            Err(e @ (Error::Format { .. } | Error::Device(_))) => {
+                self.give_up(Ino::DAT, block);
+                self.met(ino, Some(e));
+                Ok(())
+            }
+            other => other,
+        }
     }
 }
