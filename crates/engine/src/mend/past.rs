@@ -241,6 +241,10 @@ impl Volume {
         while let Some(nr) = k.files.front().copied() {
             self.advance_file(&mut k, nr, usize::MAX)?;
         }
+        // Those that wait for each other get their places here, too, with the lifetimes of the past.
+        for node in std::mem::take(&mut k.nodes) {
+            self.add(&mut k, node)?;
+        }
         self.write_past_ifile(&mut k)?;
         let mut aside = self.aside.take().ok_or_else(gone)?;
         let ifile = self.ifile.file.inode();

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use silt_device::{Fault, MemoryDevice, Times};
+use silt_format::btree::is_btree;
+use silt_format::inode::RawInode;
+use silt_format::palloc::Layout;
 use silt_repair::{Options, errors, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, Tree};
@@ -101,6 +104,53 @@ fn noise_in_past_trees_costs_no_checkpoint() {
         println!("{name}: {run} of {} blocks, {lost} files are others", blocks.len());
         assert!(run > 0 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), failed.join("\n"));
     }
+}
+
+/// Inodes with a tree of blocks that past checkpoints have and the latest has not: one of the checkpoints, and the block and the
+/// byte of the inode.
+fn past_maps(s: &Surgeon) -> Vec<(u64, u64, usize)> {
+    let now: BTreeSet<u64> = s.file(6).into_values().collect();
+    let layout = Layout::ifile(&s.g());
+    let mut all = BTreeMap::new();
+    for (c, _) in trees(&s.device) {
+        let ifile = s.past_file(c, 6);
+        for w in Tree::open(&s.device, Moment::Checkpoint(c)).unwrap().walk().unwrap() {
+            let at = layout.entry(w.attributes.ino);
+            let is_tree = w.attributes.is_regular() && is_btree(&s.past_inode(c, w.attributes.ino).bmap);
+            if is_tree && !now.contains(&ifile[&at.block]) {
+                all.insert((ifile[&at.block], at.byte), c);
+            }
+        }
+    }
+    all.into_iter().map(|((block, byte), c)| (c, block, byte)).collect()
+}
+
+/// The map of a file of the past is made anew from logs: its nodes live as long as the file does.
+#[test]
+fn lost_maps_of_past_files_cost_no_checkpoint() {
+    let (mut failed, mut run) = (Vec::new(), 0);
+    for name in ["basic-4k", "basic-1k", "gc-4k", "btree-1k"] {
+        let mut sound = Surgeon::golden(name);
+        unmounted(&mut sound);
+        let maps = past_maps(&sound);
+        for (c, block, byte) in maps.iter().step_by((maps.len() / 8).max(1)) {
+            let mut s = Surgeon { device: sound.device.fork() };
+            s.patch_with(*block, Sums::All, |b| {
+                let mut raw = RawInode::read(&b[*byte..]).unwrap();
+                raw.bmap.copy_from_slice(&noise(56, block + 5));
+                raw.store(&mut b[*byte..]);
+            });
+            run += 1;
+            let what = format!("{name}: checkpoint {c}, block {block}, byte {byte}");
+            match keeps_all(&sound.device, &s.device) {
+                // What is mended leaves no entries that a later round has to mend.
+                Ok((said, 0)) if !said.contains("translation table") => {}
+                Ok((said, n)) => failed.push(format!("{what}: {n} files\n{said}")),
+                Err(why) => failed.push(format!("{what}: {why}")),
+            }
+        }
+    }
+    assert!(run > 0 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), failed.join("\n"));
 }
 
 /// The same with sectors that cannot be read.
