@@ -527,8 +527,8 @@ impl Filesystem for Mount {
                 reply.ioctl(0, &out);
             }
             Ok(value) => {
-                let long = u64::from(value).to_ne_bytes();
-                reply.ioctl(0, &long);
+                // An int, whatever the codes say of its size: behind it is what callers keep there.
+                reply.ioctl(0, &value.to_ne_bytes());
             }
             Err(e) => reply.error(self.errno(&e)),
         }

@@ -202,6 +202,26 @@ fn many_files(m: &Mounted, n: u64) {
     fs::write(m.path("f0"), "later").unwrap();
 }
 
+/// `lsattr -v` has room for an int, and the codes of the requests say that it is a long.
+#[test]
+fn attributes_and_generation_are_ints() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let m = bench.mount_quiet();
+    fs::write(m.path("f"), "f").unwrap();
+    let file = File::open(m.path("f")).unwrap();
+    for request in [0x8008_6601, 0x8008_7601] {
+        let mut told = [0u32, 0xdead_beef];
+        // SAFETY: FS_IOC_GETFLAGS and FS_IOC_GETVERSION write no more than these eight bytes.
+        let done = unsafe { libc::ioctl(file.as_raw_fd(), request, told.as_mut_ptr()) };
+        assert_eq!((done, told[1]), (0, 0xdead_beef), "{request:#x}");
+    }
+    drop(file);
+    m.unmount();
+}
+
 /// One bad inode is EIO on that inode, still deletable, and never a read-only volume.
 #[test]
 fn a_damaged_inode_can_be_removed() {
