@@ -1,7 +1,7 @@
 //! What a construction reads next, told beforehand, so that nobody waits for the medium while it has the volume's lock.
 //!
 //! Of what is deleted each node of its map is read once, to end the blocks below it. In a tree of files nobody has read before these
-//! lie between the data of the files, each for itself.
+//! lie behind the data of the files in groups, and on volumes written otherwise between it, each for itself.
 
 use silt_format::btree::{self, Node};
 use silt_format::{BlockNr, VBlockNr};
