@@ -13,8 +13,13 @@ use crate::{Attr, Step, Time, Tree};
 
 /// A volume of so many bytes with blocks of 4096 bytes, opened for writing, and its device.
 pub(crate) fn fresh(bytes: u64, blocks_per_segment: u32) -> (Arc<MemoryDevice>, Volume) {
+    fresh_with(bytes, Parameters { blocks_per_segment, ..Parameters::default() })
+}
+
+/// The same with other parameters.
+pub(crate) fn fresh_with(bytes: u64, parameters: Parameters) -> (Arc<MemoryDevice>, Volume) {
     let device = Arc::new(MemoryDevice::new(bytes));
-    let parameters = Parameters { blocks_per_segment, now: 1000, ..Parameters::default() };
+    let parameters = Parameters { now: 1000, ..parameters };
     Plan::new(parameters, bytes).unwrap().write(&*device, false).unwrap();
     let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
     v.take_over(2000).unwrap();

@@ -27,6 +27,10 @@ const CHANGE: u64 = 24;
 /// Segments between the floor and what is kept back, at least.
 pub(crate) const BETWEEN: u64 = 3;
 
+/// Bytes in a summary for a file, and for a block of it at most (spec 3.4).
+const FILE_RECORD: u64 = silt_format::summary::FINFO_SIZE as u64;
+const BLOCK_RECORD: u64 = 16;
+
 /// Segments that one cleaning frees at most, for the estimate of what they change.
 const MOST_FREED: u64 = 64;
 
@@ -94,10 +98,18 @@ impl Volume {
         (of(&self.dat.file), of(&self.cpfile.file))
     }
 
+    /// Blocks of summaries that so many blocks need; from above. Of small blocks the largest is the summary of those that are each
+    /// of another file (spec 3.4).
+    fn summaries_of(&self, blocks: u64) -> u64 {
+        // What is left at the end of a block may be too little for a record.
+        let in_one = u64::from(self.store.geometry.block_size).saturating_sub(FILE_RECORD).max(1);
+        (blocks / 32).max(blocks.saturating_mul(FILE_RECORD + BLOCK_RECORD) / in_one)
+    }
+
     /// Blocks that a segment certainly holds: besides them there are summaries, and ends too short for a log.
     fn blocks_in_one(&self) -> u64 {
         let size = u64::from(self.store.geometry.blocks_per_segment);
-        (size - size / 32).saturating_sub(2).max(1)
+        size.saturating_sub(self.summaries_of(size) + 2).max(1)
     }
 
     fn blocks_in(&self, segments: u64) -> u64 {
@@ -131,7 +143,7 @@ impl Volume {
             taken.remove(&begun);
         }
         let (taken, told) = (taken.len() as u64, self.segments_for(k.need));
-        let summaries = k.need / 32 + 2 * (k.logs + 1);
+        let summaries = self.summaries_of(k.need) + 2 * (k.logs + 1);
         if taken > told || k.blocks > k.need.saturating_add(summaries) {
             self.underestimated = Some(Underestimate { need: k.need, blocks: k.blocks, told, taken });
         }
@@ -357,10 +369,30 @@ mod tests {
     use silt_format::Cno;
 
     use super::*;
-    use crate::fresh::{file, fresh, write_out};
+    use crate::fresh::{file, fresh, fresh_with, write_out};
+    use crate::mkfs::Parameters;
 
     fn write(v: &mut Volume, ino: Ino, keys: impl Iterator<Item = u64>) {
         keys.for_each(|key| v.write_block(ino, key, vec![7; 4096].into()).unwrap());
+    }
+
+    /// Where each block is of another file, the summaries are largest; and the smaller blocks are, the more of them it takes.
+    #[test]
+    fn summaries_of_many_small_files_are_counted() {
+        for (files, size) in [(60_000, 1), (20_000, 9)] {
+            let parameters =
+                Parameters { block_size: 1024, blocks_per_segment: 8192, ..Parameters::default() };
+            let (_, mut v) = fresh_with(1 << 30, parameters);
+            let files: Vec<_> = (0..files).map(|_| file(&mut v)).collect();
+            for time in 0..3 {
+                for (nr, ino) in files.iter().enumerate() {
+                    let keys = if time == 0 { 0..size } else { nr as u64 % size..nr as u64 % size + 1 };
+                    keys.for_each(|key| v.write_block(*ino, key, vec![7; 1024].into()).unwrap());
+                }
+                v.checkpoint(3000 + time).unwrap();
+                assert_eq!(v.underestimated(), None, "files of {size} blocks, for the {time}th time");
+            }
+        }
     }
 
     /// The first blocks of a file hang from its inode only as long as there are no others.
