@@ -199,21 +199,41 @@ pub fn let_run(core: &Core) {
     core.wake.notify_one();
 }
 
-/// What a run gains: segments emptied, less those that the copies take.
-struct Gained(Work);
+/// What a run gains: where nobody else wrote meanwhile, what is clean more than before; else segments emptied, less those that
+/// the copies take. What steps write besides their copies the next ones gain back, round and round: as long as that counted as
+/// gained, a small volume that was full went on for ever.
+struct Gained {
+    work: Work,
+    clean: u64,
+    others: (u64, u64),
+}
 
 impl Gained {
     fn before(core: &Core) -> Self {
-        Gained(core.space.report().work)
+        let work = core.space.report().work;
+        let mut fs = core.fs.lock();
+        let volume = fs.volume_mut();
+        Gained { work, clean: volume.available_when_read(), others: Self::of_others(volume) }
+    }
+
+    /// What others wrote so far.
+    fn of_others(volume: &Volume) -> (u64, u64) {
+        (volume.data_written(), volume.rewritten_blocks())
     }
 
     /// Whether that is hardly worth a count of the whole volume.
     fn is_little(&self, core: &Core) -> bool {
         let now = core.space.report().work;
-        let g = *core.fs.lock().volume().geometry();
-        let copies = now.moved.saturating_sub(self.0.moved) / u64::from(g.blocks_per_segment);
-        let emptied = now.segments.saturating_sub(self.0.segments);
-        emptied.saturating_sub(copies) <= g.nsegments / LITTLE
+        let mut fs = core.fs.lock();
+        let volume = fs.volume_mut();
+        let g = *volume.geometry();
+        let gained = if Self::of_others(volume) == self.others {
+            volume.available_when_read().saturating_sub(self.clean)
+        } else {
+            let copies = now.moved.saturating_sub(self.work.moved) / u64::from(g.blocks_per_segment);
+            now.segments.saturating_sub(self.work.segments).saturating_sub(copies)
+        };
+        gained <= g.nsegments / LITTLE
     }
 }
 

@@ -84,7 +84,7 @@ fn speed(text: &str) -> std::result::Result<Speed, String> {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    if by_own_name() && args.quiet {
+    if !by_own_name() && args.quiet {
         // What asks nilfs-utils' daemon to end is not to begin a cleaning.
         return Err(ControlError::new(
             Kind::Invalid,

@@ -1,6 +1,6 @@
 //! `silt clean`, and the cleaner behind a mount
 
-use crate::common::{Bench, Mounted, can_mount};
+use crate::common::{Bench, Mounted, Run, SILT, can_mount};
 
 use std::fs::File;
 use std::io::Write;
@@ -236,6 +236,69 @@ fn a_goal_is_what_users_can_have() {
     assert!(b.json(&["status", "--json", m.dir()])["available"].as_u64().unwrap() >= 8 << 20);
     m.unmount();
     sound(&b, &v);
+}
+
+/// What only moments had that were removed comes back at once, and a preview does not say that others hold it.
+#[test]
+fn what_removed_moments_had_is_not_kept_for_having_been_young() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &["-o", "nogc,interval=3600", &v], "m");
+    write(&m, "f", 1, 16 << 20);
+    std::fs::remove_file(m.path("f")).unwrap();
+    let newest = b.json(&["sync", "--json", m.dir()])["checkpoint"].as_u64().unwrap();
+    let (preview, held) = (["retain", "--preview", "--json", m.dir(), "nothing"], 16 << 20);
+    assert!(b.json(&preview)["bytes"].as_u64().unwrap() >= held);
+    // The first one stays, and is as young.
+    b.ok(&["rmcp", m.dir(), &format!("2..{}", newest - 1)]);
+    let p = b.json(&preview);
+    assert!(p["bytes"].as_u64().unwrap() < 1 << 20 && p["unused"].as_u64().unwrap() > 12 << 20, "{p}");
+    let p = b.json(&["retain", "--preview", "--json", m.dir(), "all for ever"]);
+    assert_eq!((p["gone"].as_u64(), p["bytes"].as_u64()), (Some(0), Some(0)), "{p}");
+    let r = b.json(&["clean", "--json", m.dir()]);
+    let came = r["freed"].as_u64().unwrap() * r["segment_size"].as_u64().unwrap();
+    assert!(came > 12 << 20 && r["checkpoints"] == 0, "{r}");
+    m.unmount();
+    sound(&b, &v);
+}
+
+/// A volume that is full is left alone when nobody wants anything of it: what one step writes is nothing that the next one gains.
+#[test]
+fn a_full_volume_is_not_cleaned_for_ever() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    for (round, size) in [1_500_000, 1_300_000, 1_700_000].into_iter().enumerate() {
+        let v = b.name(&format!("v{round}.img"));
+        b.ok(&["mkfs", "-q", "-B", "1024", "--size", "96M", &v]);
+        let (m, _) = Mounted::new(&b, &[&v], "m");
+        let fits = |n: usize| {
+            std::fs::write(m.path(&format!("f{n}")), vec![7; size]).is_ok()
+                && b.run(&["sync", m.dir()]).code == 0
+        };
+        assert!((0..200).any(|n| !fits(n)), "it does not become full");
+        let steps = || b.json(&["status", "--json", m.dir()])["cleaner"]["work"]["steps"].as_u64().unwrap();
+        let before = steps();
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        assert!(steps() < before + 10, "{} steps for nothing", steps() - before);
+        m.unmount();
+        sound(&b, &v);
+    }
+}
+
+/// Under the name of the original -q ends a daemon, which there is not; by its own it says nothing.
+#[test]
+fn quiet_is_quiet_and_the_originals_q_cleans_nothing() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    assert_eq!(b.ok(&["clean", "-q", "-p", "0", &v]), "");
+    std::os::unix::fs::symlink(SILT, b.path("nilfs-clean")).unwrap();
+    let run = Run::of(&b.command(b.path("nilfs-clean")).args(["-q", &v]).output().unwrap());
+    assert!(run.code == 1 && run.err.contains("silt clean -q cleans and says nothing"), "{}", run.err);
 }
 
 #[test]
