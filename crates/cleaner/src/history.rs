@@ -88,7 +88,10 @@ pub fn preview(access: &impl Access, history: &History, kept: &[u64]) -> Result<
     keep.also(kept.iter().copied());
     let gone = history.points.iter().filter(|p| !keep.keeps(p.number)).count() as u64;
     let (after, _) = needed(access, keep)?;
-    let (before, unused) = needed(access, keep_from(0)?)?;
+    // What only checkpoints had that were removed serves none that there is.
+    let mut all = keep_from(history.end)?;
+    all.also(history.points.iter().map(|p| p.number));
+    let (before, unused) = needed(access, all)?;
     let moments = history.points.len() as u64;
     Ok(Preview { moments, gone, blocks: before.saturating_sub(after), unused })
 }

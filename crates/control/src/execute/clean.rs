@@ -54,7 +54,8 @@ fn wishes(host: &dyn Host, clean: &Clean) -> Result<(Wish, Wish)> {
     Ok((wish, counts.floor))
 }
 
-/// Has a cleaning keep what is wished for, and everything from the checkpoint `oldest` on.
+/// Has a cleaning keep what is wished for, and every checkpoint from `oldest` on: what only removed ones had is not kept for
+/// having been young.
 fn keep(
     host: &dyn Host,
     clean: &Clean,
@@ -63,13 +64,12 @@ fn keep(
     options: &mut Options,
 ) -> silt_engine::Result<()> {
     (options.oldest, options.moments) = (oldest, Arc::default());
-    if clean.retain.is_some() || !floor.is_nothing() {
+    if clean.retain.is_some() || oldest.is_some() || !floor.is_nothing() {
         let history = History::read(&Via(host))?;
-        let kept = Ladder::new(wish, floor).kept(0, &history.points, options.now);
+        let mut kept = Ladder::new(wish, floor).kept(0, &history.points, options.now);
+        let young = oldest.unwrap_or(u64::MAX);
+        kept.extend(history.points.iter().map(|p| p.number).filter(|n| *n >= young));
         history.keep(&kept, options);
-        if let Some(oldest) = oldest {
-            options.oldest = Some(oldest.min(history.end));
-        }
     }
     Ok(())
 }
