@@ -73,7 +73,7 @@ fn is_there(arg: &OsString) -> Result<bool> {
 /// Whether somebody meant a wish, well said or not.
 fn is_words(arg: &OsString) -> bool {
     let text = arg.to_string_lossy();
-    text == "default" || text.contains(' ') || text.parse::<silt_retention::Wish>().is_ok()
+    text.eq_ignore_ascii_case("default") || text.contains(' ') || text.parse::<silt_retention::Wish>().is_ok()
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -166,6 +166,7 @@ mod tests {
         assert_eq!(of(&["all for ever"]), (None, Some("all for ever".into())));
         assert_eq!(of(&["one an hour for a mouth"]), (None, Some("one an hour for a mouth".into())));
         assert_eq!(of(&["nothing"]), (None, Some("nothing".into())));
+        assert_eq!(of(&["Default"]), (None, Some("Default".into())));
         assert_eq!(of(&["nothing", "/"]), (path("/"), Some("nothing".into())));
         assert_eq!(of(&["v.img", "nothing"]), (path("v.img"), Some("nothing".into())));
         let unquoted = ["v.img", "all", "for", "1", "day"].map(OsString::from);

@@ -49,6 +49,9 @@ fn the_wish_of_a_volume_is_set_and_shown() {
     assert_eq!(show("v.img")["wish"], "one a day for ever", "a mistake changes nothing");
     b.fails(9, &["retain", "no-such.img", "nothing"]);
 
+    let p = b.json(&["retain", "--preview", "--json", "v.img", "default", "--keep", "Default"]);
+    assert_eq!((&p["wish"], &p["floor"]), (&USUAL.into(), &"nothing".into()));
+    assert_eq!(show("v.img")["wish"], "one a day for ever", "a preview changes nothing");
     b.ok(&["retain", "v.img", "default", "--keep", "default"]);
     let r = show("v.img");
     assert_eq!((&r["wish_from"], &r["floor_from"]), (&"default".into(), &"default".into()));

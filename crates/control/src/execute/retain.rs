@@ -48,14 +48,18 @@ pub fn show(host: &dyn Host, out: Out<'_>) -> Result<()> {
 /// How often it is tried to store a wish where there is no room: each may leave something to be cleaned after.
 const TRIES: u32 = 3;
 
-/// Puts words into the volume's file; what there is of them else stays, unless it makes no sense.
-pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
-    let words = |given: &Option<String>| match given.as_deref().map(str::trim) {
+/// What is asked for: nothing, that the file says nothing of it any more, or a wish.
+fn words(given: Option<&str>) -> Result<Option<Option<Wish>>> {
+    match given.map(str::trim) {
         None => Ok(None),
         Some(text) if text.eq_ignore_ascii_case("default") => Ok(Some(None)),
         Some(text) => wish(text).map(|w| Some(Some(w))),
-    };
-    let (new_wish, new_floor) = (words(&retain.wish)?, words(&retain.floor)?);
+    }
+}
+
+/// Puts words into the volume's file; what there is of them else stays, unless it makes no sense.
+pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
+    let (new_wish, new_floor) = (words(retain.wish.as_deref())?, words(retain.floor.as_deref())?);
     if with(host, |v| v.is_read_only())? {
         return Err(silt_engine::Error::ReadOnly.into());
     }
@@ -125,8 +129,13 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
 /// Says what a wish would bring.
 pub fn preview(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let e = effective(host);
-    let tried = |given: &Option<String>, else_: Wish| given.as_deref().map_or(Ok(else_), wish);
-    let (wish, floor) = (tried(&retain.wish, e.wish)?, tried(&retain.floor, e.floor)?);
+    // What would count if the volume's file said nothing.
+    let silent = Effective::of(&host.retention_given(), Ok(Settings::default()));
+    let tried = |given: &Option<String>, now: Wish, silent: Wish| {
+        Ok::<_, ControlError>(words(given.as_deref())?.map_or(now, |asked| asked.unwrap_or(silent)))
+    };
+    let wish = tried(&retain.wish, e.wish, silent.wish)?;
+    let floor = tried(&retain.floor, e.floor, silent.floor)?;
     let access = Via(host);
     let history = History::read(&access)?;
     let kept = Ladder::new(&wish, &floor).kept(0, &history.points, host.now());
