@@ -52,18 +52,20 @@ impl Moment {
         if text.ends_with("ago") {
             return one(now.checked_add(text.parse::<jiff::Span>().ok()?).ok()?.timestamp());
         }
+        // How far it was written, so far it is meant, in every zone.
+        let whole =
+            |t: jiff::Timestamp| one(t).map(|(first, _)| (first, first.saturating_add(unwritten(text))));
         if let Ok(t) = text.parse::<jiff::Timestamp>() {
-            return one(t);
+            return whole(t);
         }
         if let Ok(t) = text.parse::<jiff::Zoned>() {
-            return one(t.timestamp());
+            return whole(t.timestamp());
         }
         let text = match text.to_ascii_lowercase().as_str() {
             "today" => now.date().to_string(),
             "yesterday" => now.date().yesterday().ok()?.to_string(),
             _ => text.to_owned(),
         };
-        // How far it was written, so far it is meant.
         const WHOLE: [(&str, &str); 3] = [("T00:00:00", "T23:59:59"), (":00:00", ":59:59"), (":00", ":59")];
         let (first, last) = match text.len() {
             10 => WHOLE[0],
@@ -71,12 +73,14 @@ impl Moment {
             16 => WHOLE[2],
             _ => ("", ""),
         };
-        let second = |rest: &str| {
+        let ambiguous = |rest: &str| {
             let local = format!("{text}{rest}").parse::<jiff::civil::DateTime>().ok()?;
-            let zoned = local.to_zoned(jiff::tz::TimeZone::system()).ok()?;
-            u64::try_from(zoned.timestamp().as_second()).ok()
+            Some(jiff::tz::TimeZone::system().to_ambiguous_timestamp(local))
         };
-        Some((second(first)?, second(last)?))
+        // What the clock showed twice, since it was set back, means both, and so its end is the later one.
+        let first = ambiguous(first)?.compatible().ok()?;
+        let last = ambiguous(last)?.later().ok()?;
+        Some((u64::try_from(first.as_second()).ok()?, u64::try_from(last.as_second()).ok()?))
     }
 
     /// The number of the checkpoint that shows the moment.
@@ -94,6 +98,21 @@ impl Moment {
             .hint(format!("use at={number}, or make it one with: silt chcp ss {number}")));
         }
         Ok(number)
+    }
+}
+
+/// Seconds that lie in a time with a zone besides its first: those of a minute or an hour, where no more was written.
+fn unwritten(text: &str) -> u64 {
+    // Written without dashes it begins elsewhere, and is meant to the second.
+    let (day, time) = text.split_at_checked(11).unwrap_or((text, ""));
+    if day.ends_with(|c: char| c.is_ascii_digit()) {
+        return 0;
+    }
+    let end = time.find(|c: char| !c.is_ascii_digit() && c != ':').unwrap_or(time.len());
+    match time.get(..end).unwrap_or("").len() {
+        2 => 3_599,
+        5 => 59,
+        _ => 0,
     }
 }
 
@@ -162,6 +181,16 @@ mod tests {
         assert_eq!(Moment::parse("2026-11-25 16:40").unwrap(), end);
         assert_eq!(Moment::parse("2026-11-25T16:40").unwrap(), end);
         assert_eq!(Moment::parse("2026-11-25 16").unwrap(), Moment::parse("2026-11-25 16:59:59").unwrap());
+        for (short, long) in [
+            ("2026-11-25T16:40Z", "2026-11-25T16:40:59Z"),
+            ("2026-11-25 16:40+01:00", "2026-11-25T15:40:59Z"),
+            ("2026-11-25T16:40+01:00[Europe/Berlin]", "2026-11-25T15:40:59Z"),
+            ("2026-11-25T16Z", "2026-11-25T16:59:59Z"),
+            ("2026-11-25T16:40:00Z", "2026-11-25T16:40:00+00:00"),
+            ("2026-11-25T16:40:00.5+00:00", "2026-11-25T16:40:00Z"),
+        ] {
+            assert_eq!(Moment::parse(short).unwrap(), Moment::parse(long).unwrap(), "{short}");
+        }
         assert_eq!(Moment::parse("@1764090000").unwrap(), Moment::Time(1_764_090_000));
         let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap();
         let age = |text: &str| match Moment::parse(text).unwrap() {
