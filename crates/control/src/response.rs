@@ -257,7 +257,7 @@ pub struct Status {
     pub segment_size: u64,
     pub segments: u64,
     pub free_segments: u64,
-    /// Segments kept back for cleaning.
+    /// Segments of which users get nothing, however few are clean: the account's reserve.
     pub reserved_segments: u64,
     pub current_segment: u64,
     /// The volume.

@@ -42,7 +42,7 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
             segment_size: segment,
             segments: s.segments,
             free_segments: s.clean_segments,
-            reserved_segments: s.reserved_segments,
+            reserved_segments: not_for_users(v),
             current_segment: s.current_segment,
             size,
             free,
