@@ -265,31 +265,6 @@ fn what_removed_moments_had_is_not_kept_for_having_been_young() {
     sound(&b, &v);
 }
 
-/// A volume that is full is left alone when nobody wants anything of it: what one step writes is nothing that the next one gains.
-#[test]
-fn a_full_volume_is_not_cleaned_for_ever() {
-    if !can_mount() {
-        return;
-    }
-    let b = Bench::new();
-    for (round, size) in [1_500_000, 1_300_000, 1_700_000].into_iter().enumerate() {
-        let v = b.name(&format!("v{round}.img"));
-        b.ok(&["mkfs", "-q", "-B", "1024", "--size", "96M", &v]);
-        let (m, _) = Mounted::new(&b, &[&v], "m");
-        let fits = |n: usize| {
-            std::fs::write(m.path(&format!("f{n}")), vec![7; size]).is_ok()
-                && b.run(&["sync", m.dir()]).code == 0
-        };
-        assert!((0..200).any(|n| !fits(n)), "it does not become full");
-        let steps = || b.json(&["status", "--json", m.dir()])["cleaner"]["work"]["steps"].as_u64().unwrap();
-        let before = steps();
-        std::thread::sleep(std::time::Duration::from_secs(3));
-        assert!(steps() < before + 10, "{} steps for nothing", steps() - before);
-        m.unmount();
-        sound(&b, &v);
-    }
-}
-
 /// Under the name of the original -q ends a daemon, which there is not; by its own it says nothing.
 #[test]
 fn quiet_is_quiet_and_the_originals_q_cleans_nothing() {
