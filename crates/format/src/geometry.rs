@@ -38,6 +38,12 @@ impl Geometry {
         ino == Ino::ROOT || ino.0 >= self.first_ino
     }
 
+    /// Whether blocks of this file belong to checkpoints, as those of files, directories and inode files do; all others have
+    /// only a newest version.
+    pub fn has_lifetimes(&self, ino: Ino) -> bool {
+        ino == Ino::IFILE || self.is_for_files(ino)
+    }
+
     /// Block size as an index.
     pub fn bs(&self) -> usize {
         self.block_size as usize

@@ -458,7 +458,8 @@ impl State<'_> {
         if !segments.is_empty() && self.again < AGAIN {
             self.again += 1;
             let zero_unreadable = self.options.zero_unreadable;
-            let wounds = Wounds { segments, zero_unreadable, ..Wounds::default() };
+            // Past trees are mended as far as they can be.
+            let wounds = Wounds { segments, zero_unreadable, unowned: true, ..Wounds::default() };
             return Ok(Some(step(Kind::Logs, &logs, wounds, none())));
         }
         let stale: Vec<_> = found.iter().copied().filter(|f| tables::is_stale(f)).collect();

@@ -239,17 +239,22 @@ pub(crate) fn may_lose(work: &Work) -> bool {
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
     let before = said.len();
+    let restored = work.inodes.iter().filter(|(_, fix)| **fix == Fix::Restore).map(|(ino, _)| *ino);
+    let restored: BTreeSet<u64> = restored.chain(work.doubted.iter().copied()).collect();
     mender.look_for_blocks(&work.doubted);
+    let mut kinds = tell_names(mender, None, &restored);
     // Before anything is made of their entries: of another type, content is what no writer puts there.
     let mut typed = types(mender, work, said)?;
     // What was put back waits in memory.
     let mut settled: BTreeSet<u64> = work.doubted.union(&typed).copied().collect();
     let noise = mender.noise(&settled)?;
-    if !noise.is_empty() {
+    if !noise.is_empty() || !typed.is_empty() {
+        let all = restored.union(&noise).copied().collect();
         mender.look_for_blocks(&work.doubted.union(&noise).copied().collect());
+        kinds = tell_names(mender, None, &all);
     }
     for ino in &noise {
-        if !bring_back(mender, Ino(*ino), true, None, said)? {
+        if !come_back(mender, Ino(*ino), true, kinds.get(ino), said)? {
             cut(mender, Ino(*ino), said)?;
         }
     }
@@ -290,9 +295,9 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
                 mender.recount_blocks(ino)?;
                 said.push(format!("the blocks of inode {ino} are counted again"));
             }
-            Fix::Restore if work.beside.contains(nr) && !mender.is_doubtful(ino) => {}
+            Fix::Restore if work.beside.contains(nr) && !mender.is_suspect(ino) => {}
             Fix::Restore => {
-                if !bring_back(mender, ino, work.doubted.contains(nr), None, said)? {
+                if !come_back(mender, ino, work.doubted.contains(nr), kinds.get(nr), said)? {
                     cut(mender, ino, said)?;
                 }
             }
@@ -317,9 +322,12 @@ fn revive(mender: &mut Mender, said: &mut Vec<String>) -> Result<BTreeSet<u64>> 
     let mut seen = BTreeSet::from([Ino::ROOT.0]);
     let mut todo = vec![Ino::ROOT.0];
     while let Some(directory) = todo.pop() {
-        for (nr, kind) in dirs::types(mender.volume(), &BTreeSet::from([directory])) {
-            if mender.may_be_lost(Ino(nr))
-                && bring_back(mender, Ino(nr), true, Some(file_type::to_mode(kind)), said)?
+        let from = BTreeSet::from([directory]);
+        let named = dirs::types(mender.volume(), &from);
+        let lost = named.keys().copied().filter(|nr| mender.may_be_lost(Ino(*nr))).collect();
+        tell_names(mender, Some(&from), &lost);
+        for (nr, kind) in named {
+            if lost.contains(&nr) && bring_back(mender, Ino(nr), true, Some(file_type::to_mode(kind)), said)?
             {
                 revived.insert(nr);
             }
@@ -348,6 +356,7 @@ fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<BTr
             // Without older versions and logs it is left to be made possible.
             Ok(Mistyped::Inode) => {
                 let kind = Some(file_type::to_mode(kind));
+                tell_names(mender, Some(&work.directories), &BTreeSet::from([ino]));
                 if !bring_back(mender, Ino(ino), true, kind, said)? {
                     continue;
                 }
@@ -370,6 +379,47 @@ fn type_in_words(kind: u8) -> &'static str {
         file_type::FIFO => "a pipe",
         file_type::SOCK => "a socket",
         _ => "a device",
+    }
+}
+
+/// Tells the mender how these inodes are named in some directories, or in all; of which type they are by that.
+fn tell_names(
+    mender: &mut Mender,
+    directories: Option<&BTreeSet<u64>>,
+    inodes: &BTreeSet<u64>,
+) -> BTreeMap<u64, u8> {
+    let mut names = BTreeMap::new();
+    if !inodes.is_empty() {
+        let v = mender.volume();
+        let all;
+        let directories = match directories {
+            Some(directories) => directories,
+            None => {
+                all = dirs::all(v);
+                &all
+            }
+        };
+        names = dirs::names_in(v, directories, inodes);
+    }
+    let kinds = names.iter().map(|(ino, (kind, _))| (*ino, *kind)).collect();
+    mender.know_names(names.into_iter().map(|(ino, (_, name))| (ino, name)).collect());
+    kinds
+}
+
+/// Puts an inode back; where nothing is left but a name it becomes what that says it is, if that has no content.
+fn come_back(
+    mender: &mut Mender,
+    ino: Ino,
+    doubted: bool,
+    kind: Option<&u8>,
+    said: &mut Vec<String>,
+) -> Result<bool> {
+    if bring_back(mender, ino, doubted, None, said)? {
+        return Ok(true);
+    }
+    match kind.filter(|_| doubted) {
+        Some(kind) => assemble(mender, ino, Some(file_type::to_mode(*kind)), said),
+        None => Ok(false),
     }
 }
 
@@ -400,12 +450,18 @@ fn sound_root(mender: &mut Mender) -> bool {
 /// Where no older version is whole: what is left of it, if anything is.
 fn assemble(mender: &mut Mender, ino: Ino, kind: Option<u32>, said: &mut Vec<String>) -> Result<bool> {
     match mender.assemble(ino, kind) {
-        Ok(Some(Attributes::Of(c))) => said.push(format!(
-            "inode {ino} is put together from the logs; its attributes are those of checkpoint {c}"
-        )),
-        Ok(Some(Attributes::Lost)) => said.push(format!(
-            "inode {ino} is put together from the logs; its owner, permissions and times are lost"
-        )),
+        Ok(Some(done)) => {
+            let attributes = match done.attributes {
+                Attributes::Of(c) => format!("its attributes are those of checkpoint {c}"),
+                Attributes::Lost => "its owner, permissions and times are lost".into(),
+            };
+            let size = if done.size_guessed {
+                ", and of zeroes at its end there may be too few or too many"
+            } else {
+                ""
+            };
+            said.push(format!("inode {ino} is put together from the logs; {attributes}{size}"));
+        }
         Ok(None) | Err(silt_engine::Error::Format { .. } | silt_engine::Error::Device(_)) => {
             return Ok(false);
         }

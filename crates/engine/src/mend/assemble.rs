@@ -11,8 +11,10 @@ use silt_format::palloc::Kind as Part;
 use silt_format::{Cno, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
+use super::contents::Content;
 use super::doubts::Unsure;
 use super::mapped::Whole;
+use super::versions::{Evidence, Version};
 use crate::block;
 use crate::bmap;
 use crate::ifile::IFile;
@@ -29,6 +31,15 @@ pub enum Attributes {
     Of(Cno),
     /// Nowhere: type and size are told by the content.
     Lost,
+}
+
+/// An inode that was put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assembled {
+    /// Where its attributes come from.
+    pub attributes: Attributes,
+    /// Of zeroes at its end there may be too few or too many.
+    pub size_guessed: bool,
 }
 
 impl Volume {
@@ -109,37 +120,29 @@ impl Volume {
         &mut self,
         ino: Ino,
         kind: Option<u32>,
-        end_of_log: (SegNr, u64),
-    ) -> Result<Option<Attributes>> {
-        let (blocks, nodes) = self.current_blocks(ino, end_of_log);
-        let is_directory = self.is_directory_by_content(ino, &blocks).unwrap_or(false);
-        let fits = |raw: &RawInode| {
-            let kind_fits = (raw.file_type() == 0o040_000) == is_directory;
-            let content_fits = raw.has_map() || blocks.is_empty();
-            kind_fits
-                && content_fits
-                && kind.is_none_or(|kind| kind == raw.file_type())
-                && raw.links_count.get() > 0
+        mut content: Content,
+        evidence: &Evidence<'_>,
+    ) -> Result<Option<Assembled>> {
+        let is_directory = self.is_directory_by_content(ino, &content.blocks).unwrap_or(false);
+        let fits = |version: &Version| {
+            let kind_fits = (version.raw.file_type() == 0o040_000) == is_directory;
+            let content_fits = version.raw.has_map() || content.blocks.is_empty();
+            kind_fits && content_fits && kind.is_none_or(|kind| kind == version.raw.file_type())
         };
-        let mut found = None;
-        let newest_first = self.aside.is_none();
-        for (c, ifile) in self.other_ifiles() {
-            let raw = match ifile.get(&self.store, &self.dat, ino) {
-                Ok(raw) => raw,
-                // What was there before the number was free was another file.
-                Err(Error::NoInode(_)) if newest_first => break,
-                Err(_) => continue,
-            };
-            if inode::check(&self.store.geometry, &raw).is_ok() && fits(&raw) {
-                found = Some((c, raw));
-                break;
-            }
-        }
-        if found.is_none() && blocks.is_empty() {
+        let mut versions = self.versions(ino, Some(&content), evidence);
+        versions.retain(fits);
+        let found = versions.first().copied();
+        let empty = content.blocks.is_empty();
+        if found.is_none() && empty && kind != Some(0o100_000) {
             return Ok(None);
         }
-        let (from, mut raw) = match found {
-            Some((c, raw)) => (Attributes::Of(c), raw),
+        if let Some(linked) = found.filter(|v| v.linked) {
+            // Its summaries may be lost where the map of another checkpoint is not.
+            let more = self.more_of(ino, &linked.raw, &content);
+            content.blocks.extend(more);
+        }
+        let (attributes, mut raw) = match found {
+            Some(version) => (Attributes::Of(version.cno), version.raw),
             None => {
                 let mut raw = RawInode::zeroed();
                 raw.mode = match kind {
@@ -152,31 +155,49 @@ impl Volume {
                 (Attributes::Lost, raw)
             }
         };
-        let bs = u64::from(self.store.geometry.block_size);
+        let mut size_guessed = false;
         if raw.has_map() {
-            let last = blocks.iter().next_back().map(|(offset, v)| (*offset, v.0));
-            let (least, most) =
-                last.map_or((0, 0), |(o, _)| (o.saturating_mul(bs), (o + 1).saturating_mul(bs)));
-            let size = raw.size.get();
-            match raw.file_type() {
-                0o040_000 => raw.size = most.into(),
-                _ if size > least && size <= most => {}
-                // Holes behind the last block are as good as none where nothing says how long it was.
-                _ => {
-                    let used = last.and_then(|(_, v)| self.bytes_of(v).ok());
-                    let used =
-                        used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map_or(0, |n| n as u64 + 1);
-                    raw.size = least.saturating_add(used).into();
-                }
-            }
+            (raw.size, size_guessed) = match self.size_of(&raw, &versions, &content.blocks) {
+                (size, guessed) => (size.into(), guessed),
+            };
             raw.bmap = [0; 56];
             raw.blocks = 0.into();
         }
         let there = self.ifile.get(&self.store, &self.dat, ino).is_ok();
         let mut inode = Inode::load(ino, &raw);
         inode.on_disk = there;
-        self.put_together(inode, blocks, &nodes)?;
-        Ok(Some(from))
+        self.put_together(inode, content.blocks, &content.nodes)?;
+        Ok(Some(Assembled { attributes, size_guessed }))
+    }
+
+    /// How long a file is with these blocks, and whether that is a guess. A version with the same last block says it; else
+    /// it ends with the last byte of it that is not zero, or with what versions before and behind agree on, or with the block
+    /// if one of these does.
+    fn size_of(&self, raw: &RawInode, versions: &[Version], blocks: &BTreeMap<u64, VBlockNr>) -> (u64, bool) {
+        let bs = u64::from(self.store.geometry.block_size);
+        let Some((offset, v)) = blocks.last_key_value() else { return (0, false) };
+        let (least, most) = (offset.saturating_mul(bs), offset.saturating_add(1).saturating_mul(bs));
+        if raw.file_type() == 0o040_000 {
+            return (most, false);
+        }
+        let life = self.dat.entry(&self.store, *v).map_or(0..0, |e| e.start.get()..e.end.get());
+        let fits = |size: u64| size > least && size <= most;
+        let same = versions.iter().find(|version| life.contains(&version.cno.0));
+        if let Some(same) = same.filter(|version| fits(version.raw.size.get())) {
+            return (same.raw.size.get(), false);
+        }
+        let used = self.bytes_of(v.0).ok();
+        let used = used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map_or(0, |n| n as u64 + 1);
+        // Nothing says how long a hole behind the last block was.
+        let used = least.saturating_add(used);
+        let nearest = |later: bool| versions.iter().find(|v| self.is_later(v.cno) == later);
+        let sizes = [nearest(false), nearest(true)].map(|v| v.map(|v| v.raw.size.get()).filter(|s| fits(*s)));
+        let size = match sizes {
+            [Some(before), Some(behind)] if before == behind && before >= used => before,
+            [Some(whole), _] | [_, Some(whole)] if whole == most => whole,
+            _ => used,
+        };
+        (size, true)
     }
 
     /// Makes the bitmaps of the inode file say what its entries say, where a group's count does not agree with its

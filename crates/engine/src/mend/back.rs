@@ -4,7 +4,7 @@
 //! older one maps and the present does not lives again: its end is taken back. Checkpoints in between keep all
 //! they map, since lives only become longer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use silt_format::dat::LIVE;
 use silt_format::inode::RawInode;
@@ -12,16 +12,24 @@ use silt_format::summary::BlockInfo;
 use silt_format::{BlockNr, Cno, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
+use super::contents::Content;
 use super::doubts::{Doubts, Unsure};
 use super::mapped::Whole;
+use super::versions::Evidence;
 use crate::ifile::IFile;
 use crate::inode::{self, Inode};
 use crate::meta::{MetaFile, Physical};
 use crate::volume::Volume;
 use crate::{At, Error, Result};
 
-/// Checkpoint that wrote a block, and where: of two the greater is the newer.
-type Age = (u64, u64, u64);
+/// What is in the place of an inode that is put back.
+pub(crate) enum Present<'a> {
+    /// Damaged, but which file it is can be told.
+    Known(RawInode),
+    /// Nothing of it is to be believed, or there is nothing. With what logs have of it, where that was looked for: `None`
+    /// in it where they have more than is kept in memory.
+    Doubted(Option<&'a Option<Content>>),
+}
 
 impl Volume {
     /// The ends and beginnings of lives when `then` takes the place of `now`.
@@ -150,37 +158,51 @@ impl Volume {
     }
 
     /// Puts an inode back to its newest older version that is whole, another one than the present, and of this type (bits
-    /// of a mode), if one is given. With `shared`, only to one of which a block belongs to the tree at hand, too. Returns the
-    /// checkpoint that has it.
+    /// of a mode), if one is given. Where the present is [`Present::Doubted`] only to one of which a block belongs to the tree
+    /// at hand, too, if logs have blocks of it, and where the DAT is sound only to one with that very content: what is exact need not
+    /// be given up. Returns the checkpoint that has it.
     pub(crate) fn restore_newest(
         &mut self,
         ino: Ino,
-        present: Option<RawInode>,
+        present: &Present<'_>,
         kind: Option<u32>,
-        (doubted, shared): (bool, bool),
-        doubts: &Doubts,
+        evidence: &Evidence<'_>,
     ) -> Option<Cno> {
-        let newest_first = self.aside.is_none();
-        // What is there now is what is wrong, whichever checkpoints have it, too.
-        let now = self.ifile.get(&self.store, &self.dat, ino).ok();
-        for (c, ifile) in self.other_ifiles() {
-            let raw = match ifile.get(&self.store, &self.dat, ino) {
-                Ok(raw) => raw,
-                // Where nothing else tells files apart: what was there before the number was free was another one.
-                Err(Error::NoInode(_))
-                    if present.is_none() && newest_first && !self.is_doubtful(&ifile, ino, doubts) =>
-                {
-                    return None;
-                }
-                Err(_) => continue,
+        let of_kind = |raw: &RawInode| kind.is_none_or(|kind| kind == raw.file_type());
+        let content = match present {
+            Present::Known(present) => return self.restore_known(ino, present, of_kind),
+            Present::Doubted(content) => *content,
+        };
+        let known = content.and_then(Option::as_ref);
+        // Unless nothing says when blocks died: then they pass for current.
+        let exact = self.unsure.is_empty();
+        for version in self.versions(ino, known, evidence).iter().filter(|v| of_kind(&v.raw)) {
+            let fits = match content {
+                Some(Some(own)) if own.blocks.is_empty() => true,
+                Some(Some(own)) if exact => self.is_content(ino, &version.raw, own),
+                Some(_) => self.shares(ino, &version.raw),
+                None => true,
             };
-            if kind.is_some_and(|kind| kind != raw.file_type()) || (shared && !self.shares(ino, &raw)) {
-                continue;
+            if fits && self.restore_inode(ino, version.cno, true).is_ok() {
+                return Some(version.cno);
             }
-            let same = now.is_some_and(|p| p.bmap == raw.bmap && p.size == raw.size && p.mode == raw.mode);
+        }
+        None
+    }
+
+    /// The same where the generation tells which file it is.
+    fn restore_known(
+        &mut self,
+        ino: Ino,
+        present: &RawInode,
+        of_kind: impl Fn(&RawInode) -> bool,
+    ) -> Option<Cno> {
+        for (c, ifile) in self.other_ifiles() {
+            let Ok(raw) = ifile.get(&self.store, &self.dat, ino) else { continue };
+            let same = (present.bmap, present.size, present.mode) == (raw.bmap, raw.size, raw.mode);
             // A number may have been another file's.
-            let other = present.is_some_and(|p| p.check().is_ok() && p.generation != raw.generation);
-            if !same && !other && self.restore_inode(ino, c, doubted).is_ok() {
+            let other = present.check().is_ok() && present.generation != raw.generation;
+            if of_kind(&raw) && !same && !other && self.restore_inode(ino, c, false).is_ok() {
                 return Some(c);
             }
         }
@@ -241,7 +263,7 @@ impl Volume {
         if !raw.has_map() {
             return Err(Error::corrupt(format!("inode {ino}"), "inode", "is of no known type"));
         }
-        let (blocks, nodes) = self.current_blocks(ino, end_of_log);
+        let Content { blocks, nodes } = self.content_of(ino, end_of_log);
         raw.bmap = [0; 56];
         raw.blocks = 0.into();
         let inode = Inode::load(ino, &raw);
@@ -312,7 +334,7 @@ impl Volume {
     /// Maps what logs have of a file and the DAT as current.
     fn map_from_logs(&mut self, ino: Ino, file: &mut MetaFile, end_of_log: (SegNr, u64)) -> Result<Unsure> {
         let mut unsure = Unsure::default();
-        let (blocks, nodes) = self.current_blocks(ino, end_of_log);
+        let Content { blocks, nodes } = self.content_of(ino, end_of_log);
         for (offset, v) in &blocks {
             self.note_unsure(ino, *offset, v.0, true, &mut unsure);
         }
@@ -324,59 +346,5 @@ impl Volume {
             self.dat.end(&mut self.store, VBlockNr(v), self.cno, false)?;
         }
         Ok(unsure)
-    }
-
-    /// Of these inodes, whether logs have blocks of data that live in the tree at hand.
-    pub(crate) fn written_inodes(
-        &self,
-        inodes: &BTreeSet<u64>,
-        end_of_log: (SegNr, u64),
-    ) -> BTreeMap<u64, bool> {
-        let mut found: BTreeMap<u64, bool> = inodes.iter().map(|ino| (*ino, false)).collect();
-        if inodes.is_empty() {
-            return found;
-        }
-        self.each_record(end_of_log, |_, p, at| {
-            let BlockInfo::Data { vblock, .. } = p.info else { return };
-            let Some(written) = found.get_mut(&p.ino.0) else { return };
-            let e = self.dat.entry(&self.store, vblock);
-            *written |= e.is_ok_and(|e| e.blocknr.get() == at && self.is_of_tree(e.start.get(), e.end.get()));
-        });
-        found
-    }
-
-    /// Blocks of a file by offset, and its nodes, that logs have and that live in the tree at hand.
-    pub(crate) fn current_blocks(
-        &self,
-        ino: Ino,
-        end_of_log: (SegNr, u64),
-    ) -> (BTreeMap<u64, VBlockNr>, Bits) {
-        let mut blocks: BTreeMap<u64, (Age, VBlockNr)> = BTreeMap::new();
-        let mut nodes = Bits::default();
-        self.each_record(end_of_log, |log, p, at| {
-            let (v, offset) = match p.info {
-                BlockInfo::Data { vblock, offset } => (vblock, Some(offset)),
-                BlockInfo::Node { vblock } => (vblock, None),
-                _ => return,
-            };
-            if p.ino != ino {
-                return;
-            }
-            let Ok(e) = self.dat.entry(&self.store, v) else { return };
-            if e.blocknr.get() != at || !self.is_of_tree(e.start.get(), e.end.get()) {
-                return;
-            }
-            let Some(offset) = offset else {
-                nodes.insert(v.0);
-                return;
-            };
-            // An old version whose end could not be noted passes for current, too.
-            let new = ((e.start.get(), log.header.seq.get(), at), v);
-            let kept = blocks.entry(offset).or_insert(new);
-            if kept.0 < new.0 {
-                *kept = new;
-            }
-        });
-        (blocks.into_iter().map(|(offset, (_, v))| (offset, v)).collect(), nodes)
     }
 }

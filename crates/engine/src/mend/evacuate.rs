@@ -8,7 +8,7 @@ use silt_format::inode::RawInode;
 use silt_format::palloc::{Kind, Layout};
 use silt_format::segment_usage::{self as su, SuEntry};
 use silt_format::summary::BlockInfo;
-use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
+use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr, VBlockNr};
 
 use super::bits::Bits;
 use super::mapped::{Mappers, Role};
@@ -39,6 +39,16 @@ pub(crate) struct Evacuated {
     pub zeroed: BTreeSet<(u64, u64)>,
     /// Those that cannot be read and stay.
     pub unreadable: BTreeSet<(u64, u64)>,
+}
+
+/// What a whole summary says of a block.
+#[derive(Clone, Copy)]
+struct Described {
+    /// 0: nothing that a file has.
+    v: u64,
+    ino: Ino,
+    /// `None` for a node.
+    offset: Option<u64>,
 }
 
 /// Files whose blocks are listed in words; of more they are counted.
@@ -116,12 +126,12 @@ pub(crate) fn inodes_in(g: &Geometry, offset: u64, block: &[u8]) -> Vec<u64> {
 
 impl Volume {
     /// Makes everything that is wanted of these segments part of the next logs; with `zero`, zeroes in the place of
-    /// file data that cannot be read, in every checkpoint that has it.
+    /// file data that cannot be read, in every checkpoint that has it; with `unowned`, what no checkpoint maps is nobody's.
     pub(crate) fn evacuate(
         &mut self,
         segments: &BTreeSet<u64>,
         already: &Bits,
-        zero: bool,
+        (zero, unowned): (bool, bool),
         end_of_log: (SegNr, u64),
     ) -> Result<Evacuated> {
         let g = self.store.geometry;
@@ -139,26 +149,29 @@ impl Volume {
         })?;
         let mappers = self.mappers(wanted);
         let verifier = Verifier::new(self.store.device.clone(), g);
-        // What whole summaries say of blocks; 0: nothing that a file has.
-        let mut described: HashMap<u64, u64> = HashMap::new();
+        let mut described: HashMap<u64, Described> = HashMap::new();
         self.each_record(end_of_log, |log, p, at| {
             if !inside(at) {
                 return;
             }
-            let v = match p.info {
-                BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock } => vblock.0,
-                _ => 0,
+            let (v, offset) = match p.info {
+                BlockInfo::Data { vblock, offset } => (vblock.0, Some(offset)),
+                BlockInfo::Node { vblock } => (vblock.0, None),
+                _ => (0, None),
             };
-            described.insert(at, v);
+            described.insert(at, Described { v, ino: p.ino, offset });
             if p.index == 0 {
-                described.extend((log.at..at).map(|frame| (frame, 0)));
+                let frame = Described { v: 0, ino: Ino(0), offset: None };
+                described.extend((log.at..at).map(|block| (block, frame)));
             }
         });
+        let every = self.cpfile.every(&self.store, &self.dat);
+        let every: BTreeSet<u64> = every.iter().map(|e| e.cno.get()).collect();
         for (v, block) in places {
             if already.contains(v) {
                 continue;
             }
-            if described.get(&block).is_some_and(|other| *other != v)
+            if described.get(&block).is_some_and(|other| other.v != v)
                 && let Some((_, ino, _)) = mappers.newest.get(&v)
                 && !(Ino::DAT.0..=Ino::IFILE.0).contains(&ino.0)
             {
@@ -167,7 +180,14 @@ impl Volume {
             // A whole log beside its place, a block further, is none that counts.
             let is_sure =
                 || described.contains_key(&block) && verifier.verify(BlockNr(block)).1 == LogState::Whole;
-            if !self.evacuate_one(v, block, &mappers, is_sure, zero, &mut out)? {
+            let gone = if mappers.newest.contains_key(&v) {
+                self.evacuate_one(v, block, &mappers, is_sure, zero, &mut out)?
+            } else if mappers.broken.is_empty() {
+                self.evacuate_unmapped(v, block, described.get(&block), &every, unowned, &mut out)?
+            } else {
+                false
+            };
+            if !gone {
                 out.free.remove(&segment(block));
             }
         }
@@ -177,6 +197,36 @@ impl Volume {
             out.free.clear();
         }
         Ok(out)
+    }
+
+    /// The same for a block that nothing maps. Where it lived at a checkpoint that is here, an inode of that may have lost it,
+    /// and is mended later: it moves, if a summary says what it is, and stays otherwise till it is `unowned` for good.
+    fn evacuate_unmapped(
+        &mut self,
+        v: u64,
+        at: u64,
+        described: Option<&Described>,
+        every: &BTreeSet<u64>,
+        unowned: bool,
+        out: &mut Evacuated,
+    ) -> Result<bool> {
+        let e = self.dat.entry(&self.store, VBlockNr(v))?;
+        let (start, end) = (e.start.get(), e.end.get());
+        let lived = start < end && every.range(start..end).next().is_some();
+        let of_file = described.filter(|d| d.v == v && self.store.geometry.has_lifetimes(d.ino));
+        if lived
+            && let Some(of) = of_file
+            && let Ok(bytes) = self.store.read(silt_device::Kind::Data, BlockNr(at))
+        {
+            out.moved.push(Moved { v, ino: of.ino, offset: of.offset, bytes });
+            return Ok(true);
+        }
+        if lived && !unowned {
+            return Ok(false);
+        }
+        // No checkpoint has it: garbage that a cleaner would have taken.
+        self.dat.palloc.unset(&mut self.dat.file, &self.store, &Physical, v)?;
+        Ok(true)
     }
 
     /// Whether the block will be gone from its place. `is_sure`: a log that verifies says what is there.
@@ -189,14 +239,7 @@ impl Volume {
         zero: bool,
         out: &mut Evacuated,
     ) -> Result<bool> {
-        let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else {
-            if !mappers.broken.is_empty() {
-                return Ok(false);
-            }
-            // No checkpoint has it: garbage that a cleaner would have taken.
-            self.dat.palloc.unset(&mut self.dat.file, &self.store, &Physical, v)?;
-            return Ok(true);
-        };
+        let Some((newest, ino, role)) = mappers.newest.get(&v).copied() else { return Ok(false) };
         let key = match role {
             Role::Data(key) | Role::Node(_, key, _) => key,
         };

@@ -67,9 +67,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// Whether an entry looks like noise: several of its fields have values that no writer writes.
-    pub(crate) fn is_noise(&self, raw: &RawInode) -> bool {
-        const MANY: usize = 2;
+    /// How many fields of an entry have values that no writer writes, of seven.
+    pub(crate) fn impossible(&self, raw: &RawInode) -> usize {
         let g = &self.store.geometry;
         let impossible = [
             raw.ctime_nsec.get() >= 1_000_000_000,
@@ -80,7 +79,7 @@ impl Volume {
             raw.pad.get() != 0,
             raw.check().is_err(),
         ];
-        impossible.into_iter().filter(|is| *is).count() >= MANY
+        impossible.into_iter().filter(|is| *is).count()
     }
 
     /// Settles of which type an inode is that a name has for one of `named` (bits of a mode; spec 9.1): that of the newest
@@ -91,6 +90,10 @@ impl Volume {
         let raw = self.ifile.get(&self.store, &self.dat, ino)?;
         if raw.file_type() == named {
             return Ok(Mistyped::Name);
+        }
+        // An entry that nothing was ever written to, or that was given back, has nothing of the file.
+        if raw.mode.get() == 0 && raw.links_count.get() == 0 {
+            return Ok(Mistyped::Inode);
         }
         // The very same entry, which several checkpoints may share, says nothing.
         let same = |other: &RawInode| {
@@ -104,7 +107,7 @@ impl Volume {
             Some(right) => right != named,
             None if check(&g, &raw).is_err() => false,
             None if [named, raw.file_type()].contains(&0o040_000) => {
-                let (blocks, _) = self.current_blocks(ino, end_of_log);
+                let blocks = self.content_of(ino, end_of_log).blocks;
                 let is_directory = self.is_directory_by_content(ino, &blocks);
                 is_directory.is_none_or(|is| is == (raw.file_type() == 0o040_000))
             }

@@ -12,6 +12,7 @@ mod assemble;
 mod back;
 mod bits;
 mod checkpoints;
+mod contents;
 mod copies;
 mod doubts;
 mod evacuate;
@@ -31,6 +32,7 @@ mod table;
 mod tables;
 mod twins;
 mod usage;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -49,7 +51,9 @@ use crate::supers;
 pub use crate::supers::LastLog;
 use crate::volume::{OpenOptions, Parts, Volume};
 use crate::{Error, Result};
-pub use assemble::Attributes;
+pub use assemble::{Assembled, Attributes};
+use back::Present;
+use contents::Content;
 pub use inodes::Mistyped;
 pub use start::{
     Missing, accept, bad_ahead, bad_blocks, checkpoint_at, checkpoints, cursor_of, leads, leads_in_part,
@@ -57,6 +61,8 @@ pub use start::{
 };
 pub use synced::SetAside;
 pub use twins::{Twin, forget_twin, twins};
+use versions::Evidence;
+pub use versions::InDirectory;
 
 pub(crate) use bits::Bits;
 use doubts::Doubts;
@@ -98,6 +104,8 @@ pub struct Wounds {
     pub segments: BTreeSet<u64>,
     /// Of those segments, put zeroes in the place of file data that cannot be read.
     pub zero_unreadable: bool,
+    /// What lies there, lived at a checkpoint and is not mapped by any is nobody's.
+    pub unowned: bool,
     /// Counts and reserved bits of the ifile.
     pub ifile: bool,
     /// Bits of the ifile: inodes that are taken, or are not.
@@ -140,8 +148,10 @@ pub struct Mender {
     /// Sequence number of the newest log when the repair began.
     since: u64,
     end_of_log: (SegNr, u64),
-    /// Of inodes of the tree at hand, whether logs have blocks that live in it.
-    written: BTreeMap<u64, bool>,
+    /// Of inodes of the tree at hand, what logs have and lives in it; `None` where that is too much.
+    written: BTreeMap<u64, Option<Content>>,
+    /// Their names, as far as they were told.
+    names: BTreeMap<u64, InDirectory>,
     past: past::Written,
 }
 
@@ -230,6 +240,7 @@ impl Mender {
             since: wounds.known.since.unwrap_or(found.last_seq),
             end_of_log,
             written: BTreeMap::new(),
+            names: BTreeMap::new(),
             past: past::Written::default(),
         };
         mender.moved.append(&mut moved);
@@ -260,7 +271,7 @@ impl Mender {
         // Those are emptied when the table is right.
         stale.retain(|s| !wounds.segments.contains(s) && !wounds.copies.contains(s));
         if !wounds.segments.is_empty() {
-            let out = self.empty_segments(&wounds.segments, wounds.zero_unreadable)?;
+            let out = self.empty_segments(&wounds.segments, (wounds.zero_unreadable, wounds.unowned))?;
             self.said.push(format!(
                 "moved as they are: {} out of {} with logs that do not verify",
                 count(out, "block"),
@@ -268,7 +279,7 @@ impl Mender {
             ));
         }
         if !stale.is_empty() {
-            self.empty_segments(&stale, false)?;
+            self.empty_segments(&stale, (false, false))?;
             self.said.push(format!("emptied: {} with damaged nodes", count(stale.len(), "segment")));
         }
         let v = &mut self.volume;
@@ -291,13 +302,14 @@ impl Mender {
         self.mend_ifile(wounds)
     }
 
-    /// Has what is wanted of segments moved. How many blocks.
-    fn empty_segments(&mut self, segments: &BTreeSet<u64>, zero: bool) -> Result<usize> {
+    /// Has what is wanted of segments moved. How many blocks. `what`: with zeroes for what cannot be read, and without what
+    /// nothing maps.
+    fn empty_segments(&mut self, segments: &BTreeSet<u64>, what: (bool, bool)) -> Result<usize> {
         let mut already = Bits::default();
         self.moved.iter().for_each(|m| {
             already.insert(m.v);
         });
-        let out = self.volume.evacuate(segments, &already, zero, self.end_of_log)?;
+        let out = self.volume.evacuate(segments, &already, what, self.end_of_log)?;
         self.said.extend(out.words(&self.volume.store.geometry));
         let moved = out.moved.len() - out.zeroed.len();
         self.moved.extend(out.moved);
@@ -362,25 +374,33 @@ impl Mender {
         Ok(())
     }
 
-    /// Looks once for which of these inodes logs have blocks that live in the tree at hand, for [`Mender::restore`].
+    /// Names of inodes in the tree at hand, for [`Mender::restore`], in the place of those that were told before.
+    pub fn know_names(&mut self, names: BTreeMap<u64, InDirectory>) {
+        self.names = names;
+    }
+
+    /// Looks once for what logs have of these inodes and lives in the tree at hand, for [`Mender::restore`].
     pub fn look_for_blocks(&mut self, inodes: &BTreeSet<u64>) {
-        self.written = self.volume.written_inodes(inodes, self.end_of_log);
+        self.written = self.volume.contents_of(inodes, self.end_of_log);
     }
 
     /// Puts an inode back to its newest older version that is whole and another than the present; in a past tree,
     /// to the nearest version. The checkpoint that has it, if there is one, and whether that is later than the tree
-    /// at hand. Where the present is `doubted`, it says nothing of which file it was: where blocks of it are in the logs,
-    /// a version that shares none of them may have been another file's, and is not taken. `kind`: bits of a mode, where
-    /// the type is known.
+    /// at hand. Where the present is `doubted`, it says nothing of which file it was: versions are left out that were
+    /// another file's, and, where blocks of it are in the logs, those that share none of them, or, if the DAT
+    /// is sound, that have any other: [`Mender::assemble`] does better. `kind`: bits of a mode, where the type is known.
     pub fn restore(&mut self, ino: Ino, doubted: bool, kind: Option<u32>) -> Option<(Cno, bool)> {
         if doubted && !self.written.contains_key(&ino.0) {
             self.look_for_blocks(&BTreeSet::from([ino.0]));
         }
-        let shared = doubted && self.written.get(&ino.0) == Some(&true);
         let v = &mut self.volume;
-        let present = v.ifile.get(&v.store, &v.dat, ino).ok().filter(|_| !doubted);
+        let present = match v.ifile.get(&v.store, &v.dat, ino) {
+            Ok(raw) if !doubted => Present::Known(raw),
+            _ => Present::Doubted(self.written.get(&ino.0).filter(|_| doubted)),
+        };
         let later = v.dat.past.map_or(v.cno, |(_, to)| to);
-        v.restore_newest(ino, present, kind, (doubted, shared), &self.doubts).map(|c| (c, c >= later))
+        let evidence = Evidence { doubts: &self.doubts, name: self.names.get(&ino.0) };
+        v.restore_newest(ino, &present, kind, &evidence).map(|c| (c, c >= later))
     }
 
     /// Whether there is such an inode, and its entry does not verify, or did not before it was moved.
@@ -388,6 +408,13 @@ impl Mender {
         let v = &self.volume;
         let free = matches!(v.ifile.get(&v.store, &v.dat, ino), Err(Error::NoInode(_)));
         (!free || v.inodes.contains_key(&ino.0)) && v.is_doubtful(&v.ifile, ino, &self.doubts)
+    }
+
+    /// Whether an inode in a block that is damaged may be, too: its log does not verify, or it has a value that no writer gives it.
+    pub fn is_suspect(&self, ino: Ino) -> bool {
+        let v = &self.volume;
+        let strange = v.ifile.get(&v.store, &v.dat, ino).is_ok_and(|raw| v.impossible(&raw) > 0);
+        strange || self.is_doubtful(ino)
     }
 
     /// Whether there is no such inode, and what says so does not verify, or did not before it was moved.
@@ -405,21 +432,28 @@ impl Mender {
 
     /// Puts an inode together from what logs have of it and what other checkpoints say of it; where its attributes
     /// come from. `None`: nothing is left of it. `kind`: bits of a mode, where the type is known.
-    pub fn assemble(&mut self, ino: Ino, kind: Option<u32>) -> Result<Option<Attributes>> {
-        self.volume.assemble_inode(ino, kind, self.end_of_log)
+    pub fn assemble(&mut self, ino: Ino, kind: Option<u32>) -> Result<Option<Assembled>> {
+        let content = match self.written.remove(&ino.0).flatten() {
+            Some(content) => content,
+            None => self.volume.content_of(ino, self.end_of_log),
+        };
+        let evidence = Evidence { doubts: &self.doubts, name: self.names.get(&ino.0) };
+        self.volume.assemble_inode(ino, kind, content, &evidence)
     }
 
-    /// Inodes but those of `settled` whose entries look like noise, in logs that do not verify, or did not at first.
+    /// Inodes but those of `settled` whose entries look like noise: two fields that no writer writes so, in logs that do not
+    /// verify, or did not at first; or most of them.
     pub fn noise(&self, settled: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
-        let (v, mut noise) = (&self.volume, BTreeSet::new());
+        let (v, mut noise) = (&self.volume, BTreeMap::new());
         v.for_each_inode(0, |ino, raw| {
-            if !settled.contains(&ino.0) && v.is_noise(raw) {
-                noise.insert(ino.0);
+            let impossible = v.impossible(raw);
+            if !settled.contains(&ino.0) && impossible >= 2 {
+                noise.insert(ino.0, impossible);
             }
             ControlFlow::Continue(())
         })?;
-        noise.retain(|ino| self.is_doubtful(Ino(*ino)));
-        Ok(noise)
+        noise.retain(|ino, impossible| *impossible >= 4 || self.is_doubtful(Ino(*ino)));
+        Ok(noise.into_keys().collect())
     }
 
     /// Makes the entries of all inodes but `settled` such that they can be opened, as far as that can be told;

@@ -84,7 +84,7 @@ impl Mender {
         gone.sort_unstable();
         v.dat.release_all(&mut v.store, &gone)?;
         let segments = all.into_iter().map(|(s, _)| s).collect();
-        self.empty_segments(&segments, false)?;
+        self.empty_segments(&segments, (false, false))?;
         Ok(true)
     }
 }

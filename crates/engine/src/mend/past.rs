@@ -136,7 +136,7 @@ impl Mender {
         while all.peek().is_some() {
             let (some, moved): (BTreeSet<u64>, Vec<Vec<Moved>>) = all.by_ref().take(SEGMENTS).unzip();
             self.moved.extend(moved.into_iter().flatten());
-            self.empty_segments(&some, false)?;
+            self.empty_segments(&some, (false, false))?;
             self.volume.checkpoint_with(std::mem::take(&mut self.moved), now)?;
         }
         Ok(())
@@ -152,14 +152,6 @@ impl Mender {
 }
 
 impl Volume {
-    /// Whether a block is part of the tree at hand, by its lifetime.
-    pub(crate) fn is_of_tree(&self, start: u64, end: u64) -> bool {
-        match self.dat.past {
-            Some((from, to)) => start <= from.0 && end >= to.0,
-            None => end == LIVE,
-        }
-    }
-
     /// With `lost` the entry does not say where the tree is: it is empty until its blocks are put together.
     fn enter_past(&mut self, c: Cno, kept: &BTreeSet<u64>, lost: bool) -> Result<bool> {
         let all = self.cpfile.every(&self.store, &self.dat);

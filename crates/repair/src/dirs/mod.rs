@@ -9,6 +9,7 @@ mod nameless;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::ControlFlow;
 
+use silt_engine::mend::InDirectory;
 use silt_engine::{Tree, Volume, writable, zeroed};
 use silt_format::Ino;
 use silt_format::dir::{self, file_type};
@@ -189,6 +190,42 @@ pub(crate) fn types(v: &mut Volume, directories: &BTreeSet<u64>) -> BTreeMap<u64
         }
     }
     named.into_iter().filter_map(|(nr, kind)| Some((nr, kind?))).collect()
+}
+
+/// All directories of the tree at hand, as far as inodes can be read.
+pub(crate) fn all(v: &Volume) -> BTreeSet<u64> {
+    let mut directories = BTreeSet::from([Ino::ROOT.0]);
+    let _ = v.for_each_inode(0, |ino, raw| {
+        if raw.file_type() == file_type::to_mode(file_type::DIR) {
+            directories.insert(ino.0);
+        }
+        ControlFlow::Continue(())
+    });
+    directories
+}
+
+/// Of some inodes one name each that these directories have for them, as far as they can be read, and the type it says.
+pub(crate) fn names_in(
+    v: &mut Volume,
+    directories: &BTreeSet<u64>,
+    inodes: &BTreeSet<u64>,
+) -> BTreeMap<u64, (u8, InDirectory)> {
+    let mut names = BTreeMap::new();
+    for directory in directories.iter().copied().map(Ino) {
+        let mut keys = Vec::new();
+        // What cannot be read says nothing.
+        let _ = v.for_each_data(Tree::Live, directory, 0, |key| {
+            keys.push(key);
+            ControlFlow::Continue(())
+        });
+        for key in keys {
+            let Ok(Some(block)) = v.read_block(Tree::Live, directory, key) else { continue };
+            for Entry { name, ino, kind } in named(&block).into_iter().filter(|e| inodes.contains(&e.ino)) {
+                names.entry(ino).or_insert((kind, InDirectory { directory, name }));
+            }
+        }
+    }
+    names
 }
 
 /// The entries of a block but "." and "..", as far as they make sense.

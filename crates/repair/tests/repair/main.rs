@@ -10,6 +10,7 @@ mod interrupted;
 mod kept;
 mod limits;
 mod misplaced;
+mod numbers;
 mod past;
 mod planted;
 mod rescued;

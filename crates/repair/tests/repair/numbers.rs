@@ -1,0 +1,285 @@
+//! Inode numbers that several files had one after the other: a damaged inode of the past gets nothing of another's.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use silt_device::MemoryDevice;
+use silt_engine::mkfs::{Parameters, Plan};
+use silt_engine::{OpenOptions, Time, Volume};
+use silt_format::palloc::Layout;
+use silt_format::{Cno, Ino};
+use silt_fs::{Context, Fs, SetAttr, Tree as At, WriteFlags};
+use silt_repair::{Options, plan};
+use silt_verify::surgeon::{Sums, Surgeon};
+use silt_verify::{Moment, Tree};
+
+use crate::common::{checked, noise, options, say, snapshots};
+
+/// Numbers that follow from a seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+/// A volume on which files come and go, so that their numbers are taken again, each step a checkpoint and every third
+/// a snapshot.
+fn history(seed: u64, steps: u64) -> MemoryDevice {
+    let size = 1024 * 128 * 64;
+    let device = Arc::new(MemoryDevice::new(size));
+    let parameters = Parameters {
+        block_size: 1024,
+        blocks_per_segment: 128,
+        uuid: [7; 16],
+        crc_seed: 77,
+        now: 1000,
+        ..Parameters::default()
+    };
+    Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+    let opened = OpenOptions { now: 2000, seed, ..OpenOptions::default() };
+    let (mut volume, _) = Volume::open(device.clone(), &opened).unwrap();
+    volume.take_over(2000).unwrap();
+    let mut fs = Fs::new(volume, &silt_fs::Options::default());
+    let mut dice = Dice(seed);
+    // By name: the inode, and its length in bytes.
+    let mut files: BTreeMap<String, (Ino, u64)> = BTreeMap::new();
+    for step in 0..steps {
+        let now = 3000 + step * 10;
+        let ctx = Context {
+            now: Time { secs: now as i64, nanos: 0 },
+            privileged: true,
+            uid: (step % 5 * 100) as u32,
+            gid: (step % 7 * 100) as u32,
+            ..Context::default()
+        };
+        for n in 0..1 + dice.roll(4) {
+            let name = format!("{step}-{n}");
+            let mode = 0o100_600 + dice.roll(64) as u32;
+            let ino = fs.create(&ctx, Ino::ROOT, name.as_bytes(), mode).unwrap().ino;
+            let len = dice.roll(9000) * u64::from(dice.roll(6) > 0);
+            let bytes = noise(len as usize, step * 100 + n);
+            fs.write(&ctx, ino, 0, &bytes, WriteFlags::default()).unwrap();
+            files.insert(name, (ino, len));
+        }
+        for _ in 0..dice.roll(5) {
+            let (name, (ino, len)) = files
+                .iter()
+                .nth(dice.roll(files.len() as u64) as usize)
+                .map(|(n, f)| (n.clone(), *f))
+                .unwrap();
+            match dice.roll(5) {
+                0 | 1 if files.len() > 2 => {
+                    fs.unlink(&ctx, Ino::ROOT, name.as_bytes()).unwrap();
+                    files.remove(&name);
+                }
+                2 => {
+                    let at = dice.roll(len + 1);
+                    let bytes = noise(1 + dice.roll(2000) as usize, step * 7);
+                    fs.write(&ctx, ino, at, &bytes, WriteFlags::default()).unwrap();
+                    files.insert(name, (ino, len.max(at + bytes.len() as u64)));
+                }
+                3 => {
+                    let bytes = noise(len as usize, step * 9);
+                    fs.write(&ctx, ino, 0, &bytes, WriteFlags::default()).unwrap();
+                }
+                _ => {
+                    let set = SetAttr { mode: Some(0o640), uid: Some(step as u32), ..SetAttr::default() };
+                    fs.setattr(&ctx, ino, &set).unwrap();
+                }
+            }
+        }
+        let c = fs.sync_all(now).unwrap();
+        if step % 3 == 0 {
+            fs.volume_mut().make_snapshot(Cno(c)).unwrap();
+        }
+    }
+    assert!(fs.getattr(At::Live, Ino::ROOT).is_ok());
+    fs.sync_all(9000).unwrap();
+    fs.into_volume().close(9001).unwrap();
+    device.fork()
+}
+
+/// What a file is at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct File {
+    ino: u64,
+    content: u64,
+    size: u64,
+    generation: u32,
+    mode: u32,
+    owner: (u32, u32),
+}
+
+type Files = BTreeMap<Vec<u8>, File>;
+
+/// All files of a moment, by path.
+fn files(device: &MemoryDevice, moment: Moment) -> Option<Files> {
+    let tree = Tree::open(device, moment).ok()?;
+    let mut all = Files::new();
+    for w in tree.walk().ok()?.into_iter().filter(|w| w.attributes.is_regular()) {
+        let a = &w.attributes;
+        let mut h = DefaultHasher::new();
+        let mut bytes = Vec::new();
+        tree.for_each_part(a.ino, |at, part| {
+            bytes.resize(at as usize, 0);
+            bytes.extend_from_slice(part);
+        })
+        .ok()?;
+        bytes.hash(&mut h);
+        let owner = (a.uid, a.gid);
+        let (size, generation, mode) = (a.size, a.generation, a.mode);
+        all.insert(w.path.clone(), File { ino: a.ino, content: h.finish(), size, generation, mode, owner });
+    }
+    Some(all)
+}
+
+/// A volume and all its moments.
+struct Sound {
+    volume: Surgeon,
+    trees: BTreeMap<u64, Files>,
+}
+
+impl Sound {
+    fn new(seed: u64) -> Self {
+        let volume = Surgeon { device: history(seed, 24) };
+        let tree = |c| Some((c, files(&volume.device, Moment::Checkpoint(c))?));
+        let trees = (1..=volume.cno()).filter_map(tree).collect();
+        Sound { volume, trees }
+    }
+
+    /// Inodes of snapshots of which the block is no more the latest tree's, or those that it has: checkpoint, inode, block and
+    /// byte.
+    fn inodes(&self, past: bool) -> Vec<(u64, u64, u64, usize)> {
+        let s = &self.volume;
+        let now: Vec<u64> = s.file(6).into_values().collect();
+        let layout = Layout::ifile(&s.g());
+        let moments = if past { snapshots(&s.device) } else { vec![s.cno()] };
+        let mut all = Vec::new();
+        for c in moments {
+            let ifile = s.past_file(c, 6);
+            for f in self.trees[&c].values() {
+                let at = layout.entry(f.ino);
+                if now.contains(&ifile[&at.block]) != past {
+                    all.push((c, f.ino, ifile[&at.block], at.byte));
+                }
+            }
+        }
+        all
+    }
+
+    /// Overwrites entries of inodes in a block, repairs, and holds every file of every moment against what it was: its content
+    /// is the same, its owner and permissions, where the block was that of its inode, those of this file at some moment, or
+    /// lost; and no other is touched. How many of those whose inodes were lost are what they were.
+    fn is_mended(&self, block: u64, bytes: Range<usize>, sums: Sums, fill: &[u8]) -> Result<usize, String> {
+        let mut s = Surgeon { device: self.volume.device.fork() };
+        s.patch_with(block, sums, |b| b[bytes.clone()].copy_from_slice(&fill[..bytes.len()]));
+        let has_block =
+            |c: u64| self.volume.past_file(c, 6).iter().find(|(_, b)| **b == block).map(|(key, _)| *key);
+        let layout = Layout::ifile(&self.volume.g());
+        let lost: BTreeMap<u64, u64> = self.trees.keys().filter_map(|c| Some((*c, has_block(*c)?))).collect();
+        let is_lost = |c: u64, ino: u64| {
+            let at = layout.entry(ino);
+            lost.get(&c) == Some(&at.block) && bytes.contains(&at.byte)
+        };
+        let gentle = Options { drop_snapshots: false, ..options() };
+        let made = plan(Arc::new(s.device.fork()), &gentle).map_err(|e| e.to_string())?;
+        made.apply(&s.device).map_err(|e| e.to_string())?;
+        let said = say(&made);
+        if !checked(&s.device).is_clean() {
+            return Err(format!("a check finds errors\n{said}"));
+        }
+        let mut exact = 0;
+        let last = self.volume.cno();
+        let moments = self.trees.keys().map(|c| (Moment::Checkpoint(*c), *c)).chain([(Moment::Latest, last)]);
+        for (moment, c) in moments {
+            let are = match files(&s.device, moment) {
+                Some(are) => are,
+                // A plain checkpoint whose damage is in the tree that goes on is mended there.
+                None if c == last => continue,
+                None => return Err(format!("checkpoint {c} is gone\n{said}")),
+            };
+            let were = &self.trees[&c];
+            for (path, was) in were {
+                let name = String::from_utf8_lossy(path);
+                let Some(is) = are.get(path) else {
+                    return Err(format!("{name} of {c} is gone\n{said}"));
+                };
+                if is == was {
+                    exact += usize::from(is_lost(c, was.ino));
+                    continue;
+                }
+                let own = self.trees.values().filter_map(|t| t.get(path));
+                let mut own = own.filter(|f| f.generation == was.generation);
+                let no_owner = is.mode & 0o777 == 0o600 && is.owner == (0, 0);
+                let attributes = no_owner || own.any(|f| (f.mode, f.owner) == (is.mode, is.owner));
+                let same = (is.content, is.size) == (was.content, was.size);
+                if !is_lost(c, was.ino) || !same || !attributes {
+                    return Err(format!("{name} of {c} is {is:?} and was {was:?}\n{said}"));
+                }
+            }
+            // Noise that verifies may look like a file.
+            let new = are.keys().filter(|path| !path.starts_with(b"lost+found/")).count();
+            if new > were.len() {
+                return Err(format!("checkpoint {c} has other files\n{said}"));
+            }
+        }
+        Ok(exact)
+    }
+}
+
+/// Inodes of past checkpoints or of the latest tree are lost, one or a block of them, whether the log verifies or not.
+fn lose(past: bool, whole: bool) {
+    let (mut run, mut exact, mut failed) = (0, 0, Vec::new());
+    let seeds = std::env::var("SILT_TEST_SEEDS").map_or(3, |n| n.parse().unwrap());
+    for seed in 1..=seeds {
+        let sound = Sound::new(seed);
+        let mut damages = sound.inodes(past);
+        if whole {
+            damages.dedup_by_key(|d| d.2);
+        }
+        let all = std::env::var_os("SILT_TEST_ALL_BLOCKS").is_some();
+        let step = if all { 1 } else { 1 + damages.len() / 12 };
+        for (n, (c, ino, block, byte)) in damages.iter().enumerate().step_by(step) {
+            let noise = noise(1024, n as u64 + 3);
+            let bytes = if whole { 0..1024 } else { *byte..byte + 128 };
+            let fills = [(Sums::None, &noise[..]), (Sums::None, &[0; 1024][..]), (Sums::All, &noise[..])];
+            for (way, (sums, fill)) in fills.into_iter().enumerate() {
+                run += 1;
+                match sound.is_mended(*block, bytes.clone(), sums, fill) {
+                    Ok(n) => exact += n,
+                    Err(why) => failed.push(format!(
+                        "seed {seed}, checkpoint {c}, inode {ino}, block {block}, way {way}: {why}"
+                    )),
+                }
+            }
+        }
+    }
+    println!("{run} damages, {exact} files are as they were in all they have, {} failed", failed.len());
+    let first: Vec<_> = failed.iter().take(6).cloned().collect();
+    assert!(run > 20 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+}
+
+#[test]
+fn a_lost_inode_of_the_past_gets_nothing_of_another_file() {
+    lose(true, false);
+}
+
+#[test]
+fn lost_blocks_of_inodes_of_the_past_get_nothing_of_other_files() {
+    lose(true, true);
+}
+
+#[test]
+fn a_lost_inode_gets_nothing_of_another_file() {
+    lose(false, false);
+}
+
+#[test]
+fn lost_blocks_of_inodes_get_nothing_of_other_files() {
+    lose(false, true);
+}
