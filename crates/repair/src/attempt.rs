@@ -7,7 +7,7 @@ use silt_device::{Device, Overlay};
 use silt_verify::{Behind, Moment, Report, Tree, Watch};
 
 use crate::rounds::{Kind, State, Step};
-use crate::{Error, Options, Plan, Result, Round, errors, newest_log, rescued, supers, words};
+use crate::{Error, Options, Plan, Result, Round, errors, errors_now, newest_log, rescued, supers, words};
 
 /// Most rounds of checking and mending, and how many more there are for each past checkpoint that is mended: those that
 /// share what is damaged show one after another.
@@ -192,7 +192,7 @@ impl<'a> Making<'a> {
         if self.state.is_tight(&self.now) && self.state.make_room(&self.now) {
             self.now = self.state.check()?;
         }
-        self.state.left = errors(&self.now);
+        self.state.left = errors_now(&self.now);
         self.state.next(&self.now)
     }
 

@@ -16,6 +16,7 @@
 mod apply;
 mod attempt;
 mod classes;
+mod coming_back;
 mod dirs;
 mod error;
 mod newest_log;
@@ -133,6 +134,13 @@ impl Plan {
 pub fn errors(report: &Report) -> u64 {
     let ids: BTreeSet<&str> = report.errors().map(|f| f.id).collect();
     report.counts.iter().filter(|(id, _)| ids.contains(*id)).map(|(_, n)| n).sum()
+}
+
+/// How many errors of a report are about the latest tree or the volume: what is wrong with past checkpoints is told again for
+/// each that comes to be past, whatever a round did.
+pub(crate) fn errors_now(report: &Report) -> usize {
+    let last = report.stats.last_cno;
+    report.errors().filter(|f| f.place.cno.is_none_or(|c| c == last)).count()
 }
 
 /// Makes a plan for a volume that nobody uses. Nothing is written. Errors: it is no volume, or a damaged one that must

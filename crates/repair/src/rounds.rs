@@ -170,8 +170,8 @@ pub(crate) struct State<'a> {
     pub told: BTreeSet<u64>,
     /// Of those, the ones that were put back to an older version or put together.
     pub put_back: BTreeSet<u64>,
-    /// Errors that are left so far.
-    pub left: u64,
+    /// Errors that are left so far of the latest tree.
+    pub left: usize,
     /// Whether a round so far may have lost something of the current tree.
     may_lose: bool,
 }

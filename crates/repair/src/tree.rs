@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use silt_engine::mend::{Attributes, Mender, Mistyped, Wounds};
+use silt_engine::mend::{Mender, Mistyped, Wounds};
 use silt_engine::{Tree, Volume};
 use silt_format::dir::file_type;
 use silt_format::{Cno, Geometry, Ino};
 use silt_verify::{Finding, Held, Report};
 
+use crate::coming_back::{bring_back, come_back, tell_names};
 use crate::words::CHANGES_LOST;
 use crate::{Result, dirs, tables, words};
 
@@ -382,92 +383,9 @@ fn type_in_words(kind: u8) -> &'static str {
     }
 }
 
-/// Tells the mender how these inodes are named in some directories, or in all; of which type they are by that.
-fn tell_names(
-    mender: &mut Mender,
-    directories: Option<&BTreeSet<u64>>,
-    inodes: &BTreeSet<u64>,
-) -> BTreeMap<u64, u8> {
-    let mut names = BTreeMap::new();
-    if !inodes.is_empty() {
-        let v = mender.volume();
-        let all;
-        let directories = match directories {
-            Some(directories) => directories,
-            None => {
-                all = dirs::all(v);
-                &all
-            }
-        };
-        names = dirs::names_in(v, directories, inodes);
-    }
-    let kinds = names.iter().map(|(ino, (kind, _))| (*ino, *kind)).collect();
-    mender.know_names(names.into_iter().map(|(ino, (_, name))| (ino, name)).collect());
-    kinds
-}
-
-/// Puts an inode back; where nothing is left but a name it becomes what that says it is, if that has no content.
-fn come_back(
-    mender: &mut Mender,
-    ino: Ino,
-    doubted: bool,
-    kind: Option<&u8>,
-    said: &mut Vec<String>,
-) -> Result<bool> {
-    if bring_back(mender, ino, doubted, None, said)? {
-        return Ok(true);
-    }
-    match kind.filter(|_| doubted) {
-        Some(kind) => assemble(mender, ino, Some(file_type::to_mode(*kind)), said),
-        None => Ok(false),
-    }
-}
-
-/// Puts an inode back to an older version, or together from the logs; whether it could be done. `kind`: bits of a mode,
-/// where the type is known.
-fn bring_back(
-    mender: &mut Mender,
-    ino: Ino,
-    doubted: bool,
-    kind: Option<u32>,
-    said: &mut Vec<String>,
-) -> Result<bool> {
-    match mender.restore(ino, doubted, kind) {
-        Some((c, false)) => {
-            said.push(format!("inode {ino} is put back to its version of checkpoint {c}; {CHANGES_LOST}"))
-        }
-        Some((c, true)) => said.push(format!("inode {ino} is what it is in checkpoint {c}, made later")),
-        None => return assemble(mender, ino, kind, said),
-    }
-    Ok(true)
-}
-
 fn sound_root(mender: &mut Mender) -> bool {
     let root = mender.volume().inode(Tree::Live, Ino::ROOT);
     root.is_ok_and(|i| i.attr.is_dir() && i.attr.links > 0 && i.attr.size > 0 && i.map.blocks == 0)
-}
-
-/// Where no older version is whole: what is left of it, if anything is.
-fn assemble(mender: &mut Mender, ino: Ino, kind: Option<u32>, said: &mut Vec<String>) -> Result<bool> {
-    match mender.assemble(ino, kind) {
-        Ok(Some(done)) => {
-            let attributes = match done.attributes {
-                Attributes::Of(c) => format!("its attributes are those of checkpoint {c}"),
-                Attributes::Lost => "its owner, permissions and times are lost".into(),
-            };
-            let size = if done.size_guessed {
-                ", and of zeroes at its end there may be too few or too many"
-            } else {
-                ""
-            };
-            said.push(format!("inode {ino} is put together from the logs; {attributes}{size}"));
-        }
-        Ok(None) | Err(silt_engine::Error::Format { .. } | silt_engine::Error::Device(_)) => {
-            return Ok(false);
-        }
-        Err(e) => return Err(e.into()),
-    }
-    Ok(true)
 }
 
 fn cut(mender: &mut Mender, ino: Ino, said: &mut Vec<String>) -> Result<()> {

@@ -157,9 +157,9 @@ impl Volume {
         };
         let mut size_guessed = false;
         if raw.has_map() {
-            (raw.size, size_guessed) = match self.size_of(&raw, &versions, &content.blocks) {
-                (size, guessed) => (size.into(), guessed),
-            };
+            let size;
+            (size, size_guessed) = self.size_of(&raw, &versions, &content.blocks);
+            raw.size = size.into();
             raw.bmap = [0; 56];
             raw.blocks = 0.into();
         }

@@ -89,11 +89,12 @@ impl Volume {
         self.dat.entry(&self.store, v).is_ok_and(|e| self.is_of_tree(e.start.get(), e.end.get()))
     }
 
-    /// From when to when a block of the content lived all the time, as far as that follows from lifetimes that overlap at the
-    /// tree at hand.
+    /// From when to when a block of the content lived all the time: all of them do at the tree at hand, so what they cover
+    /// together has no gap.
     fn life_of(&self, content: &Content) -> Range<u64> {
         let entries = content.blocks.values().filter_map(|v| self.dat.entry(&self.store, *v).ok());
-        entries.fold(u64::MAX..0, |life, e| life.start.min(e.start.get())..life.end.max(e.end.get()))
+        let lives = entries.map(|e| e.start.get()..e.end.get());
+        lives.reduce(|all, life| all.start.min(life.start)..all.end.max(life.end)).unwrap_or_default()
     }
 
     /// Versions of an inode, of which nothing is to be believed that is in the tree at hand, in other checkpoints: those first
@@ -106,7 +107,7 @@ impl Volume {
         evidence: &Evidence<'_>,
     ) -> Vec<Version> {
         let g = &self.store.geometry;
-        let life = content.map_or(u64::MAX..0, |content| self.life_of(content));
+        let life = content.map(|content| self.life_of(content)).unwrap_or_default();
         let now = self.ifile.get(&self.store, &self.dat, ino).ok();
         let (mut all, mut free) = (Vec::new(), [false; 2]);
         for (cno, ifile) in self.other_ifiles() {

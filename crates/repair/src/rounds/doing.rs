@@ -8,7 +8,7 @@ use silt_engine::mend::{self, LastLog, Mender, SetAside, Wounds};
 use silt_verify::Report;
 
 use super::{Kind, Quiet, Stage, State, Step, TIGHT};
-use crate::{Result, errors, newest_log, past, rescued, supers, tree};
+use crate::{Result, errors, errors_now, newest_log, past, rescued, supers, tree};
 
 /// Super blocks that were put right.
 struct Righted {
@@ -255,7 +255,11 @@ impl State<'_> {
         }
         let known = mender.leave();
         said.extend(mender.finish(self.options.now)?);
-        if step.kind == Kind::Rescued && errors(&self.check_of(&*trial)?) > self.left {
+        if step.kind == Kind::Rescued && errors_now(&self.check_of(&*trial)?) > self.left {
+            doubts.push(format!(
+                "what a rescue reads besides cannot be taken without new damage: {}",
+                rescued::FIRST
+            ));
             return Ok(doubts);
         }
         said.extend(doubts);

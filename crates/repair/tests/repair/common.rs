@@ -46,7 +46,7 @@ pub fn say(plan: &Plan) -> String {
     let mut out = String::new();
     for (n, r) in plan.rounds.iter().enumerate() {
         out += &format!("  round {}: {:?}\n", n + 1, r.classes);
-        r.done.iter().take(60).for_each(|d| out += &format!("    {d}\n"));
+        r.done.iter().take(12).for_each(|d| out += &format!("    {d}\n"));
     }
     plan.stopped.iter().for_each(|s| out += &format!("  stopped: {s}\n"));
     plan.after.errors().take(8).for_each(|f| out += &format!("  left: {f}\n"));

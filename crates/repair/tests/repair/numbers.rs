@@ -1,15 +1,15 @@
 //! Inode numbers that several files had one after the other: a damaged inode of the past gets nothing of another's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
-use silt_device::MemoryDevice;
+use silt_device::{Device, MemoryDevice};
 use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{OpenOptions, Time, Volume};
 use silt_format::palloc::Layout;
-use silt_format::{Cno, Ino};
+use silt_format::{BlockNr, Cno, Ino, SegNr};
 use silt_fs::{Context, Fs, SetAttr, Tree as At, WriteFlags};
 use silt_repair::{Options, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
@@ -282,4 +282,77 @@ fn a_lost_inode_gets_nothing_of_another_file() {
 #[test]
 fn lost_blocks_of_inodes_get_nothing_of_other_files() {
     lose(false, true);
+}
+
+/// A whole segment is lost, with blocks of the latest tree and of past ones: files that have none there are what they were, with
+/// their owners or without any.
+#[test]
+fn a_lost_segment_takes_no_file_along_that_lies_elsewhere() {
+    let (mut run, mut refused, mut failed) = (0, 0, Vec::new());
+    let seeds = std::env::var("SILT_TEST_SEEDS").map_or(8, |n| n.parse().unwrap());
+    for seed in 1..=seeds {
+        let sound = Sound::new(seed);
+        let s = &sound.volume;
+        let (g, last) = (s.g(), s.cno());
+        let segment = |block: u64| g.segment_of(BlockNr(block)).0;
+        let newest = segment(s.latest().pos.0);
+        // Where part of the translation table is lost, what it says of blocks elsewhere is, too.
+        let table: BTreeSet<u64> = s.dat().blocks.values().map(|b| segment(*b)).collect();
+        for nr in
+            (0..g.nsegments).filter(|nr| *nr != newest && !table.contains(nr) && !s.logs(*nr).is_empty())
+        {
+            let device = s.device.fork();
+            let (first, blocks) = (g.segment_start(SegNr(nr)).0, g.segment_blocks(SegNr(nr)));
+            let noise = noise(g.bs() * blocks as usize, nr + 1);
+            device.write_at(g.byte_of(BlockNr(first)), &[&noise]).unwrap();
+            let made = plan(Arc::new(device.fork()), &options()).unwrap();
+            if made.stopped.is_some() && made.is_empty() {
+                // Without the newest tables nothing is written.
+                refused += 1;
+                continue;
+            }
+            made.apply(&device).unwrap();
+            let what = format!("seed {seed}, segment {nr}\n{}", say(&made));
+            run += 1;
+            let are = files(&device, Moment::Latest).unwrap_or_default();
+            let ifile = s.file(6);
+            let layout = Layout::ifile(&g);
+            for (path, was) in &sound.trees[&last] {
+                let name = String::from_utf8_lossy(path);
+                if s.file(was.ino).values().any(|b| segment(*b) == nr) {
+                    continue;
+                }
+                let inode_lost = segment(ifile[&layout.entry(was.ino).block]) == nr;
+                let mut own = sound.trees.values().filter_map(|t| t.get(path));
+                match are.get(path) {
+                    Some(is) if File { generation: was.generation, ..is.clone() } == *was => {}
+                    Some(is)
+                        if inode_lost
+                            && (is.content, is.size) == (was.content, was.size)
+                            && (is.owner == (0, 0) && is.mode & 0o777 == 0o600
+                                || own.any(|f| (f.mode, f.owner) == (is.mode, is.owner))) => {}
+                    is => failed.push(format!("{name} is {is:?} and was {was:?}: {what}")),
+                }
+            }
+        }
+    }
+    let first: Vec<_> = failed.iter().take(6).cloned().collect();
+    println!("{run} segments, {refused} are for a rescue, {} failed", failed.len());
+    assert!(run > 5 && failed.is_empty(), "{} in {run}:\n{}", failed.len(), first.join("\n"));
+}
+
+/// A segment is lost with what past trees need: errors in these do not keep the latest tree from having what a rescue reads.
+#[test]
+fn what_a_rescue_reads_is_taken_although_past_trees_are_damaged() {
+    for (seed, nr) in [(1, 3), (5, 5), (7, 4), (12, 5), (18, 5)] {
+        let s = Sound::new(seed).volume;
+        let g = s.g();
+        let (first, blocks) = (g.segment_start(SegNr(nr)).0, g.segment_blocks(SegNr(nr)));
+        let noise = noise(g.bs() * blocks as usize, nr + 1);
+        s.device.write_at(g.byte_of(BlockNr(first)), &[&noise]).unwrap();
+        let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
+        let mut rescued = made.rounds.iter().filter(|r| r.classes.contains_key("rescued"));
+        let taken = |line: &String| line.contains("as a rescue reads it") || line.contains(" is as it was");
+        assert!(rescued.any(|r| r.done.iter().any(taken)), "seed {seed}, segment {nr}\n{}", say(&made));
+    }
 }
