@@ -148,6 +148,8 @@ pub(crate) struct State<'a> {
     emptied: BTreeMap<u64, u32>,
     /// Of which nothing can be moved, as long as nothing else changes.
     stuck: BTreeSet<u64>,
+    /// Of which all is given up that nothing maps.
+    disowned: BTreeSet<u64>,
     /// There is no space for past trees that could be mended: no snapshot is dropped for that.
     pub plain_only: bool,
     /// Rounds that mended fewer past trees than they would have for want of space.
@@ -200,6 +202,7 @@ impl<'a> State<'a> {
             again: 0,
             emptied: BTreeMap::new(),
             stuck: BTreeSet::new(),
+            disowned: BTreeSet::new(),
             plain_only: false,
             in_parts: 0,
             past_at_once: usize::MAX,
@@ -452,13 +455,15 @@ impl State<'_> {
             let (wounds, _) = tables::wounds(&mine, report, None);
             return Ok(Some(step(Kind::Tables(stage), &mine, wounds, none())));
         }
-        let (segments, logs) = tables::segments(&found, geometry.as_ref());
-        let segments = segments.difference(&self.stuck).copied();
-        let segments: BTreeSet<u64> = segments.take(self.at_once(geometry.as_ref())).collect();
-        if !segments.is_empty() && self.again < AGAIN {
-            self.again += 1;
+        // Past trees are mended as far as they can be.
+        let (mut segments, logs) = tables::segments(&found, geometry.as_ref());
+        let again = self.again < AGAIN;
+        segments.retain(|s| !self.disowned.contains(s) || (again && !self.stuck.contains(s)));
+        let segments: BTreeSet<u64> = segments.into_iter().take(self.at_once(geometry.as_ref())).collect();
+        if !segments.is_empty() {
+            self.again += u32::from(segments.is_subset(&self.disowned));
+            self.disowned.extend(&segments);
             let zero_unreadable = self.options.zero_unreadable;
-            // Past trees are mended as far as they can be.
             let wounds = Wounds { segments, zero_unreadable, unowned: true, ..Wounds::default() };
             return Ok(Some(step(Kind::Logs, &logs, wounds, none())));
         }

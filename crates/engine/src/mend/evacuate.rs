@@ -200,7 +200,8 @@ impl Volume {
     }
 
     /// The same for a block that nothing maps. Where it lived at a checkpoint that is here, an inode of that may have lost it,
-    /// and is mended later: it moves, if a summary says what it is, and stays otherwise till it is `unowned` for good.
+    /// and is mended later: it moves, if a summary says that it is data, and stays otherwise till it is `unowned` for good. Nodes go:
+    /// maps are made anew of data, and a cleaner of Linux stops at a node that makes no sense.
     fn evacuate_unmapped(
         &mut self,
         v: u64,
@@ -213,15 +214,16 @@ impl Volume {
         let e = self.dat.entry(&self.store, VBlockNr(v))?;
         let (start, end) = (e.start.get(), e.end.get());
         let lived = start < end && every.range(start..end).next().is_some();
-        let of_file = described.filter(|d| d.v == v && self.store.geometry.has_lifetimes(d.ino));
+        let known = described.filter(|d| d.v == v && self.store.geometry.has_lifetimes(d.ino));
+        let is_node = known.is_some_and(|of| of.offset.is_none());
         if lived
-            && let Some(of) = of_file
+            && let Some(Described { ino, offset: Some(offset), .. }) = known
             && let Ok(bytes) = self.store.read(silt_device::Kind::Data, BlockNr(at))
         {
-            out.moved.push(Moved { v, ino: of.ino, offset: of.offset, bytes });
+            out.moved.push(Moved { v, ino: *ino, offset: Some(*offset), bytes });
             return Ok(true);
         }
-        if lived && !unowned {
+        if lived && !unowned && !is_node {
             return Ok(false);
         }
         // No checkpoint has it: garbage that a cleaner would have taken.

@@ -273,13 +273,15 @@ impl Volume {
         Ok(true)
     }
 
-    /// Whether a block that is current by the table, and that a record of a file tells of, may be what a checkpoint had whose inode
-    /// is damaged, too.
+    /// Whether a block that is current by the table, and that a record tells of as data of a file, may be what a checkpoint had
+    /// whose inode is damaged, too. A node that nothing maps is of no use, and a cleaner of Linux stops at one that makes no sense.
     fn may_have_lived(&self, v: u64, record: Option<&Record>, every: &BTreeSet<u64>) -> bool {
         let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { return false };
-        let is_file =
-            record.is_some_and(|r| r.at == e.blocknr.get() && self.store.geometry.has_lifetimes(r.ino));
-        e.end.get() == LIVE && is_file && every.range(e.start.get()..self.cno.0).next().is_some()
+        let g = &self.store.geometry;
+        let is_data = |r: &Record| r.offset.is_some() && r.at == e.blocknr.get() && g.has_lifetimes(r.ino);
+        e.end.get() == LIVE
+            && record.is_some_and(is_data)
+            && every.range(e.start.get()..self.cno.0).next().is_some()
     }
 
     /// Whether all that is known of a number is a record in a segment that is surely free: it is of the use before.
