@@ -85,7 +85,7 @@ impl LocalVolume {
         let lost = behind.as_ref().map_or_else(Vec::new, |behind| lost::sentences(behind, &mut fs));
         // A status carries them itself, and what any power cut leaves.
         if request == Request::Status {
-            notes.extend(behind.and_then(|behind| behind.torn).map(|torn| torn.to_string()));
+            notes.extend(behind.iter().flat_map(Behind::untold));
         } else {
             let mut told = notes.iter().chain(&lost);
             told.try_for_each(|note| out(Response::Notice(note.clone())))?;

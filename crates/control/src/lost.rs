@@ -161,6 +161,9 @@ mod tests {
             // A power cut leaves the last one so, and nobody was told of it.
             if block >= *before {
                 torn += u32::from(newest < all);
+                // Only with its super root does the last trace go.
+                let told = look(&*damaged).is_some() || newest == all || block + 1 == *last;
+                assert!(told, "{block} of {before} to {last}");
             } else if newest < all {
                 lost += 1;
                 let told = look(&*damaged).and_then(|lost| lost.logs);

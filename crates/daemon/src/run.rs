@@ -16,6 +16,7 @@ use silt_control::lost;
 use silt_device::FileDevice;
 use silt_engine::Tree;
 use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Place, Session, Unmount};
+use silt_verify::Behind;
 
 use crate::Error;
 use crate::closing::Closer;
@@ -46,7 +47,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     // Before it is opened: writing goes on beside the logs that tell of it.
     let behind =
         if options.moment.is_some() || options.super_block.is_some() { None } else { lost::look(&*shared) };
-    let torn = behind.as_ref().and_then(|behind| behind.torn);
+    let untold: Vec<String> = behind.iter().flat_map(Behind::untold).collect();
     // Those of the session and of the moments come from here, too.
     crate::slices::ask();
     let (mut fs, report, room) = open_volume(config, shared)?;
@@ -54,7 +55,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         lost: behind.map_or_else(Vec::new, |behind| lost::sentences(&behind, &mut fs)),
         notes: notes(&report),
     };
-    found.notes.extend(torn.map(|torn| torn.to_string()));
+    found.notes.extend(untold);
     found.notes.extend(room);
     for note in found.lost.iter().chain(&found.notes) {
         tracing::warn!("{}: {note}", config.volume.display());

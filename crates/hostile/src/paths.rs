@@ -359,7 +359,7 @@ fn check_mount(device: &Arc<Watched>, _: &mut Seen) {
 /// What a mount says of the newest logs before it begins.
 fn not_come_to(device: &Arc<Watched>, _: &mut Seen) {
     if let Some(behind) = silt_verify::behind(&**device) {
-        let _ = (behind.synced.map(|s| s.to_string()), behind.torn.map(|t| t.to_string()));
+        let _ = (behind.untold().count(), behind.synced.map(|s| s.to_string()));
     }
 }
 

@@ -15,6 +15,7 @@ use silt_format::summary::{Header, LOGEND, SR, SYNDT};
 use silt_format::{BlockNr, SegNr};
 
 use crate::check::LogPosition;
+use crate::headless::{Headless, Known, Lone};
 use crate::promised::{self, Promised};
 use crate::reader::Reader;
 use crate::search::{self, Found, Log};
@@ -55,6 +56,8 @@ pub(crate) struct Chain {
     reached: HashSet<u64>,
     /// `ss_cno` of logs behind the newest checkpoint; 0 where that is not known.
     next: u64,
+    /// A log behind all of them whose head is lost.
+    pub headless: Option<Headless>,
 }
 
 impl Chain {
@@ -159,7 +162,9 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
         ..Chain::default()
     };
     let mut promised = Promised::behind(from);
-    let mut heads = Heads { r, latest: from.header, torn: false, since: from.header.create.get(), left: 0 };
+    let lone = Lone::behind(r, from);
+    let mut heads =
+        Heads { r, latest: from.header, torn: false, since: from.header.create.get(), left: 0, lone };
     heads.enough();
     let mut seq = from.header.seq.get();
     let mut segment = g.segment_of(from.pos);
@@ -174,12 +179,14 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
             |pos: u64, end: u64, seq: u64| Broken { pos, end, seq, behind, certain: false, bare: false };
         match heads.first_whole(segment, pos, end, seq) {
             Step::Whole(log) => {
+                heads.lone.clear();
                 promised.next(r, &log, &mut chain.broken);
                 (pos, next) = (log.end(), log.header.next.get());
                 heads.since = log.header.create.get();
                 chain.logs.push(log);
             }
             Step::Broken { pos: at, end: behind, certain } => {
+                heads.lone.clear();
                 let broken = Broken { certain, ..lost(at, behind, seq) };
                 chain.broken.push(broken);
                 promised.broken(r, &broken, chain.broken.len());
@@ -223,6 +230,10 @@ pub(crate) fn follow(r: &Reader<'_>, found: &Found) -> Chain {
             }
         }
     }
+    let whole = chain.logs.iter().filter(|log| log.header.has(SR)).map(|log| log.header.cno.get());
+    let newest = whole.max().unwrap_or(0).max(found.cno);
+    let known = Known { checkpoint: found.cno, newest, created: from.header.create.get(), end: pos };
+    chain.headless = heads.lone.newest(r, known);
     chain
 }
 
@@ -253,6 +264,8 @@ struct Heads<'r, 'a> {
     since: u64,
     /// Blocks that may still be summed up in this segment.
     left: u64,
+    /// Super roots that are come upon.
+    lone: Lone,
 }
 
 impl Heads<'_, '_> {
@@ -269,10 +282,14 @@ impl Heads<'_, '_> {
     }
 
     /// A head of this sequence number that fits the segment; whether it `follows` what the search came to.
-    fn head(&self, segment: SegNr, pos: u64, seq: u64, follows: bool) -> Result<Option<Log>, String> {
+    fn head(&mut self, segment: SegNr, pos: u64, seq: u64, follows: bool) -> Result<Option<Log>, String> {
         let block = self.r.block(BlockNr(pos))?;
+        let header = Header::parse(&self.r.g, &block).ok();
+        if header.is_none() {
+            self.lone.meet(&self.r.g, pos, &block);
+        }
         let own = |h: &Header| h.seq.get() == seq && self.is_later(h, follows && !self.torn);
-        let header = Header::parse(&self.r.g, &block).ok().filter(own);
+        let header = header.filter(own);
         let log = header.map(|header| Log { pos: BlockNr(pos), header });
         Ok(log.filter(|log| log.end() <= self.r.g.segment_end(segment).0))
     }
@@ -323,6 +340,14 @@ impl Heads<'_, '_> {
     /// whose heads are lost. Logs made before the latest super root were left behind by an earlier mount, and those of no
     /// later checkpoint by writes that failed.
     fn near(&mut self, segment: SegNr, seq: u64) -> Option<(SegNr, u64)> {
+        // Super roots there are of no log that follows.
+        let known = self.lone.len();
+        let found = self.nearest(segment, seq);
+        self.lone.truncate(known);
+        found
+    }
+
+    fn nearest(&mut self, segment: SegNr, seq: u64) -> Option<(SegNr, u64)> {
         let g = self.r.g;
         let last = g.nsegments.checked_sub(1)?;
         let mut best = None;

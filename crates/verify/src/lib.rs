@@ -20,6 +20,7 @@ mod error;
 mod files;
 #[cfg(any(test, feature = "test-support"))]
 pub mod golden;
+mod headless;
 pub mod holdings;
 pub mod impact;
 mod inode;
@@ -53,6 +54,7 @@ mod watch;
 
 pub use check::{Depth, LogPosition, Mark, Options, check, check_watched, is_no_volume, mark};
 pub use error::Error;
+pub use headless::Headless;
 pub use impact::{Impact, explain};
 pub use report::{Finding, Held, Place, Report, Severity, Stats};
 pub use search::differs_for_linux;

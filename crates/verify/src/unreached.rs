@@ -11,6 +11,7 @@ use silt_format::{BlockNr, Geometry};
 
 use crate::chain::{self, Chain};
 use crate::check::LogPosition;
+use crate::headless::Headless;
 use crate::reader::Reader;
 use crate::search::{self, Log};
 
@@ -51,6 +52,8 @@ pub struct Behind {
     pub roots: Vec<LogPosition>,
     /// A log that does not verify and of which nothing else is told, since nothing whole follows it.
     pub torn: Option<Torn>,
+    /// A log whose head is lost and whose super root is whole, behind all others.
+    pub headless: Option<Headless>,
 }
 
 /// A log that a power cut leaves of a sync that nobody was told of.
@@ -79,14 +82,23 @@ impl Behind {
         self.synced.is_some() || self.logs.is_some()
     }
 
+    /// What a power cut leaves of what nobody was told of, in sentences.
+    pub fn untold(&self) -> impl Iterator<Item = String> + use<> {
+        let torn = self.torn.map(|torn| torn.to_string());
+        torn.into_iter().chain(self.headless.map(|log| log.to_string()))
+    }
+
     /// What the chain behind this checkpoint tells; `None` where all of it verifies.
     pub(crate) fn new(r: &Reader<'_>, chain: &Chain, checkpoint: u64) -> Option<Self> {
-        let first = chain.broken.first()?;
+        let headless = chain.headless;
+        let Some(first) = chain.broken.first() else {
+            return headless.map(|_| Behind { headless, ..Behind::default() });
+        };
         let (synced, logs) = (in_chain(r, chain, checkpoint), chain.lost_checkpoints());
         let untold = synced.is_none() && logs.is_none() && !first.bare;
         let torn = untold.then_some(Torn { checkpoint, block: first.pos });
         let roots = chain.roots(r);
-        Some(Behind { synced, logs, roots, torn })
+        Some(Behind { synced, logs, roots, torn, headless })
     }
 }
 

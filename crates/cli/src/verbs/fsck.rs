@@ -231,11 +231,16 @@ fn look(asked: &Asked, path: &Path) -> Result<u8> {
     }
     let behind = silt_verify::behind(&device);
     let lost = behind.as_ref().is_some_and(Behind::is_lost);
-    if let Some(Behind { synced, logs, torn, .. }) = &behind {
+    if let Some(behind @ Behind { synced, logs, .. }) = &behind {
         let said = report.errors().any(|finding| finding.id == "recovery-reached");
         let logs = logs.iter().filter(|_| !said).cloned();
-        let torn = torn.iter().map(ToString::to_string);
-        synced.iter().map(ToString::to_string).chain(logs).chain(torn).try_for_each(|line| out.line(line))?;
+        let untold = behind.untold();
+        synced
+            .iter()
+            .map(ToString::to_string)
+            .chain(logs)
+            .chain(untold)
+            .try_for_each(|line| out.line(line))?;
     }
     if errors == 0 {
         match depth {

@@ -215,10 +215,8 @@ fn checkpoints_that_no_mount_comes_to_are_said() {
     m.unmount();
 }
 
-/// What a power cut leaves of the newest log is no finding, and everybody who looks tells of it.
-#[test]
-fn a_torn_newest_log_is_told_of() {
-    let b = Bench::new();
+/// A volume that was not cleanly unmounted, whose super blocks point at the checkpoint before the newest; the logs of both.
+fn one_before_the_newest() -> (Surgeon, Log, Log) {
     let mut s = Surgeon::golden("basic-4k");
     let (g, latest) = (s.g(), s.latest());
     let order = |l: &Log| (l.header.seq.get(), l.pos.0);
@@ -230,6 +228,15 @@ fn a_torn_newest_log_is_told_of() {
         b.last_seq = base.header.seq;
         b.last_cno = base.header.cno;
     });
+    (s, base, latest)
+}
+
+/// What a power cut leaves of the newest log is no finding, and everybody who looks tells of it.
+#[test]
+fn a_torn_newest_log_is_told_of() {
+    let b = Bench::new();
+    let (s, base, latest) = one_before_the_newest();
+    let g = s.g();
     s.device.write_at(g.byte_of(silt_format::BlockNr(latest.end() - 1)), &[&[7; 64]]).unwrap();
     let v = b.image("torn.img", &s.device);
     let line =
@@ -249,4 +256,49 @@ fn a_torn_newest_log_is_told_of() {
         assert_eq!(json["torn_log"]["block"].as_u64(), Some(latest.pos.0), "{json}");
     }
     assert!(!b.ok(&["lscp", &v]).contains("does not verify"));
+}
+
+/// The newest log has lost its head, and rescue finds its checkpoint whole: everybody who looks tells of it.
+#[test]
+fn a_newest_log_without_a_head_is_told_of() {
+    let b = Bench::new();
+    let (s, base, latest) = one_before_the_newest();
+    let whole = b.image("whole.img", &s.device);
+    s.device.write_at(s.g().byte_of(latest.pos), &[&[7; 4096]]).unwrap();
+    let v = b.image("headless.img", &s.device);
+    let newest = latest.header.cno.get();
+    let line = format!(
+        "behind checkpoint {} the log at block {} has no head, and no mount takes it, though a super root is whole behind \
+         that, of checkpoint {newest}: ",
+        base.header.cno, latest.pos
+    );
+    assert!(b.run(&["rescue", &v]).out.contains(&format!("{newest}  ")));
+    for verb in ["check", "status"] {
+        let said = b.ok(&[verb, &v]);
+        assert!(said.contains(&line) && said.contains("silt rescue reads it"), "{verb}: {said}");
+        assert!(!b.ok(&[verb, &whole]).contains("has no head"), "{verb}");
+    }
+    assert!(b.ok(&["check", &v]).contains(": sound; "));
+    let fsck = b.path("fsck.nilfs2");
+    symlink(SILT, &fsck).unwrap();
+    let run = Run::of(&b.command(&fsck).args(["-p", &v]).output().unwrap());
+    assert!(run.code == 0 && run.out.contains(&line), "{}{}", run.out, run.err);
+    let json = b.json(&["check", "--json", &v]);
+    let log = serde_json::json!({
+        "checkpoint": base.header.cno.get(), "block": latest.pos.0, "newest": newest
+    });
+    assert_eq!((&json["headless_log"], &json["sound"]), (&log, &true.into()), "{json}");
+    assert!(b.json(&["check", "--json", &whole]).get("headless_log").is_none());
+    assert!(!b.ok(&["lscp", &v]).contains("has no head"));
+    if !can_mount() {
+        return;
+    }
+    std::fs::create_dir(b.path("m")).unwrap();
+    for (volume, says) in [(&v, true), (&whole, false)] {
+        assert_eq!(b.run(&["mount", volume, "m"]).code, 0);
+        let m = Mounted::at(&b, "m");
+        assert_eq!(b.ok(&["status", m.dir()]).contains(&line), says);
+        m.unmount();
+        assert!(!b.ok(&["check", volume]).contains("has no head"));
+    }
 }

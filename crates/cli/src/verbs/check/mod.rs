@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use silt_control::{ControlError, Kind};
 use silt_names::ByteName;
-use silt_verify::{Finding, Impact, Options, Report, Severity, Torn, Watch};
+use silt_verify::{Behind, Finding, Headless, Impact, Options, Report, Severity, Torn, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
@@ -145,6 +145,9 @@ struct Summary<'a> {
     /// A log behind the newest checkpoint that a power cut has torn, or may have.
     #[serde(skip_serializing_if = "Option::is_none")]
     torn_log: Option<TornLog>,
+    /// A log behind the newest checkpoint that has lost its head.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    headless_log: Option<HeadlessLog>,
 }
 
 /// See [`silt_verify::Torn`].
@@ -157,6 +160,20 @@ pub struct TornLog {
 impl TornLog {
     pub fn new(torn: Torn) -> Self {
         TornLog { checkpoint: torn.checkpoint, block: torn.block }
+    }
+}
+
+/// See [`silt_verify::Headless`].
+#[derive(Serialize)]
+struct HeadlessLog {
+    checkpoint: u64,
+    block: u64,
+    newest: u64,
+}
+
+impl HeadlessLog {
+    fn new(log: Headless) -> Self {
+        HeadlessLog { checkpoint: log.checkpoint, block: log.block, newest: log.newest }
     }
 }
 
@@ -186,9 +203,9 @@ pub fn run(args: &Args) -> Result<()> {
     let let_go = errors > 0 && !stopped && source.was_let_go();
     // Of a mounted one it is what is written next.
     let behind = if source.at.is_some() { None } else { silt_verify::behind(&source.device) };
-    let torn = behind.and_then(|behind| behind.torn);
+    let behind = behind.unwrap_or_default();
     if args.json {
-        let seen = Seen { mounted: source.at.is_some(), let_go, torn };
+        let seen = Seen { mounted: source.at.is_some(), let_go, behind: &behind };
         json(&report, &impacts, errors, args.lines, &seen)?;
     } else {
         let mut out = Output::new();
@@ -196,7 +213,7 @@ pub fn run(args: &Args) -> Result<()> {
         if !let_go || args.verbose {
             text(&mut out, &report, &impacts, args.verbose, args.lines > 0)?;
         }
-        torn.iter().try_for_each(|torn| out.line(torn.to_string()))?;
+        behind.untold().try_for_each(|line| out.line(line))?;
         let name = args.volume.display().to_string();
         out.line(match (stopped, let_go) {
             (true, _) => ended(&name, errors),
@@ -232,10 +249,10 @@ fn was_let_go(path: &std::path::Path) -> ControlError {
 }
 
 /// How it was looked at.
-struct Seen {
+struct Seen<'a> {
     mounted: bool,
     let_go: bool,
-    torn: Option<Torn>,
+    behind: &'a Behind,
 }
 
 /// Says that this may be anything.
@@ -303,7 +320,7 @@ fn show<'a>(finding: &'a Finding, impact: &Impact, latest: u64) -> Shown<'a> {
     }
 }
 
-fn json(report: &Report, impacts: &[Impact], errors: u64, lines: usize, seen: &Seen) -> Result<()> {
+fn json(report: &Report, impacts: &[Impact], errors: u64, lines: usize, seen: &Seen<'_>) -> Result<()> {
     let s = &report.stats;
     let shown = report.findings.iter().zip(impacts).filter(|_| lines > 0);
     let findings: Vec<Shown<'_>> = shown.map(|(f, i)| show(f, i, s.last_cno)).collect();
@@ -327,7 +344,8 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, lines: usize, seen: &S
         findings: &findings,
         findings_left_out: all.saturating_sub(findings.len() as u64),
         counts: &report.counts,
-        torn_log: seen.torn.map(TornLog::new),
+        torn_log: seen.behind.torn.map(TornLog::new),
+        headless_log: seen.behind.headless.map(HeadlessLog::new),
     })?;
     out.finish()
 }
