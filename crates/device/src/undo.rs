@@ -69,7 +69,7 @@ impl<W: Write> Summed<W> {
 }
 
 /// Saves what `device` holds where `overlay` was written, in a new file, and returns the bytes
-/// saved. Durable when it returns. Errors: the file is there already.
+/// saved. Durable when it returns. Errors: the file is there already; where it cannot be written to its end it is gone again.
 pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Overlay) -> Result<u64> {
     let failed = |e: io::Error| Error::of_path(path, e);
     let mut records = Vec::new();
@@ -115,7 +115,12 @@ pub fn save(path: &Path, device: &dyn Device, identity: [u8; 16], overlay: &Over
         File::open(parent)?.sync_all()?;
         Ok(saved)
     };
-    write().map_err(failed)
+    let saved = write();
+    if saved.is_err() {
+        // Nothing was written to the device, and part of a file takes nothing back.
+        let _ = std::fs::remove_file(path);
+    }
+    saved.map_err(failed)
 }
 
 /// The records of a range: one where all of it can be read, else one for each unit that can.

@@ -340,7 +340,8 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         let made = maker.recursive(true).mode(0o700).create(&dir);
         made.map_err(|e| ControlError::io(dir.display(), &e))?;
         let file = dir.join(format!("{uuid}-{now}.undo"));
-        silt_device::undo::save(&file, &*device, identity, plan.overlay())?;
+        silt_device::undo::save(&file, &*device, identity, plan.overlay())
+            .map_err(|e| repair::unsaved(e, path, &plan))?;
         out.line(format!(
             "what is overwritten is saved: silt repair {} --take-back {}",
             path.display(),

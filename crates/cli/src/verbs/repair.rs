@@ -187,7 +187,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if !only_shown && !plan.is_empty() && go_on(args, &watch)? {
         if let Some(file) = &args.undo {
-            let saved = undo::save(file, &*device, identity(&*device), plan.overlay())?;
+            let saved = undo::save(file, &*device, identity(&*device), plan.overlay())
+                .map_err(|e| unsaved(e, &args.volume, &plan))?;
             if !args.json {
                 let mut out = Output::new();
                 out.line(format!("{} saved in {}", size::show(saved), file.display()))?;
@@ -215,6 +216,20 @@ fn ended(args: &Args) -> Failure {
         "{}: ended before it was done; nothing was written to it{saved}",
         args.volume.display()
     ))
+}
+
+/// What would be overwritten could not be saved.
+pub(super) fn unsaved(e: silt_device::Error, volume: &Path, plan: &Plan) -> Failure {
+    let e = ControlError::from(e);
+    let message =
+        format!("nothing was written, since what would be overwritten cannot be saved: {}", e.message);
+    let room = size::show(plan.bytes());
+    ControlError::new(e.kind, message)
+        .hint(format!(
+            "silt repair --undo FILE {} takes a file elsewhere, where some {room} are free",
+            quoted(volume)
+        ))
+        .into()
 }
 
 /// Nothing can be mended since every segment is in use.

@@ -59,6 +59,35 @@ impl Drop for Host {
     }
 }
 
+/// What would be overwritten finds no room: nothing is written, half a file of it does not stay, and what to do is said.
+#[test]
+fn an_undo_file_that_finds_no_room_is_gone_again() {
+    let b = Bench::new();
+    let Some(host) = Host::new(&b, "tmpfs", 1) else { return };
+    host.fill("taken");
+    let v = b.volume("v.img", "32M");
+    let file = std::fs::File::options().write(true).open(&v).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 512], 1024).unwrap();
+    let broken = std::fs::read(&v).unwrap();
+    let undo = host.name("undo");
+    let run = b.run(&["repair", "--yes", "--undo", &undo, &v]);
+    assert_eq!(run.code, 8, "{}{}", run.out, run.err);
+    let said =
+        format!("silt: nothing was written, since what would be overwritten cannot be saved: {undo}: ");
+    assert!(run.err.starts_with(&said) && run.err.contains("No space left"), "{}", run.err);
+    assert!(
+        run.err.contains(&format!("  (silt repair --undo FILE {v} takes a file elsewhere, where ")),
+        "{}",
+        run.err
+    );
+    assert!(!std::path::Path::new(&undo).exists() && std::fs::read(&v).unwrap() == broken);
+    // One that was there before stays.
+    std::fs::remove_file(host.name("taken")).unwrap();
+    b.ok(&["repair", "--yes", "--undo", &undo, &v]);
+    assert_eq!(b.run(&["repair", "--yes", "--undo", &undo, &v]).code, 2);
+    assert!(std::path::Path::new(&undo).exists());
+}
+
 fn run(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|run| run.status.success())
 }
