@@ -114,6 +114,11 @@ impl Plan {
         lines.any(|line| line.starts_with("inode ") && line.ends_with(words::CHANGES_LOST))
     }
 
+    /// Whether blocks of logs that do not verify are moved as they are: nothing tells afterwards that they were in such a log.
+    pub fn moves_unverified(&self) -> bool {
+        self.rounds.iter().flat_map(|round| &round.done).any(|line| line.starts_with("moved as they are: "))
+    }
+
     /// Every byte range that will be written; for saving what is there.
     pub fn overlay(&self) -> &Overlay {
         &self.overlay

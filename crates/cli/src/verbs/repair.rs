@@ -357,6 +357,13 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
             "silt rescue --to DIR may bring back later content of files that are put back: do that first",
         )?;
     }
+    if plan.moves_unverified() {
+        out.line(format!(
+            "silt scrub {} says more of what is wrong in logs that do not verify: do that first, since nothing tells of it \
+             once their blocks are elsewhere",
+            quoted(&args.volume)
+        ))?;
+    }
     if let Some(why) = &plan.stopped {
         out.line(format!("not all could be mended: {why}"))?;
         if plan.no_space {

@@ -34,6 +34,10 @@ fn damage_is_planned_mended_and_taken_back() {
     for part in ["[super-block]", "the first super block is written anew", "[log]", " 0 after"] {
         assert!(run.out.contains(part), "{part}: {}", run.out);
     }
+    // Once, however many logs it is about.
+    let scrub =
+        format!("silt scrub {g} says more of what is wrong in logs that do not verify: do that first");
+    assert_eq!(run.out.matches(&scrub).count(), 1, "{}", run.out);
     // The plan, and what to type.
     let run = b.run(&["repair", &g]);
     assert!(run.code == 2 && run.out.contains("the first super block is written anew"), "{}", run.out);
@@ -49,6 +53,11 @@ fn damage_is_planned_mended_and_taken_back() {
     assert!(run.code == 2 && run.out.is_empty(), "{}{}", run.out, run.err);
     assert!(run.err.contains("mine is there already\n  (name a new file for --undo"), "{}", run.err);
     assert!(b.fails(2, &["repair", "--take-back", "mine", &g]).contains("no undo file"));
+    // Where no log is damaged there is nothing to scrub for.
+    let sound = b.volume("sound.img", "32M");
+    scribble(&sound, 1024, &[7; 512]);
+    let plan = b.run(&["repair", "--dry-run", &sound]).out;
+    assert!(plan.contains("[super-block]") && !plan.contains("silt scrub"), "{plan}");
     b.fails(9, &["repair", "--take-back", "nowhere", &g]);
     let undo = b.name("undo");
     b.fails(2, &["repair", "--undo", &undo, &g]);
