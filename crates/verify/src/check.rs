@@ -237,6 +237,7 @@ pub(crate) fn find_root<'a>(device: &'a dyn Device, options: &Options, out: &Sin
         .find_map(|p| p.as_ref().ok())
         .is_none_or(|sb| super_check::secondary_usable(sb, size));
     super_check::check_copies(out, &parsed, size, usable);
+    out.cut_short(super_check::missing(&parsed, size));
     let copies = match super_block::choose(parsed.0, parsed.1, size) {
         Ok(c) => c,
         Err(e) => {

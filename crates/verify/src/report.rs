@@ -176,6 +176,8 @@ pub struct Stats {
 pub struct Report {
     /// In the order they were found; see [`Report::counts`] for those left out.
     pub findings: Vec<Finding>,
+    /// Where the device is shorter than the volume: by how much, in a sentence.
+    pub cut_short: Option<String>,
     /// How often each invariant was found broken, also where no finding was kept.
     pub counts: BTreeMap<&'static str, u64>,
     pub stats: Stats,
@@ -319,6 +321,11 @@ impl Sink {
     /// Remembers that the check was ended early.
     pub fn stopped(&self) {
         self.inner.lock().stopped = true;
+    }
+
+    /// What is missing of the volume, in a sentence.
+    pub fn cut_short(&self, sentence: Option<String>) {
+        self.inner.lock().cut_short = sentence;
     }
 
     /// Changes the statistics.

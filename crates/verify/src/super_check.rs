@@ -18,6 +18,23 @@ fn name(copy: Copy) -> &'static str {
     }
 }
 
+/// What is missing of a volume that had `was` bytes where `is` are, in a sentence.
+pub(crate) fn cut_short(was: u64, is: u64) -> Option<String> {
+    let missing = was.checked_sub(is).filter(|n| *n > 0)?;
+    let bytes = if missing == 1 {
+        "1 byte of the volume is".to_owned()
+    } else {
+        format!("{missing} bytes of the volume are")
+    };
+    Some(format!("{bytes} not there: it had {was} and this has {is}; if it was cut short, copy it again"))
+}
+
+/// The same of a device, by the copies that can be read.
+pub(crate) fn missing(parsed: &Parsed, device_size: u64) -> Option<String> {
+    let sizes = [&parsed.0, &parsed.1].into_iter().flatten().map(|sb| sb.dev_size.get());
+    cut_short(sizes.max()?, device_size)
+}
+
 /// How often copies that do not make sense are read again while somebody may be writing them.
 const AGAIN: u32 = 10;
 

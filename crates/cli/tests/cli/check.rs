@@ -383,3 +383,23 @@ fn what_is_found_in_what_was_let_go_is_no_damage_for_sure() {
         }
     }
 }
+
+/// An image that was cut short: by how much is said, also where all segments are still there.
+#[test]
+fn what_is_missing_of_a_volume_is_told() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    assert!(b.json(&["check", "--json", &v]).get("cut_short").is_none());
+    for (is, missing) in
+        [((32 << 20) - 1, "1 byte of the volume is"), (10 << 20, "23068672 bytes of the volume are")]
+    {
+        std::fs::File::options().write(true).open(&v).unwrap().set_len(is).unwrap();
+        let told = format!(
+            "{missing} not there: it had 33554432 and this has {is}; if it was cut short, copy it again"
+        );
+        let run = b.run(&["check", &v]);
+        assert!(run.code == 4 && run.out.lines().any(|line| line == told), "{}", run.out);
+        let json: serde_json::Value = serde_json::from_str(&b.run(&["check", "--json", &v]).out).unwrap();
+        assert_eq!(json["cut_short"], told, "{json}");
+    }
+}

@@ -13,6 +13,7 @@ use super::records::Records;
 use super::state::State;
 use super::survey::{LogRecord, Survey};
 use crate::reader::{Block, Reader};
+use crate::super_check;
 use crate::{Error, Watch};
 
 /// Bytes of blocks that are kept in memory.
@@ -183,16 +184,7 @@ impl<'d> Rescue<'d> {
                  checkpoint {newest} goes with it"
             ));
         }
-        let (was, is) = (sb.dev_size.get(), self.r.device.len());
-        if was > is {
-            out.push(format!(
-                "{} not there: it had {was} and this has {is}; if it was cut short, copy it again",
-                match was - is {
-                    1 => "1 byte of the volume is".to_owned(),
-                    n => format!("{n} bytes of the volume are"),
-                }
-            ));
-        }
+        out.extend(super_check::cut_short(sb.dev_size.get(), self.r.device.len()));
         out
     }
 

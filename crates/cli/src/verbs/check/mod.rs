@@ -142,6 +142,9 @@ struct Summary<'a> {
     findings_left_out: u64,
     /// How often each was found, those that are not shown included.
     counts: &'a BTreeMap<&'static str, u64>,
+    /// Of a device that is shorter than the volume: what is missing, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut_short: Option<&'a str>,
     /// A log behind the newest checkpoint that a power cut has torn, or may have.
     #[serde(skip_serializing_if = "Option::is_none")]
     torn_log: Option<TornLog>,
@@ -344,6 +347,7 @@ fn json(report: &Report, impacts: &[Impact], errors: u64, lines: usize, seen: &S
         findings: &findings,
         findings_left_out: all.saturating_sub(findings.len() as u64),
         counts: &report.counts,
+        cut_short: report.cut_short.as_deref(),
         torn_log: seen.behind.torn.map(TornLog::new),
         headless_log: seen.behind.headless.map(HeadlessLog::new),
     })?;
@@ -383,6 +387,9 @@ pub fn text(
             let more = if listed { " more" } else { "" };
             out.line(format!("[{id}] {}{more}", count - kept))?;
         }
+    }
+    if let Some(sentence) = &report.cut_short {
+        out.line(sentence)?;
     }
     if let Some(sentence) = words::only_past(report) {
         out.line(sentence)?;
