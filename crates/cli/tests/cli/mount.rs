@@ -738,3 +738,29 @@ fn what_can_only_be_read_is_called_so() {
     assert!(said.contains(&format!("{} is mounted ({v}, ", m.dir())), "{said}");
     m.unmount();
 }
+
+/// Who asks for writing where that cannot be had is told so, and nobody else.
+#[test]
+fn a_moment_is_not_written_and_that_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    std::fs::create_dir(b.path("m")).unwrap();
+    let note = "note: a moment of the past cannot be written: it is mounted read-only\n";
+    for (options, says) in
+        [("at=1,rw", true), ("rw,at=1", true), ("rw,at=1,ro", false), ("at=1", false), ("rw", false)]
+    {
+        let run = b.run(&["mount", "-o", options, &v, "m"]);
+        let m = Mounted::at(&b, "m");
+        assert_eq!((run.code, run.err.as_str()), (0, if says { note } else { "" }), "{options}");
+        m.unmount();
+    }
+    // Beside the live tree, too.
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::create_dir(b.path("past")).unwrap();
+    assert_eq!(b.run(&["mount", "-o", "at=1,rw", m.dir(), "past"]).err, note);
+    Mounted::at(&b, "past").unmount();
+    m.unmount();
+}

@@ -76,6 +76,7 @@ pub fn run(args: Args) -> Result<()> {
         let dir = args.paths.last().ok_or_else(|| Failure::usage("name a directory"))?;
         return remount::run(dir, &options);
     }
+    options.in_vain().iter().for_each(|note| target::eprintln_quiet(&format!("note: {note}")));
     // Before the default volume is made for it.
     if args.paths.last().is_some_and(|dir| std::path::absolute(dir).is_ok_and(|dir| dir == Path::new("/"))) {
         return Err(on_root().into());

@@ -82,6 +82,8 @@ pub struct Options {
     pub read_only: bool,
     /// Change what is mounted already.
     pub remount: bool,
+    /// It was said that it shall be for writing.
+    rw: bool,
     /// Whether others are let in, where that was said.
     pub allow_other: Option<bool>,
     /// The moment to show, and whether it must be a snapshot.
@@ -141,6 +143,7 @@ impl Options {
             remount: false,
             at: None,
             rescue: None,
+            rw: false,
             allow_other: None,
             notes: Vec::new(),
             details: Vec::new(),
@@ -173,8 +176,7 @@ impl Options {
     fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         let d = &mut self.daemon;
         match (name, value) {
-            ("ro", None) => self.read_only = true,
-            ("rw", None) => self.read_only = false,
+            ("ro" | "rw", None) => (self.read_only, self.rw) = (name == "ro", name == "rw"),
             ("at", Some(v)) => {
                 self.at = Some((Moment::parse(v)?, false));
                 if Moment::is_to_come(v) {
@@ -256,6 +258,12 @@ impl Options {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// That it is mounted read-only all the same, where something else was said.
+    pub fn in_vain(&self) -> Option<&'static str> {
+        (self.rw && (self.at.is_some() || self.rescue.is_some()))
+            .then_some("a moment of the past cannot be written: it is mounted read-only")
     }
 
     /// Checks what depends on more than one option; what is to be said always, and what where more
