@@ -13,6 +13,7 @@
 //! Nothing here touches a terminal, and of the environment only the time zone counts.
 
 pub mod account;
+mod brief;
 pub mod cleaner;
 mod connect;
 mod error;
@@ -40,6 +41,7 @@ mod wire;
 pub mod wire;
 
 pub use account::{Account, Alone};
+pub use brief::brief;
 pub use connect::{
     Control, answers, connect, connect_within, holds_super_block, left_mounts_of, missing, mounted_volumes,
     of_mount, only_mount,

@@ -7,7 +7,7 @@ use silt_engine::{CheckpointInfo, Volume};
 use silt_format::Cno;
 
 use crate::host::{Host, with};
-use crate::{ControlError, Kind, Result};
+use crate::{ControlError, Kind, Result, brief};
 
 /// A moment of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,7 +117,7 @@ fn unwritten(text: &str) -> u64 {
 }
 
 fn bad(text: &str) -> ControlError {
-    ControlError::new(Kind::Invalid, format!("{text:?} names no moment"))
+    ControlError::new(Kind::Invalid, format!("{:?} names no moment", brief(text)))
         .hint("write a checkpoint number, or a time as 2026-11-21 14:03:05, yesterday or 10 minutes ago")
 }
 

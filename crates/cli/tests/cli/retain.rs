@@ -324,3 +324,19 @@ fn words_without_quotes_are_told_how() {
     let said = b.fails(2, &["retain", &v, "all", "for", "1", "day"]);
     assert!(said.contains("put it in quotes"), "{said}");
 }
+
+/// Words that nobody can have meant are not repeated for pages.
+#[test]
+fn what_is_repeated_in_an_error_is_cut() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let long = "y".repeat(85_000);
+    let said = b.fails(2, &["retain", &v, &long]);
+    assert!(said.len() < 500 && said.contains("yyy...") && said.contains("more than 1000"), "{said}");
+    let said = b.fails(2, &["retain", &v, "--keep", &long]);
+    assert!(said.len() < 500, "{said}");
+    for option in ["retain=", "at=", "interval=", "order=", "x"] {
+        let said = b.fails(2, &["mount", "-o", &format!("{option}{long}"), &v, "m"]);
+        assert!(said.len() < 600 && said.contains("yyy..."), "{option}: {said}");
+    }
+}

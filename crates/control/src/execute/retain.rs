@@ -12,7 +12,7 @@ use super::clean::Via;
 use crate::host::{Host, ROOM, wait_for_room, with, with_fs};
 use crate::response::Progress;
 use crate::retention::{DIR, Effective, Retention, RetentionPreview, Source, in_the_way, read, store};
-use crate::{ControlError, Kind, Response, Result, Retain};
+use crate::{ControlError, Kind, Response, Result, Retain, brief};
 
 /// What counts on a volume.
 pub fn effective(host: &dyn Host) -> Effective {
@@ -24,7 +24,7 @@ pub fn effective(host: &dyn Host) -> Effective {
 /// A wish in words.
 pub fn wish(words: &str) -> Result<Wish> {
     words.parse().map_err(|e: silt_retention::WordsError| {
-        ControlError::new(Kind::Invalid, format!("{words:?}: {e}"))
+        ControlError::new(Kind::Invalid, format!("{:?}: {e}", brief(words)))
             .hint("such as: all for 1 day, one an hour for 1 month, one a day for ever")
     })
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use silt_control::{ControlError, Kind, Moment};
+use silt_control::{ControlError, Kind, Moment, brief};
 use silt_daemon::{Conf, ConfError, MountOptions, OnError};
 use silt_retention::Wish;
 
@@ -162,9 +162,12 @@ impl Options {
                 None => (word.as_str(), None),
             };
             if !options.set(name, value)? && !sloppy {
-                return Err(ControlError::new(Kind::Invalid, format!("there is no mount option {word:?}"))
-                    .hint("silt mount --help lists them")
-                    .into());
+                return Err(ControlError::new(
+                    Kind::Invalid,
+                    format!("there is no mount option {:?}", brief(word)),
+                )
+                .hint("silt mount --help lists them")
+                .into());
             }
         }
         // Unknown ones are left out already for whoever parses this again.
@@ -298,7 +301,7 @@ impl Options {
 }
 
 fn bad(name: &str, value: &str, wanted: &str) -> Failure {
-    Failure::usage(format!("{name}={value}: this takes {wanted}"))
+    Failure::usage(format!("{name}={}: this takes {wanted}", brief(value)))
 }
 
 fn wrong_file(e: &ConfError) -> Failure {
@@ -310,7 +313,7 @@ fn wrong_file(e: &ConfError) -> Failure {
 
 fn words(name: &str, text: &str) -> Result<Wish> {
     text.parse().map_err(|e| {
-        ControlError::new(Kind::Invalid, format!("{name}={text}: {e}"))
+        ControlError::new(Kind::Invalid, format!("{name}={}: {e}", brief(text)))
             .hint("such as: all for 1 day; one an hour for 1 month; one a day for ever")
             .into()
     })
