@@ -188,7 +188,9 @@ pub fn run_as_wished(
         let mut next = options.clone();
         let mut changed = Ok(false);
         let mut one = pass(mover, &options, |progress, _| {
-            if !watch(progress) {
+            let mut all = sum.cleaned;
+            add(&mut all, progress.cleaned);
+            if !watch(&Progress { cleaned: all, ..*progress }) {
                 return false;
             }
             changed = renew(&mut next);

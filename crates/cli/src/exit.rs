@@ -43,6 +43,8 @@ type Codes = &'static [(u8, &'static str)];
 const READING: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12];
 /// What whoever changes one may meet.
 const CHANGING: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+/// The same, of what Ctrl-C ends in good order.
+const INTERRUPTIBLE: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, INTERRUPTED];
 
 /// Which codes a verb has, and what some of them mean there.
 fn of_verb(verb: &str) -> (&'static [u8], Codes) {
@@ -65,10 +67,10 @@ fn of_verb(verb: &str) -> (&'static [u8], Codes) {
             ],
         ),
         "clean" => {
-            (CHANGING, &[(8, "less can be had than --until asks for, or there is no room to work in")])
+            (INTERRUPTIBLE, &[(8, "less can be had than --until asks for, or there is no room to work in")])
         }
         "trim" => (CHANGING, &[(12, "what holds the volume cannot discard, or not now")]),
-        "resize" => (&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, INTERRUPTED], &[]),
+        "resize" => (INTERRUPTIBLE, &[]),
         "check" => (
             &[0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12, INTERRUPTED],
             &[(0, "the volume is sound"), (12, "the daemon let go of it before the check was done")],
@@ -173,9 +175,10 @@ mod tests {
 
     #[test]
     fn every_verb_has_words_for_each_of_its_codes() {
-        for verb in
-            ["mount", "scrub", "repair", "lscp", "check", "rescue", "lab", "install", "resize", "chcp"]
-        {
+        for verb in [
+            "mount", "scrub", "repair", "lscp", "check", "rescue", "lab", "install", "resize", "clean",
+            "chcp",
+        ] {
             let table = table_of(verb);
             assert!(table.starts_with("   0  "), "{verb}: {table}");
             for line in table.lines() {

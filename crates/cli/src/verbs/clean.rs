@@ -1,10 +1,12 @@
 //! `silt clean`: gets space back by emptying segments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use silt_control::{Clean, CleanReport, Control, ControlError, Kind, Least, Request, Response};
+use silt_verify::{Unwatched, Watch as _};
 
-use crate::failure::{Result, by_own_name};
+use crate::failure::{Failure, Result, by_own_name};
+use crate::interrupt::Interruptible;
 use crate::output::{Output, count};
 use crate::{progress, size, target, times};
 
@@ -18,6 +20,8 @@ use crate::{progress, size, target, times};
 /// trusted is set aside.
 ///
 /// Of a mounted volume, Silt does this by itself when few segments are clean, unless it is mounted with -o nogc.
+///
+/// Ctrl-C ends it after the step that it is at; what was done stays.
 #[derive(clap::Args)]
 pub struct Args {
     /// Moments younger than this are kept; s, m, h, d, w, M or Y may follow the number
@@ -107,8 +111,22 @@ pub fn run(args: &Args) -> Result<()> {
     let mut out = Output::new();
     let bar = progress::steps("segments", args.quiet || args.json);
     let mut report = None;
+    // A daemon goes on by itself, and is not waited for.
+    let stop = (!control.is_mounted()).then(|| Interruptible::new(Unwatched));
+    let ended = |freed: u64| {
+        let volume = args.volume.as_deref().unwrap_or(Path::new("")).display();
+        let are = if freed == 1 { "is" } else { "are" };
+        Failure::Ended(format!(
+            "{volume}: ended before it was done; {} {are} freed, and what was done stays",
+            count(freed, "segment")
+        ))
+    };
     target::call(&mut *control, request, |part| {
         match part {
+            Response::CleanProgress(p) if stop.as_ref().is_some_and(Interruptible::stop) => {
+                bar.finish_and_clear();
+                return Err(ended(p.freed));
+            }
             Response::CleanProgress(p) => {
                 bar.set_length(p.total);
                 bar.set_position(p.done);

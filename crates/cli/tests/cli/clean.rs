@@ -302,3 +302,25 @@ fn a_goal_that_was_missed_is_told_of() {
     assert!(said.contains("not the 10 GiB"), "{said}");
     b.ok(&["clean", "--until", "8M", &v]);
 }
+
+/// Ctrl-C while an unmounted volume is cleaned: what was done stays and is told, and the volume is left as it should be.
+#[test]
+fn ctrl_c_tells_what_was_done() {
+    let b = Bench::new();
+    let v = b.golden("gc-4k");
+    let mut command = b.command(crate::common::SILT);
+    command.args(["clean", "-p", "0", "-S", "1/0.5", &v]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    let run = crate::common::Run::of(&child.wait_with_output().unwrap());
+    assert_eq!((run.code, run.out.as_str()), (130, ""), "{}", run.err);
+    let told = run.err.strip_prefix(&format!("silt: {v}: ended before it was done; ")).unwrap();
+    let freed: u64 = told.split(' ').next().unwrap().parse().unwrap();
+    assert!((1..9).contains(&freed) && told.contains("freed, and what was done stays"), "{told}");
+    assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
+    sound(&b, &v);
+    assert!(b.json(&["clean", "-p", "0", "--json", &v])["freed"].as_u64().unwrap() > 0);
+}
