@@ -57,6 +57,20 @@ impl Range {
         (start <= end).then(|| Range { text: text.to_owned(), start, end, single })
     }
 
+    /// The parts of it that none of the ranges before has.
+    fn besides(&self, before: &[Range]) -> Vec<(u64, u64)> {
+        let mut parts = vec![(self.start, self.end)];
+        for b in before {
+            let left = parts.iter().flat_map(|(start, end)| {
+                let below = b.start.checked_sub(1).map(|last| (*start, last.min(*end)));
+                let above = b.end.checked_add(1).map(|first| (first.max(*start), *end));
+                [below, above].into_iter().flatten().filter(|(start, end)| start <= end)
+            });
+            parts = left.collect();
+        }
+        parts
+    }
+
     fn number(text: &str) -> Option<u64> {
         target::is_number(text).then(|| text.parse().ok())?.filter(|n| *n > 0)
     }
@@ -83,11 +97,16 @@ pub fn run(args: &Args) -> Result<()> {
     let mut control = target::open(volume.as_deref())?;
     let mut total = Removed::default();
     let (mut asked, mut failed, mut missing) = (0u64, 0u64, 0u64);
-    for range in &ranges {
+    for (i, range) in ranges.iter().enumerate() {
+        // What was named before was done, or told of, then.
+        let parts = range.besides(ranges.get(..i).unwrap_or_default());
+        if parts.is_empty() {
+            continue;
+        }
         if args.interactive && !confirmed(&range.text)? {
             continue;
         }
-        let (removed, ended) = remove(&mut *control, range);
+        let (removed, ended) = remove(&mut *control, &parts);
         if let Err(failure) = ended {
             return Err(half_way(failure, total.removed + removed.removed));
         }
@@ -96,10 +115,7 @@ pub fn run(args: &Args) -> Result<()> {
         let is_well = if args.force { mounted(range, &removed) } else { judge(range, &removed) };
         failed += u64::from(!is_well);
         missing += u64::from(!is_well && removed.is_nothing());
-        total.removed += removed.removed;
-        total.snapshots_total += removed.snapshots_total;
-        total.snapshots.extend(removed.snapshots);
-        total.busy.extend(removed.busy);
+        add(&mut total, removed);
     }
     if total.snapshots_total > 0 && !args.force {
         target::eprintln_quiet(&how(&total, volume.as_deref()));
@@ -121,17 +137,26 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What came of a range, and how it ended.
-fn remove(control: &mut dyn Control, range: &Range) -> (Removed, Result<()>) {
+/// What came of the parts of a range, and how it ended.
+fn remove(control: &mut dyn Control, parts: &[(u64, u64)]) -> (Removed, Result<()>) {
     let mut removed = Removed::default();
-    let request = Request::RemoveCheckpoints { start: range.start, end: range.end };
-    let ended = target::call(control, request, |part| {
-        if let Response::Removed(r) = part {
-            removed = r;
-        }
-        Ok(())
+    let ended = parts.iter().try_for_each(|(start, end)| {
+        let request = Request::RemoveCheckpoints { start: *start, end: *end };
+        target::call(control, request, |part| {
+            if let Response::Removed(r) = part {
+                add(&mut removed, r);
+            }
+            Ok(())
+        })
     });
     (removed, ended)
+}
+
+fn add(to: &mut Removed, more: Removed) {
+    to.removed += more.removed;
+    to.snapshots_total += more.snapshots_total;
+    to.snapshots.extend(more.snapshots);
+    to.busy.extend(more.busy);
 }
 
 /// Adds how many are gone all the same.
@@ -248,6 +273,21 @@ mod tests {
         for bad in ["", "..", "9..5", "a", "1..b", "0", "-1", "1...3", "1.5"] {
             assert_eq!(ends(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn what_was_named_before_is_left_out() {
+        let parts = |text: &str, before: &[&str]| {
+            let before: Vec<Range> = before.iter().filter_map(|t| Range::parse(t)).collect();
+            Range::parse(text).map(|r| r.besides(&before)).unwrap_or_default()
+        };
+        assert_eq!(parts("48", &[]), [(48, 48)]);
+        assert_eq!(parts("48", &["48"]), []);
+        assert_eq!(parts("3..9", &["5", "8..20"]), [(3, 4), (6, 7)]);
+        assert_eq!(parts("3..", &["..5", "9.."]), [(6, 8)]);
+        assert_eq!(parts("..9", &["1", "3..9"]), [(2, 2)]);
+        assert_eq!(parts("4..6", &["1..20"]), []);
+        assert_eq!(parts("4..6", &["1..3", "7.."]), [(4, 6)]);
     }
 
     #[test]

@@ -162,3 +162,22 @@ fn a_question_breaks_no_json() {
     let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(json["removed"], 1, "{json}");
 }
+
+/// A checkpoint that is named twice is one: removed once, or told of once.
+#[test]
+fn what_is_named_twice_is_counted_once() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    for kind in [&["mkcp", "-p", &v][..], &["mkcp", "-s", &v], &["mkcp", "-p", &v], &["mkcp", "-p", &v]] {
+        b.ok(kind);
+    }
+    let all = b.checkpoints(&v);
+    let snapshot = all.iter().find(|c| c.1).unwrap().0;
+    let (s, around) = (snapshot.to_string(), format!("{snapshot}..{}", snapshot + 1));
+    let run = b.run(&["rmcp", &v, &s, &s, &around]);
+    assert_eq!(run.out, "1 checkpoint is removed; 1 stays: 1 is a snapshot\n", "{}", run.err);
+    assert_eq!(run.err.matches("cannot remove snapshot").count(), 1, "{}", run.err);
+    assert!(run.err.contains(&format!("silt chcp cp {v} {s} makes")), "{}", run.err);
+    let next = (snapshot + 2).to_string();
+    assert_eq!(b.ok(&["rmcp", &v, &next, &next]), "1 checkpoint is removed\n");
+}
