@@ -30,7 +30,7 @@ pub struct Args {
     /// Begin at this checkpoint number
     #[arg(short, long, value_name = "NUMBER")]
     index: Option<u64>,
-    /// At most so many
+    /// At most so many; 0, as with lscp of nilfs-utils, all
     #[arg(short = 'n', long, value_name = "COUNT")]
     lines: Option<u64>,
     /// As JSON
