@@ -21,12 +21,14 @@ mod target;
 mod times;
 mod verbs;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 use silt_control::size;
 
 use crate::args::Cli;
+use crate::failure::Failure;
 use crate::names::Name;
 
 fn main() -> ExitCode {
@@ -44,17 +46,21 @@ fn main() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {
-            // Help and version come here too; a reader that has gone needs neither.
-            let _ = e.print();
-            let usage = if e.use_stderr() { exit::USAGE } else { exit::OK };
-            return name.exit(usage);
+            // Help and version come here too; what cannot be said on standard error is said nowhere.
+            let printed = e.print().and_then(|()| std::io::stdout().flush());
+            if e.use_stderr() {
+                return name.exit(exit::USAGE);
+            }
+            return printed.map_or_else(|e| ended(name, &output::failed(e)), |()| ExitCode::SUCCESS);
         }
     };
     match verbs::run(cli.verb) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            failure.tell();
-            name.exit(failure.code())
-        }
+        Err(failure) => ended(name, &failure),
     }
+}
+
+fn ended(name: Name, failure: &Failure) -> ExitCode {
+    failure.tell();
+    name.exit(failure.code())
 }

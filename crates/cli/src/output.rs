@@ -81,7 +81,8 @@ pub fn count(n: u64, one: &str) -> String {
     }
 }
 
-fn failed(e: io::Error) -> Failure {
+/// Why standard output could not be written; nothing is to be said where nobody reads it any more.
+pub fn failed(e: io::Error) -> Failure {
     if e.kind() == io::ErrorKind::BrokenPipe {
         Failure::Pipe
     } else {

@@ -39,6 +39,18 @@ fn what_could_not_be_told_is_done() {
     }
 }
 
+/// Help and the version are output like any other.
+#[test]
+fn help_that_could_not_be_told_is_a_failure() {
+    let b = Bench::new();
+    for args in [&["--help"][..], &["--version"], &["lscp", "--help"], &["help", "check"], &["-h"]] {
+        is_told(&b, args);
+    }
+    // A wrong command line is told on standard error.
+    let run = run(&b, &["lscp", "--wrong"]);
+    assert!(run.code == 2 && !run.err.contains("standard output"), "{}", run.err);
+}
+
 #[test]
 fn what_is_mounted_is_no_failure() {
     if !can_mount() {
