@@ -116,7 +116,7 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
         && let Ok(Some(stream)) = socket::find(&mount.source, mount.uid)
         && is_theirs(&stream)
     {
-        let mut remote = RemoteVolume::new(stream)?;
+        let mut remote = RemoteVolume::new(stream)?.on(&mount.dir);
         // The image may have been renamed since, and another one have its name.
         match remote.serves(mount.connection) {
             Ok(Some(false)) => {}
@@ -125,7 +125,7 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
             Err(error) => {
                 if let Ok(Some(stream)) = socket::find(&mount.source, mount.uid).map(|s| s.filter(is_theirs))
                 {
-                    return RemoteVolume::silent(stream, error);
+                    return Ok(RemoteVolume::silent(stream, error)?.on(&mount.dir));
                 }
             }
         }
@@ -133,7 +133,7 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
     // The image was renamed, or its name cannot be that of a source: ask who is there.
     let until = Instant::now() + PATIENCE;
     for stream in socket::find_all(mount.uid, until).filter(is_theirs) {
-        let mut remote = RemoteVolume::new(stream)?;
+        let mut remote = RemoteVolume::new(stream)?.on(&mount.dir);
         remote.answer_within(Some(EACH));
         if is_served_by(mount, &mut remote).is_ok_and(|is| is) {
             remote.answer_within(None);

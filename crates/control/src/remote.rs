@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::connect::Control;
@@ -21,18 +22,31 @@ pub struct RemoteVolume {
     /// It gave no sign of life for [`PATIENCE`] before this connection was made: it is not waited for once more, unless somebody
     /// has more of it.
     silent: Option<ControlError>,
+    /// Where it is mounted, if it was found by that.
+    dir: Option<PathBuf>,
+}
+
+/// What to do about a daemon that does not answer, which serves `dir` if that is known.
+pub(crate) fn if_it_never_will(dir: Option<&Path>) -> String {
+    let dir = dir.map_or("DIR".into(), Path::to_string_lossy);
+    format!("if it never will: silt umount -l {dir}, and end it")
 }
 
 impl RemoteVolume {
     /// Over a connection that [`socket::find`] made.
     pub fn new(stream: UnixStream) -> Result<Self> {
         let (_, pid) = socket::peer(&stream)?;
-        Ok(RemoteVolume { stream, pid, until: None, silent: None })
+        Ok(RemoteVolume { stream, pid, until: None, silent: None, dir: None })
     }
 
     /// The same to a daemon that gave no sign of life, with the error that said so.
     pub(crate) fn silent(stream: UnixStream, error: ControlError) -> Result<Self> {
         Ok(RemoteVolume { silent: Some(error), ..Self::new(stream)? })
+    }
+
+    /// The same, of the mount on `dir`.
+    pub(crate) fn on(self, dir: &Path) -> Self {
+        RemoteVolume { dir: Some(dir.to_owned()), ..self }
     }
 
     /// Until when a sign of life is waited for. Errors: it was waited for already.
@@ -127,7 +141,7 @@ impl RemoteVolume {
             }
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
                 ControlError::new(Kind::Unavailable, format!("the daemon (process {pid}) does not answer"))
-                    .hint("if it never will: silt umount -l DIR, and end it")
+                    .hint(if_it_never_will(self.dir.as_deref()))
             }
             _ => gone(),
         };

@@ -254,8 +254,9 @@ fn try_connect(dir: &Path, path: &Path, uid: u32) -> Result<Option<UnixStream>> 
         }
         Err(e) if e.kind() == E::WouldBlock => {
             let message = "the daemon that holds the volume takes no more connections";
-            return Err(ControlError::new(Kind::Unavailable, message)
-                .hint("if it never will: silt umount -l DIR, and end it"));
+            return Err(
+                ControlError::new(Kind::Unavailable, message).hint(crate::remote::if_it_never_will(None))
+            );
         }
         Err(e) => return Err(ControlError::io("cannot reach the daemon that holds the volume", &e)),
     };

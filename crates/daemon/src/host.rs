@@ -130,8 +130,10 @@ impl DaemonHost {
             Some((_, false)) => Ok(()),
             Some((why, true)) => {
                 let message = format!("nothing is written any more ({why}), and what waits would be lost");
-                Err(ControlError::new(Kind::Io, message)
-                    .hint("copy what is new elsewhere; silt umount -l goes on without it"))
+                Err(ControlError::new(Kind::Io, message).hint(format!(
+                    "copy what is new elsewhere; silt umount -l {} goes on without it",
+                    self.place.path.display()
+                )))
             }
         }
     }

@@ -12,6 +12,7 @@ use silt_control::{
 use silt_fuse::{Place, Unmount};
 
 use crate::failure::{Failure, Result};
+use crate::output::quoted;
 use crate::target;
 
 /// Unmount a directory; returns when everything is written and the volume is closed
@@ -137,15 +138,18 @@ fn by_hand(mount: &Mount, how: Unmount) -> Result<()> {
             silt_fuse::Error::Helper(_) => Kind::NotPermitted,
             _ => Kind::Io,
         };
-        Failure::from(busy_hint(ControlError::new(kind, e.to_string())))
+        Failure::from(busy_hint(ControlError::new(kind, e.to_string()), Some(&mount.dir)))
     })?;
     left_over::remove_all();
     Ok(())
 }
 
-fn busy_hint(e: ControlError) -> ControlError {
+fn busy_hint(e: ControlError, dir: Option<&Path>) -> ControlError {
     if e.kind == Kind::Busy && e.hint.is_none() {
-        e.hint("leave the directory and end the programs that use it (fuser -vm DIR shows them), or use -l")
+        let dir = dir.map_or("DIR".to_owned(), quoted);
+        e.hint(format!(
+            "leave the directory and end the programs that use it (fuser -vm {dir} shows them), or use -l"
+        ))
     } else {
         e
     }
@@ -187,7 +191,7 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
             Ok(()) => {}
             // It may have ended before it could answer.
             Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
-            Err(Failure::Error(e)) => return Err(busy_hint(e).into()),
+            Err(Failure::Error(e)) => return Err(busy_hint(e, mount.map(|m| m.dir.as_path())).into()),
             Err(other) => return Err(other),
         }
     }

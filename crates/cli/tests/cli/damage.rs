@@ -251,7 +251,12 @@ fn an_unmount_that_would_lose_something_says_so() {
         assert!(run.code == 10 && m.is_mounted(), "{} {}", run.code, run.err);
     }
     let run = b.run(&["umount", m.dir()]);
-    assert!(run.err.contains("what waits would be lost") && run.err.contains("umount -l"), "{}", run.err);
+    assert!(
+        run.err.contains("what waits would be lost")
+            && run.err.contains(&format!("umount -l {} goes", m.dir())),
+        "{}",
+        run.err
+    );
     assert_eq!(fs::read(m.path("new")).unwrap(), vec![5; 40_000]);
     b.ok(&["umount", "-l", m.dir()]);
     assert!(!m.is_mounted());

@@ -22,6 +22,9 @@ fn a_server_that_hangs_is_one_volume() {
     let all = b.run(&["status"]);
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     let told: Vec<&str> = all.err.lines().filter(|line| line.contains(&b.name(""))).collect();
+    // With what to do about it.
+    let (hints, told): (Vec<&str>, Vec<&str>) = told.into_iter().partition(|line| line.starts_with("  ("));
+    assert!(hints.len() == 1 && hints[0].contains(&format!("silt umount -l {},", m.dir())), "{}", all.err);
     assert!(told.len() == 1 && told[0].contains(m.dir()), "{}", all.err);
     second.unmount();
     past.unmount();
@@ -170,6 +173,10 @@ fn a_server_that_hangs_holds_no_command_up() {
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     for (args, run) in commands.iter().zip(&ends) {
         assert!(run.code == 12 && run.err.contains("does not answer"), "{args:?}: {} {}", run.code, run.err);
+        // Whoever named the directory is told what to type.
+        if args.contains(&m.dir()) {
+            assert!(run.err.contains(&format!("silt umount -l {}, and", m.dir())), "{args:?}: {}", run.err);
+        }
     }
     assert!(asked < Duration::from_secs(18), "{asked:?}");
     assert!(took < Duration::from_secs(35), "{took:?}");

@@ -79,7 +79,7 @@ fn a_directory_in_use_is_not_unmounted() {
     let (m, _) = Mounted::new(&b, &[&v], "m");
     let open = std::fs::File::create(m.path("f")).unwrap();
     let said = b.fails(6, &["umount", m.dir()]);
-    assert!(said.contains("in use"), "{said}");
+    assert!(said.contains("in use") && said.contains(&format!("fuser -vm {} shows", m.dir())), "{said}");
     assert!(m.is_mounted());
     std::fs::write(m.path("g"), "still there").unwrap();
     drop(open);
