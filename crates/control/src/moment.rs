@@ -50,7 +50,9 @@ impl Moment {
             return one(now.timestamp());
         }
         if text.ends_with("ago") {
-            return one(now.checked_add(text.parse::<jiff::Span>().ok()?).ok()?.timestamp());
+            let then = now.checked_add(ago(text)?).ok()?.timestamp();
+            // No volume is as old as that, and which are there is said where it is looked for.
+            return one(then).or(Some((0, 0)));
         }
         // How far it was written, so far it is meant, in every zone.
         let whole =
@@ -99,6 +101,14 @@ impl Moment {
         }
         Ok(number)
     }
+}
+
+/// A time before now, of which one may be written as a word: `an hour ago`.
+fn ago(text: &str) -> Option<jiff::Span> {
+    let (first, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let is_one = ["a", "an", "one"].iter().any(|one| first.eq_ignore_ascii_case(one));
+    let span = if is_one { format!("1 {}", rest.trim_start()).parse() } else { text.parse() };
+    span.ok()
 }
 
 /// Seconds that lie in a time with a zone besides its first: those of a minute or an hour, where no more was written.
@@ -198,6 +208,12 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(age("now") < 5 && (600..605).contains(&age("10 minutes ago")));
+        for text in ["an hour ago", "An  hour ago", "one hour ago", "1 hour ago"] {
+            assert!((3600..3605).contains(&age(text)), "{text}");
+        }
+        assert!((60..65).contains(&age("a minute ago")));
+        // Older than any volume, and a time all the same.
+        assert_eq!(Moment::parse("1000 years ago").unwrap(), Moment::Time(0));
         assert!((7200..7205).contains(&age("2h ago")) && age("yesterday") < 25 * 3600);
         for (text, is) in
             [("2999-01-01", true), ("today", false), ("now", false), ("12", false), ("x", false)]
@@ -214,6 +230,10 @@ mod tests {
             "@x",
             "ago",
             "x ago",
+            "a ago",
+            "an ago",
+            "a x ago",
+            "an 2 hours ago",
             "1969-01-01T00:00:00Z",
         ] {
             assert!(Moment::parse(text).is_err(), "{text:?}");
