@@ -17,12 +17,13 @@ use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_format::Ino;
 use silt_fs::Fs;
-use silt_fuse::{MountOptions, Place, Unmount};
+use silt_fuse::{MountOptions, Unmount};
 
 use crate::cleaning::{Mounted, let_run};
 use crate::config::Config;
 use crate::convert::node;
 use crate::core::{Core, Want, now_secs};
+use crate::first::First;
 use crate::moments::{Lost, Moments};
 use crate::notices::Notice;
 use crate::scrub::Scrubber;
@@ -36,8 +37,7 @@ const LOOKS: u32 = 50;
 /// See the module.
 pub struct DaemonHost {
     volume: PathBuf,
-    /// Of the live tree.
-    place: Place,
+    first: Arc<First>,
     device: Arc<FileDevice>,
     core: Arc<Core>,
     moments: Arc<Moments>,
@@ -59,7 +59,7 @@ pub struct Found {
 impl DaemonHost {
     pub fn new(
         config: &Config,
-        place: Place,
+        first: Arc<First>,
         device: Arc<FileDevice>,
         core: Arc<Core>,
         moments: Arc<Moments>,
@@ -68,7 +68,7 @@ impl DaemonHost {
     ) -> Self {
         DaemonHost {
             volume: config.volume.clone(),
-            place,
+            first,
             scrubber: Scrubber::new(core.clone()),
             device,
             core,
@@ -132,7 +132,7 @@ impl DaemonHost {
                 let message = format!("nothing is written any more ({why}), and what waits would be lost");
                 Err(ControlError::new(Kind::Io, message).hint(format!(
                     "copy what is new elsewhere; silt umount -l {} goes on without it",
-                    self.place.path.display()
+                    self.first.path().display()
                 )))
             }
         }
@@ -185,11 +185,12 @@ impl Host for DaemonHost {
 
     fn mounted(&self) -> Option<MountInfo> {
         let read_only = self.core.options.read_only || self.core.options.moment.is_some();
-        let mut mounts = vec![MountPoint {
-            dir: self.place.path.clone(),
+        let first = self.first.is_there().then(|| MountPoint {
+            dir: self.first.path().to_owned(),
             checkpoint: self.core.options.moment.map(|m| m.0),
             read_only,
-        }];
+        });
+        let mut mounts = Vec::from_iter(first);
         mounts.extend(self.moments.list().into_iter().map(|(dir, c)| MountPoint {
             dir,
             checkpoint: Some(c),
@@ -207,7 +208,7 @@ impl Host for DaemonHost {
 
     fn serves(&self, connection: u64) -> Option<bool> {
         let mut own = self.moments.connections();
-        own.push(self.place.connection);
+        own.extend(self.first.connection());
         match (own.contains(&Some(connection)), own.contains(&None)) {
             (true, _) => Some(true),
             (false, true) => None,
@@ -219,9 +220,9 @@ impl Host for DaemonHost {
         // A table that cannot be read tells nothing.
         let mut shown = silt_fuse::mounts().unwrap_or_default().into_iter().rev();
         let is_own = |e: &silt_fuse::MountEntry| {
-            e.mount_point == self.place.path
+            e.mount_point == self.first.path()
                 && e.is_fuse()
-                && self.place.connection.is_none_or(|own| own == e.connection())
+                && self.first.connection().flatten().is_none_or(|own| own == e.connection())
         };
         !self.core.options.read_only && shown.find(is_own).is_some_and(|e| e.read_only)
     }
@@ -394,20 +395,27 @@ impl Host for DaemonHost {
 
     fn unmount(&self, _caller: &Caller, what: &UnmountWhat) -> Result<Vec<PathBuf>, ControlError> {
         match what {
-            UnmountWhat::Dir(dir) if *dir != self.place.path => match self.moments.unmount(dir) {
-                Some(Ok(())) => Ok(vec![dir.clone()]),
-                Some(Err(e)) => Err(fuse_error(&e)),
-                None => Err(ControlError::new(
-                    Kind::NotFound,
-                    format!("{} is not mounted from this volume", dir.display()),
-                )),
-            },
+            UnmountWhat::Dir(dir) if dir != self.first.path() || !self.first.is_there() => {
+                match self.moments.unmount(dir) {
+                    Some(Ok(())) => Ok(vec![dir.clone()]),
+                    Some(Err(e)) => Err(fuse_error(&e)),
+                    None => Err(ControlError::new(
+                        Kind::NotFound,
+                        format!("{} is not mounted from this volume", dir.display()),
+                    )),
+                }
+            }
+            UnmountWhat::Dir(dir) if self.first.is_moment() => {
+                self.first.unmount(Unmount::Strict).map_err(|e| fuse_error(&e))?;
+                Ok(vec![dir.clone()])
+            }
             _ => {
                 self.write_what_waits()?;
                 let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
-                let gone = std::iter::once(self.place.path.clone()).chain(moments).collect();
+                let first = self.first.is_there().then(|| self.first.path().to_owned());
+                let gone = first.into_iter().chain(moments).collect();
                 // All of it, or nothing where somebody is in one of them.
-                let unmount = || self.place.unmount(Unmount::Strict).map(|_| ()).map_err(crate::Error::Fuse);
+                let unmount = || self.first.unmount(Unmount::Strict);
                 let unmounted = self.moments.with_all_away(&self.core, unmount);
                 unmounted.map_err(|(e, lost)| not_unmounted(&e, &lost))?;
                 Ok(gone)

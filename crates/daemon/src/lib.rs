@@ -22,6 +22,7 @@ mod damage;
 mod defects;
 mod discarder;
 mod error;
+mod first;
 mod fixing;
 mod freed;
 mod given_up;

@@ -123,6 +123,12 @@ impl Moments {
         self.mounted.lock().iter().filter(|m| !m.away).map(|m| (m.dir.clone(), m.checkpoint)).collect()
     }
 
+    /// Whether none is served any more.
+    pub fn are_over(&self) -> bool {
+        self.sweep();
+        self.mounted.lock().is_empty()
+    }
+
     /// The kernel's numbers of the mounts, those that were unmounted and may be to be seen elsewhere still among them.
     pub fn connections(&self) -> Vec<Option<u64>> {
         self.sweep();

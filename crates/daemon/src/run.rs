@@ -22,6 +22,7 @@ use crate::Error;
 use crate::closing::Closer;
 use crate::config::{Config, MountOptions};
 use crate::core::Core;
+use crate::first::First;
 use crate::host::{DaemonHost, Found};
 use crate::kernel;
 use crate::loop_handle::LoopHandle;
@@ -213,12 +214,13 @@ fn serve(
     let (session, on_block_device, loop_handle) = mount(config, device, core)?;
     let place = session.place().cloned();
     let place = place.unwrap_or_else(|| Place { path: config.dir.clone(), connection: None });
-    let dir = place.path.clone();
+    let first = Arc::new(First::new(place, matches!(tree, Tree::Past(_))));
+    let dir = first.path().to_owned();
     let readers = Arc::new(Readers::start(core)?);
     let moments = Arc::new(Moments::new(readers.clone()));
     let host = Arc::new(DaemonHost::new(
         config,
-        place.clone(),
+        first.clone(),
         device.clone(),
         core.clone(),
         moments.clone(),
@@ -235,16 +237,20 @@ fn serve(
             .spawn(move || silt_control::serve(listener, host))?
     };
     let on_destroy = {
-        let (closer, moments) = (closer.clone(), moments.clone());
-        // A moment that is still there when the live tree goes, goes with it.
+        let (closer, moments, first) = (closer.clone(), moments.clone(), first.clone());
+        // A moment that is still there when the live tree goes, goes with it, and outlives another one.
         move || {
+            first.let_go();
+            if first.is_moment() {
+                return;
+            }
             moments.unmount_all();
             // The error, if any, is reported where `run` ends.
             let _ = closer.close();
         }
     };
     let mount = Arc::new(Mount::new(core.clone(), tree, readers, on_destroy));
-    let signals = signals(place, core, closer, &moments)?;
+    let signals = signals(&first, core, closer, &moments)?;
     let orphans = orphans(core)?;
     let running = session.spawn(mount, 1)?;
     let _ = core.notifier.set(running.notifier());
@@ -255,10 +261,13 @@ fn serve(
     }
     ready();
     let ended = running.join();
+    first.wait_for(&moments);
     drop(loop_handle);
     signals.close();
     stopper.stop();
     let _ = server.join();
+    // One that came just before.
+    moments.unmount_all();
     host.stop_scrub();
     let _ = orphans.join();
     ended?;
@@ -275,7 +284,7 @@ fn probe(dir: &Path) {
 /// Unmounts at SIGTERM, SIGINT and SIGHUP: at once if nobody is in it, out of sight otherwise, with
 /// everything written in either case.
 fn signals(
-    place: Place,
+    first: &Arc<First>,
     core: &Arc<Core>,
     closer: &Arc<Closer>,
     moments: &Arc<Moments>,
@@ -283,15 +292,15 @@ fn signals(
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
-    let (core, closer, moments) = (core.clone(), closer.clone(), moments.clone());
+    let (core, closer, moments, first) = (core.clone(), closer.clone(), moments.clone(), first.clone());
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             tracing::info!("signal {signal}: unmounting");
             let _ = core.sync_and_wait(crate::core::Want::All);
             // Before the live tree, which they may lie in.
             moments.unmount_all();
-            if place.unmount(Unmount::Strict).is_err() {
-                if let Err(e) = place.unmount(Unmount::Lazy) {
+            if first.unmount(Unmount::Strict).is_err() {
+                if let Err(e) = first.unmount(Unmount::Lazy) {
                     tracing::info!("{e}");
                 }
                 // Programs that are still in it, or a mount over it, would hold us up for ever: the volume is closed

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use silt_control::mounts::{self, Mount};
 use silt_control::{
-    Control, ControlError, Kind, PATIENCE, RemoteVolume, Request, Response, UnmountWhat, connect, left_over,
+    Control, ControlError, Kind, MountPoint, PATIENCE, RemoteVolume, Request, Response, UnmountWhat, connect,
+    left_over,
 };
 use silt_fuse::{Place, Unmount};
 
@@ -18,7 +19,7 @@ use crate::target;
 /// Unmount a directory; returns when everything is written and the volume is closed
 ///
 /// Unmounting the live tree takes the moments mounted beside it along. Where somebody uses one of them, or the tree, all stay
-/// mounted.
+/// mounted. Moments without the live tree are unmounted one by one.
 #[derive(clap::Args)]
 pub struct Args {
     /// Take it out of sight at once, and let it end when nobody uses it any more
@@ -157,14 +158,14 @@ fn busy_hint(e: ControlError, dir: Option<&Path>) -> ControlError {
 
 /// Has the daemon unmount, and waits for its end where it is to end.
 fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Result<()> {
-    let mut places = Vec::new();
+    let mut mounts = Vec::new();
     let daemon = remote.process().ok();
     // One that is busy shall not be taken for one that hangs: it gives a sign of life at once, and its status when it can.
     let answered = remote.is_there().map_err(Failure::from).and_then(|()| {
         remote.answer_within(Some(3 * PATIENCE));
         target::call(&mut remote, Request::Status, |part| {
             if let Response::Status(status) = part {
-                places = status.mounts.into_iter().map(|m| m.dir).collect();
+                mounts = status.mounts;
             }
             Ok(())
         })
@@ -181,8 +182,13 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
     }
     remote.answer_within(None);
     // A bind mount is known to the kernel alone, and may be the last place where it is to be seen.
-    let bound = mount.is_some_and(|m| !places.contains(&m.dir));
-    let ends = bound || mount.is_none_or(|m| places.first() == Some(&m.dir));
+    let bound = mount.is_some_and(|m| mounts.iter().all(|place| place.dir != m.dir));
+    // With the live tree all ends, and without it with the last moment.
+    let last = match mounts.as_slice() {
+        [first, rest @ ..] if rest.is_empty() || first.checkpoint.is_none() => Some(&first.dir),
+        _ => None,
+    };
+    let ends = bound || mount.is_none_or(|m| last == Some(&m.dir));
     let process = if ends { remote.process().ok() } else { None };
     if let (true, Some(mount)) = (bound, mount) {
         by_hand(mount, Unmount::Strict)?;
@@ -200,8 +206,8 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
     let Some(mount) = mount else { return wait(&process) };
     let left = mounts::ours()?;
     match left.iter().find(|m| m.connection == mount.connection) {
-        // It was a second place of a moment, and the live tree stays.
-        None if bound && left.iter().any(|m| places.first() == Some(&m.dir)) => Ok(()),
+        // It was a second place of a moment, and the live tree stays, or other moments do.
+        None if bound && left.iter().any(|m| is_kept_by(&mounts, m)) => Ok(()),
         None => wait(&process),
         Some(other) => {
             target::eprintln_quiet(&format!(
@@ -211,6 +217,15 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
             Ok(())
         }
     }
+}
+
+/// Whether a daemon with these mounts goes on as long as this one is there.
+fn is_kept_by(mounts: &[MountPoint], mount: &Mount) -> bool {
+    let keeps = match mounts.first() {
+        Some(live) if live.checkpoint.is_none() => std::slice::from_ref(live),
+        _ => mounts,
+    };
+    keeps.iter().any(|m| m.dir == mount.dir)
 }
 
 fn still_there(mount: Option<&Mount>) -> Result<bool> {

@@ -200,6 +200,72 @@ fn a_moment_in_use_keeps_the_live_tree_mounted() {
     assert!(!first.is_mounted() && !second.is_mounted());
 }
 
+/// Moments without the live tree: none takes another along, and with the last one the daemon ends.
+#[test]
+fn moments_without_the_live_tree_are_unmounted_one_by_one() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    std::fs::write(m.path("f"), "then").unwrap();
+    b.ok(&["mkcp", m.dir()]);
+    m.unmount();
+    let last = b.checkpoints(&v).last().unwrap().0;
+    let moment = |dir| Mounted::new(&b, &["-o", &format!("at={last}"), &v], dir).0;
+    let dirs = |b: &Bench| -> Vec<String> {
+        let mounts = b.json(&["status", "--json", &v])["mounts"].clone();
+        mounts.as_array().unwrap().iter().map(|m| m["dir"].as_str().unwrap().to_owned()).collect()
+    };
+    let read = |m: &Mounted<'_>| std::fs::read_to_string(m.path("f")).unwrap();
+    let (first, second, third) = (moment("first"), moment("second"), moment("third"));
+    let pid = crate::mount::process(&b, &v);
+    first.unmount();
+    assert_eq!(dirs(&b), [second.dir(), third.dir()]);
+    assert_eq!((read(&second), read(&third)), ("then".into(), "then".into()));
+    // The live tree would need all of them gone.
+    std::fs::create_dir(b.path("live")).unwrap();
+    assert!(b.fails(6, &["mount", &v, "live"]).contains(&format!("unmount that first: silt umount {v};")));
+    // Where the first one was another one may be.
+    let again = moment("first");
+    let open = std::fs::File::open(again.path("f")).unwrap();
+    b.fails(6, &["umount", again.dir()]);
+    drop(open);
+    assert_eq!(read(&again), "then");
+    // Nor does umount(8), as root may call it.
+    if crate::common::is_root() {
+        let ended = std::process::Command::new("umount").arg(second.dir()).status().unwrap();
+        assert!(ended.success() && !second.is_mounted());
+    } else {
+        second.unmount();
+    }
+    again.unmount();
+    assert_eq!(dirs(&b), [third.dir()]);
+    assert_eq!(read(&third), "then");
+    third.unmount();
+    crate::mount::wait_until("it ends", || rustix::process::test_kill_process(pid).is_err());
+    assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
+    // By the volume all go, whether the first one is there or not.
+    for gone in [false, true] {
+        let (first, second) = (moment("first"), moment("second"));
+        if gone {
+            first.unmount();
+        }
+        b.ok(&["umount", &v]);
+        assert!(!second.is_mounted() && !crate::common::is_mounted(&b.path("first")));
+    }
+    // And so it is when the daemon is told to end.
+    let (first, second) = (moment("first"), moment("second"));
+    let pid = crate::mount::process(&b, &v);
+    first.unmount();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    crate::mount::wait_until("it ends", || rustix::process::test_kill_process(pid).is_err());
+    assert!(!second.is_mounted());
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    m.unmount();
+}
+
 /// By a link to the directory; and by the image where the daemon is gone.
 #[test]
 fn a_mount_is_found_by_a_link_and_by_its_image() {

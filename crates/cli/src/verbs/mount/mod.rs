@@ -224,7 +224,10 @@ fn describe(control: &mut dyn Control, number: u64) -> Result<String> {
 /// Mounts a moment of a volume that a daemon holds.
 fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
     let Some((at, snapshot_only)) = job.options.at else {
-        let first = status(control)?.and_then(|s| s.mounts.into_iter().next());
+        let status = status(control)?;
+        let several = status.as_ref().is_some_and(|s| s.mounts.len() > 1);
+        let volume = status.as_ref().map(|s| s.volume.clone()).unwrap_or_default();
+        let first = status.and_then(|s| s.mounts.into_iter().next());
         let at = first.as_ref().map(|m| format!(" on {}", m.dir.display())).unwrap_or_default();
         let error = |more: &str| {
             ControlError::new(Kind::Busy, format!("{} is mounted{at} already{more}", job.volume.display()))
@@ -233,7 +236,7 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
             // Its daemon has the volume for reading only.
             Some(m) => error(", as a past moment").hint(format!(
                 "unmount that first: silt umount {}; then mount the live tree, and moments beside it",
-                quoted(&m.dir)
+                quoted(if several { &volume } else { &m.dir })
             )),
             None => error("").hint("-o at=NUMBER or at=TIME mounts a past moment beside it"),
         };

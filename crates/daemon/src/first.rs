@@ -1,0 +1,73 @@
+//! The mount that a daemon began with: the live tree, with which all else ends, or a moment of the past, which is no more
+//! than those that are mounted beside it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use silt_fuse::{Place, Unmount};
+
+use crate::Error;
+use crate::moments::Moments;
+
+/// Between looks whether the last moment has ended.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// See the module.
+pub struct First {
+    place: Place,
+    is_moment: bool,
+    /// It was unmounted, and may be to be seen elsewhere still.
+    unmounted: AtomicBool,
+    /// The kernel has let go of it.
+    gone: AtomicBool,
+}
+
+impl First {
+    pub fn new(place: Place, is_moment: bool) -> Self {
+        First { place, is_moment, unmounted: AtomicBool::new(false), gone: AtomicBool::new(false) }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// Whether it is a moment, which others may outlive.
+    pub fn is_moment(&self) -> bool {
+        self.is_moment
+    }
+
+    /// Whether it is mounted where it was.
+    pub fn is_there(&self) -> bool {
+        !self.unmounted.load(Ordering::Relaxed) && !self.gone.load(Ordering::Relaxed)
+    }
+
+    /// The kernel's number of the mount, as long as it is its own; the inner one is missing where it is not known.
+    pub fn connection(&self) -> Option<Option<u64>> {
+        (!self.gone.load(Ordering::Relaxed)).then_some(self.place.connection)
+    }
+
+    /// The kernel has let go of it, and may give its number to another one.
+    pub fn let_go(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Unmounts it; a moment that is not there any more is well.
+    pub fn unmount(&self, how: Unmount) -> Result<(), Error> {
+        if self.is_moment && !self.is_there() {
+            return Ok(());
+        }
+        self.place.unmount(how)?;
+        self.unmounted.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Once it has ended: waits for the moments that outlive it.
+    pub fn wait_for(&self, moments: &Moments) {
+        while self.is_moment && !moments.are_over() {
+            sleep(PAUSE);
+        }
+    }
+}
