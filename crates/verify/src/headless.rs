@@ -92,7 +92,7 @@ impl Lone {
         let g = &r.g;
         let made = |pos: &u64| {
             let root = SuperRoot::parse(g, &r.block(BlockNr(*pos)).ok()?).ok()?;
-            let tables = Tables { r, root };
+            let mut tables = Tables { r, root, last: None };
             // Each completes one, and those of lost heads follow what is known.
             let numbers = (1..=MOST as u64).map_while(|n| known.newest.checked_add(n));
             let mine = numbers.take_while(|cno| tables.has(*cno, known.created)).last()?;
@@ -125,16 +125,20 @@ pub(crate) struct Known {
 struct Tables<'r, 'd> {
     r: &'r Reader<'d>,
     root: SuperRoot,
+    /// The block of the checkpoint file that was looked at last, by its offset.
+    last: Option<(u64, Option<Block>)>,
 }
 
 impl Tables<'_, '_> {
     /// Whether its checkpoint file has this checkpoint, made no earlier than `created`.
-    fn has(&self, cno: u64, created: u64) -> bool {
-        let entry = || {
-            let (offset, byte) = checkpoint::place(&self.r.g, Cno(cno)).ok()?;
-            checkpoint::entry(&self.block(&self.root.cpfile, offset)?, byte).ok()
-        };
-        entry().is_some_and(|e| !e.is_invalid() && e.cno.get() == cno && e.create.get() >= created)
+    fn has(&mut self, cno: u64, created: u64) -> bool {
+        let Ok((offset, byte)) = checkpoint::place(&self.r.g, Cno(cno)) else { return false };
+        if self.last.as_ref().is_none_or(|(last, _)| *last != offset) {
+            self.last = Some((offset, self.block(&self.root.cpfile, offset)));
+        }
+        let block = self.last.as_ref().and_then(|(_, block)| block.as_ref());
+        let entry = block.and_then(|block| checkpoint::entry(block, byte).ok());
+        entry.is_some_and(|e| !e.is_invalid() && e.cno.get() == cno && e.create.get() >= created)
     }
 
     /// A block of a file whose pointers are virtual.
