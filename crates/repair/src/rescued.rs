@@ -102,7 +102,7 @@ pub(crate) fn bring(
         if let Lack::Inode(..) = lack {
             made.insert(*ino);
         }
-        take(mender, &tree, *ino, *lack, said)?;
+        take(mender, &tree, *ino, *lack, wanted.put_back, said)?;
         mender.relieve(wanted.now)?;
     }
     let told = dirs::Told { revived: made, gone, names, ..dirs::Told::default() };
@@ -445,6 +445,7 @@ fn take(
     tree: &Read<'_, '_>,
     ino: u64,
     lack: Lack,
+    put_back: &BTreeSet<u64>,
     said: &mut Vec<String>,
 ) -> Result<()> {
     let (kind, parent) = match lack {
@@ -455,17 +456,24 @@ fn take(
     let nr = Ino(ino);
     let bs = mender.volume().geometry().bs();
     let content = tree.content(&inode);
-    let problem = tree.examine(b"", &inode, &content);
+    let mut problem = tree.examine(b"", &inode, &content);
     let mut attr = Attr::of(&inode.raw);
+    let mut own = false;
     match lack {
         Lack::Inode(..) => mender.make(nr, Attr { size: 0, ..attr.clone() })?,
         Lack::Content => {
             let v = mender.volume();
-            let there = &v.inode(Tree::Live, nr)?.attr;
-            let size = there.size;
+            let there = v.inode(Tree::Live, nr)?.attr.clone();
             attr.links = there.links;
+            // Which file an older inode was is known of what was mended, and not of what a rescue takes.
+            own = put_back.contains(&ino)
+                && matches!(inode.origin, Origin::Older { .. })
+                && there.file_type() == attr.file_type();
+            if own {
+                attr = there.clone();
+            }
             // It may have been of another type.
-            *v.attr_mut(nr)? = Attr { size, ..attr.clone() };
+            *v.attr_mut(nr)? = Attr { size: there.size, ..attr.clone() };
             v.cut(nr, 0..u64::MAX)?;
         }
     }
@@ -497,13 +505,17 @@ fn take(
         _ => {}
     }
     *v.attr_mut(nr)? = attr;
-    said.push(in_words(ino, &problem));
+    problem.notes.retain(|note| !own || !matches!(note, Note::OlderAttributes { .. }));
+    said.push(in_words(ino, &problem, own));
     Ok(())
 }
 
 /// What a file is now.
-fn in_words(ino: u64, problem: &Problem) -> String {
+fn in_words(ino: u64, problem: &Problem, own: bool) -> String {
     let mut but = Vec::new();
+    if own {
+        but.push("its owner, permissions and times are those that it was mended with".into());
+    }
     if problem.missing_bytes() > 0 {
         but.push(format!("{} bytes are lost", problem.missing_bytes()));
     }

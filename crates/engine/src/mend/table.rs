@@ -273,17 +273,6 @@ impl Volume {
         Ok(true)
     }
 
-    /// Whether a block that is current by the table, and that a record tells of as data of a file, may be what a checkpoint had
-    /// whose inode is damaged, too. A node that nothing maps is of no use, and a cleaner of Linux stops at one that makes no sense.
-    fn may_have_lived(&self, v: u64, record: Option<&Record>, every: &BTreeSet<u64>) -> bool {
-        let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { return false };
-        let g = &self.store.geometry;
-        let is_data = |r: &Record| r.offset.is_some() && r.at == e.blocknr.get() && g.has_lifetimes(r.ino);
-        e.end.get() == LIVE
-            && record.is_some_and(is_data)
-            && every.range(e.start.get()..self.cno.0).next().is_some()
-    }
-
     /// Whether all that is known of a number is a record in a segment that is surely free: it is of the use before.
     fn is_of_old(&self, v: u64, records: &HashMap<u64, Record>, free: &BTreeSet<u64>) -> bool {
         let g = &self.store.geometry;
@@ -322,8 +311,6 @@ impl Volume {
         let (mut strangers, mut silent): (BTreeMap<u64, u64>, BTreeMap<u64, u64>) = Default::default();
         let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
         let mut logs = HashMap::new();
-        let every = self.cpfile.every(&self.store, &self.dat);
-        let every: BTreeSet<u64> = every.iter().map(|e| e.cno.get()).collect();
         if suspects.contains(0) {
             self.set_entry(0, DatEntry { blocknr: 0.into(), start: 0.into(), end: 0.into(), rsv: 0.into() })?;
             self.set_taken(0, true)?;
@@ -342,9 +329,7 @@ impl Volume {
                     }
                     continue;
                 }
-                if self.may_have_lived(v, records.get(&v), &every) && self.end_now(v)? {
-                    ended += 1;
-                } else if let Some(r) = records.get(&v).copied().filter(|r| self.is_in_use(BlockNr(r.at))) {
+                if let Some(r) = records.get(&v).copied().filter(|r| self.is_in_use(BlockNr(r.at))) {
                     let e = self.dat.entry(&self.store, VBlockNr(v)).ok();
                     let at = self.start_of(&r, e.as_ref());
                     let dead =

@@ -356,3 +356,35 @@ fn what_a_rescue_reads_is_taken_although_past_trees_are_damaged() {
         assert!(rescued.any(|r| r.done.iter().any(taken)), "seed {seed}, segment {nr}\n{}", say(&made));
     }
 }
+
+/// Whatever segment is lost, with the tables in it: no file of the latest tree gets owner and permissions that it never had.
+#[test]
+fn no_file_gets_the_owner_of_another() {
+    let seeds = std::env::var("SILT_TEST_SEEDS").map_or(6, |n| n.parse().unwrap());
+    let (mut run, mut failed) = (0, Vec::new());
+    for seed in 1..=seeds {
+        let sound = Sound::new(seed);
+        let (s, g) = (&sound.volume, sound.volume.g());
+        for nr in (0..g.nsegments).filter(|nr| !s.logs(*nr).is_empty()) {
+            let device = s.device.fork();
+            let (first, blocks) = (g.segment_start(SegNr(nr)).0, g.segment_blocks(SegNr(nr)));
+            let noise = noise(g.bs() * blocks as usize, nr + 1);
+            device.write_at(g.byte_of(BlockNr(first)), &[&noise]).unwrap();
+            let made = plan(Arc::new(device.fork()), &options()).unwrap();
+            made.apply(&device).unwrap();
+            for (path, is) in files(&device, Moment::Latest).unwrap_or_default() {
+                run += 1;
+                let own: Vec<&File> = sound.trees.values().filter_map(|t| t.get(&path)).collect();
+                let is_own = own.iter().any(|f| (f.mode, f.owner) == (is.mode, is.owner));
+                let no_owner = is.mode & 0o777 == 0o600 && is.owner == (0, 0);
+                if !own.is_empty() && !is_own && !no_owner {
+                    let name = String::from_utf8_lossy(&path);
+                    failed.push(format!("seed {seed}, segment {nr}: {name} is {is:?}\n{}", say(&made)));
+                }
+            }
+        }
+    }
+    println!("{run} files, {} failed", failed.len());
+    let first: Vec<_> = failed.iter().take(4).cloned().collect();
+    assert!(run > 100 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+}
