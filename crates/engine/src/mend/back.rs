@@ -176,7 +176,9 @@ impl Volume {
         let known = content.and_then(Option::as_ref);
         // Unless nothing says when blocks died: then they pass for current.
         let exact = self.unsure.is_empty();
-        for version in self.versions(ino, known, evidence).iter().filter(|v| of_kind(&v.raw)) {
+        // What is there now is what is wrong, whichever checkpoints have it, too.
+        let versions = self.versions(ino, known, evidence);
+        for version in versions.iter().filter(|v| of_kind(&v.raw) && !v.same) {
             let fits = match content {
                 Some(Some(own)) if own.blocks.is_empty() => true,
                 Some(Some(own)) if exact => self.is_content(ino, &version.raw, own),

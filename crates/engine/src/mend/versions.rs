@@ -40,6 +40,8 @@ pub(super) struct Version {
     pub raw: RawInode,
     /// A block of it lives in the tree at hand, too.
     pub linked: bool,
+    /// It is what is there now.
+    pub same: bool,
 }
 
 /// Blocks of data that a map has.
@@ -118,12 +120,11 @@ impl Volume {
             match ifile.get(&self.store, &self.dat, ino) {
                 Ok(raw) => {
                     let root = ino != Ino::ROOT || raw.file_type() == 0o040_000;
-                    // What is there now is what is wrong, whichever checkpoints have it, too.
-                    let other = now
-                        .is_none_or(|now| (now.bmap, now.size, now.mode) != (raw.bmap, raw.size, raw.mode));
-                    if root && other && raw.links_count.get() > 0 && inode::check(g, &raw).is_ok() {
+                    let same = now
+                        .is_some_and(|now| (now.bmap, now.size, now.mode) == (raw.bmap, raw.size, raw.mode));
+                    if root && raw.links_count.get() > 0 && inode::check(g, &raw).is_ok() {
                         let linked = life.contains(&cno.0);
-                        all.push((Version { cno, raw, linked }, ifile));
+                        all.push((Version { cno, raw, linked, same }, ifile));
                     }
                 }
                 Err(Error::NoInode(_)) if !self.is_doubtful(&ifile, ino, evidence.doubts) => {
