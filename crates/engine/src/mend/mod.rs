@@ -271,11 +271,14 @@ impl Mender {
         stale.retain(|s| !wounds.segments.contains(s) && !wounds.copies.contains(s));
         if !wounds.segments.is_empty() {
             let out = self.empty_segments(&wounds.segments, (wounds.zero_unreadable, wounds.unowned))?;
-            self.said.push(format!(
-                "moved as they are: {} out of {} with logs that do not verify",
-                count(out, "block"),
-                count(wounds.segments.len(), "segment")
-            ));
+            let from = count(wounds.segments.len(), "segment");
+            self.said.push(match out {
+                0 => format!("emptied: {from} with logs that do not verify"),
+                _ => format!(
+                    "moved as they are: {} out of {from} with logs that do not verify",
+                    count(out, "block")
+                ),
+            });
         }
         if !stale.is_empty() {
             self.empty_segments(&stale, (false, false))?;

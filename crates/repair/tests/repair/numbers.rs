@@ -12,8 +12,9 @@ use silt_format::palloc::Layout;
 use silt_format::{BlockNr, Cno, Ino, SegNr};
 use silt_fs::{Context, Fs, SetAttr, Tree as At, WriteFlags};
 use silt_repair::{Options, plan};
+use silt_verify::rescue::{Directory, Inode, Origin, Rescue, Sink};
 use silt_verify::surgeon::{Sums, Surgeon};
-use silt_verify::{Moment, Tree};
+use silt_verify::{Moment, Tree, Unwatched};
 
 use crate::common::{checked, noise, options, say, snapshots};
 
@@ -387,4 +388,150 @@ fn no_file_gets_the_owner_of_another() {
     println!("{run} files, {} failed", failed.len());
     let first: Vec<_> = failed.iter().take(4).cloned().collect();
     assert!(run > 100 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+}
+
+/// What a rescue reads of files: their attributes and their content.
+#[derive(Default)]
+struct Met(BTreeMap<Vec<u8>, Inode>);
+
+impl Sink for Met {
+    type Error = std::convert::Infallible;
+    fn directory(&mut self, _: &[u8], _: &Inode, _: &Directory) -> Result<(), Self::Error> {
+        Ok(())
+    }
+    fn file(&mut self, path: &[u8], inode: &Inode) -> Result<(), Self::Error> {
+        self.0.insert(path.to_vec(), *inode);
+        Ok(())
+    }
+    fn link(&mut self, path: &[u8], inode: &Inode) -> Result<(), Self::Error> {
+        self.file(path, inode)
+    }
+    fn lost(&mut self, _: &[u8], _: u64, _: &'static str) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// The sum of what a rescue reads of a file, and whether there is any, of a size that is known.
+fn rescued(tree: &silt_verify::rescue::Tree<'_, '_>, inode: &Inode) -> (u64, bool) {
+    let content = tree.content(inode);
+    let mut bytes = vec![0; content.size as usize];
+    for e in &content.mapped.extents {
+        let start = (e.offset * tree.block_size()) as usize;
+        tree.read_run(e, |at, part| {
+            let start = start + at as usize;
+            if let (Some(part), Some(to)) = (part, bytes.get_mut(start..)) {
+                let n = part.len().min(to.len());
+                to[..n].copy_from_slice(&part[..n]);
+            }
+            true
+        });
+    }
+    let mut h = DefaultHasher::new();
+    bytes.hash(&mut h);
+    (h.finish(), !content.guessed && bytes.iter().any(|b| *b != 0))
+}
+
+/// Files of a moment that a rescue does not find the attributes of, held against what they were: how many there are, how many have
+/// owners, and those that have another's.
+fn hold_rescued(sound: &Sound, device: &MemoryDevice, c: u64) -> (usize, usize, Vec<String>) {
+    let (mut run, mut kept, mut failed) = (0, 0, Vec::new());
+    let rescue = Rescue::open(device, &Unwatched).unwrap();
+    let Ok(tree) = rescue.tree(c) else { return (run, kept, failed) };
+    let mut met = Met::default();
+    let Ok(()) = tree.walk(&Unwatched, &mut met);
+    for (path, inode) in &met.0 {
+        if !matches!(inode.origin, Origin::Older { .. } | Origin::Made) {
+            continue;
+        }
+        let Some(was) = sound.trees[&c].get(path) else { continue };
+        run += 1;
+        let raw = &inode.raw;
+        let is = (u32::from(raw.mode.get()), (raw.uid.get(), raw.gid.get()));
+        let own = sound.trees.values().filter_map(|t| t.get(path));
+        let mut own = own.filter(|f| f.generation == was.generation);
+        let no_owner = is.0 & 0o777 == 0o600 && is.1 == (0, 0);
+        kept += usize::from(!no_owner);
+        // Of what has no content nothing tells which file it was, and an older file may be found with all that it had.
+        let content = rescued(&tree, inode);
+        let mut all = sound.trees.values().flat_map(BTreeMap::values);
+        let fits = |f: &File| (f.mode, f.owner, f.content) == (is.0, is.1, content.0);
+        if !no_owner && content.1 && !own.any(|f| (f.mode, f.owner) == is) && !all.any(fits) {
+            let name = String::from_utf8_lossy(path);
+            failed.push(format!("{c}: {name} is {is:?} ({:?}) and was {was:?}", inode.origin));
+        }
+    }
+    (run, kept, failed)
+}
+
+/// A block of inodes or a segment is lost: a rescue gives each file the attributes that it had once, or none.
+#[test]
+fn a_rescue_gives_no_file_the_owner_of_another() {
+    let seeds = std::env::var("SILT_TEST_SEEDS").map_or(60, |n| n.parse().unwrap());
+    let (mut run, mut kept, mut failed) = (0, 0, Vec::new());
+    let mut take = |what: String, (r, k, f): (usize, usize, Vec<String>)| {
+        run += r;
+        kept += k;
+        failed.extend(f.into_iter().map(|f| format!("{what}, {f}")));
+    };
+    for seed in 1..=seeds {
+        let sound = Sound::new(seed);
+        for (past, way) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
+            let mut damages = sound.inodes(past);
+            damages.dedup_by_key(|d| d.2);
+            for (n, (c, _, block, _)) in damages.iter().enumerate() {
+                let mut s = Surgeon { device: sound.volume.device.fork() };
+                let noise = if way == 0 { noise(1024, n as u64 + 3) } else { vec![0; 1024] };
+                s.patch_with(*block, Sums::None, |b| b.copy_from_slice(&noise));
+                take(format!("seed {seed}, block {block}"), hold_rescued(&sound, &s.device, *c));
+            }
+        }
+        let (s, g) = (&sound.volume, sound.volume.g());
+        for nr in (0..g.nsegments).filter(|nr| !s.logs(*nr).is_empty()) {
+            let device = s.device.fork();
+            let (first, blocks) = (g.segment_start(SegNr(nr)).0, g.segment_blocks(SegNr(nr)));
+            let noise = noise(g.bs() * blocks as usize, nr + 1);
+            device.write_at(g.byte_of(BlockNr(first)), &[&noise]).unwrap();
+            for c in snapshots(&s.device).into_iter().chain([s.cno()]) {
+                take(format!("seed {seed}, segment {nr}"), hold_rescued(&sound, &device, c));
+            }
+        }
+    }
+    println!("{run} files, {kept} with owners, {} failed", failed.len());
+    let first: Vec<_> = failed.iter().take(8).cloned().collect();
+    assert!(run > 100 && kept > 50 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+}
+
+/// A segment of a log that does not verify has nothing that anybody needs: it is emptied, nothing is moved, and nothing is told to
+/// be done before.
+#[test]
+fn of_a_segment_that_nobody_needs_nothing_is_moved() {
+    let device = Arc::new(history(2, 24));
+    let names = files(&device, Moment::Latest).unwrap();
+    let opened = OpenOptions { now: 9100, ..OpenOptions::default() };
+    let (mut volume, _) = Volume::open(device.clone(), &opened).unwrap();
+    volume.take_over(9100).unwrap();
+    let mut fs = Fs::new(volume, &silt_fs::Options::default());
+    let ctx = Context { now: Time { secs: 9200, nanos: 0 }, privileged: true, ..Context::default() };
+    for name in names.keys() {
+        fs.unlink(&ctx, Ino::ROOT, name).unwrap();
+    }
+    let c = fs.sync_all(9250).unwrap();
+    for snapshot in snapshots(&device) {
+        fs.volume_mut().unmake_snapshot(Cno(snapshot)).unwrap();
+    }
+    fs.volume_mut().delete_checkpoints(0..c).unwrap();
+    fs.sync_all(9300).unwrap();
+    fs.into_volume().close(9301).unwrap();
+    let s = Surgeon { device: device.fork() };
+    let (mut emptied, mut moved) = (0, 0);
+    for log in (0..s.g().nsegments).flat_map(|nr| s.logs(nr)) {
+        let mut copy = Surgeon { device: s.device.fork() };
+        copy.patch_with(log.pos.0 + log.nblocks() / 2, Sums::None, |b| b.fill(7));
+        let made = plan(Arc::new(copy.device.fork()), &options()).unwrap();
+        let said = say(&made);
+        emptied += usize::from(said.contains("emptied: ") && !made.moves_unverified());
+        moved += usize::from(made.moves_unverified());
+        assert!(!said.contains(": 0 blocks"), "{said}");
+    }
+    assert!(emptied > 0 && moved > 0, "{emptied} {moved}");
 }
