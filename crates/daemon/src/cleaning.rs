@@ -359,6 +359,8 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     #[test]
@@ -371,5 +373,28 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(20), "{sum:?}");
             sum += worked();
         }
+    }
+
+    /// An idle volume that is full was cleaned for ever.
+    #[test]
+    fn what_steps_empty_and_write_again_is_no_gain() {
+        let kept = crate::ladder_tests::Kept::new();
+        let core = &kept.core;
+        let steps = |n| {
+            (0..n).for_each(|_| core.space.worked(&Cleaned { segments: 2, moved: 4, ..Cleaned::default() }));
+        };
+        let gained = Gained::before(core);
+        steps(20);
+        assert!(gained.is_little(core), "nothing is clean that was not");
+        // Beside somebody who writes, what is clean does not tell.
+        let gained = Gained::before(core);
+        let ctx = silt_fs::Context { privileged: true, ..silt_fs::Context::default() };
+        core.fs.lock().create(&ctx, silt_format::Ino::ROOT, b"g", 0o644).unwrap();
+        core.fs.lock().sync_all(crate::core::now_secs()).unwrap();
+        steps(20);
+        assert!(!gained.is_little(core));
+        let gained = Gained::before(core);
+        crate::ladder::clean(core);
+        assert!(!gained.is_little(core), "segments are clean that were not");
     }
 }
