@@ -27,9 +27,8 @@ impl Fs {
         let what = mode & !KEEP_SIZE;
         let size = if mode & KEEP_SIZE != 0 { before.size } else { before.size.max(end) };
         let changed = |size| {
-            let mtime = if what != 0 || size != before.size { ctx.now } else { before.mtime };
             let mode = if ctx.privileged { before.mode } else { without_suidgid(before.mode) };
-            Attr { size, mtime, ctime: ctx.now, mode, ..before.clone() }
+            Attr { size, mtime: ctx.now, ctime: ctx.now, mode, ..before.clone() }
         };
         // What is there or promised takes no space; that the times change does.
         if what == 0 {

@@ -98,6 +98,20 @@ fn set_id_bits_go_with_every_change_of_content() {
     }
 }
 
+/// Also where nothing new is reserved, and the size stays.
+#[test]
+fn reserving_counts_as_a_modification() {
+    use fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+    let mut fs = fresh(4096);
+    let f = file(&mut fs, "f");
+    fs.write(&root_at(20), f, 0, &[1; 9000], PLAIN).unwrap();
+    for (n, mode) in (30..).zip([0, KEEP_SIZE, ZERO_RANGE, PUNCH_HOLE | KEEP_SIZE, 0, KEEP_SIZE]) {
+        fs.fallocate(&root_at(n), f, mode, 0, 4096).unwrap();
+        let s = stat(&mut fs, "f");
+        assert_eq!((s.mtime, s.ctime, s.size), (t(n), t(n), 9000), "mode {mode}");
+    }
+}
+
 #[test]
 fn plans_join_what_lies_together() {
     let mut fs = fresh(4096);
