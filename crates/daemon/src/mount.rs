@@ -77,6 +77,13 @@ impl Mount {
         }
     }
 
+    /// Notes that something is read.
+    fn accessed(&self, fs: &mut Fs, node: NodeId) {
+        if self.tree == Tree::Live && !self.core.options.read_only {
+            fs.accessed(ino(node), crate::core::now());
+        }
+    }
+
     fn live(&self) -> Result<(), FsError> {
         if self.tree == Tree::Live { Ok(()) } else { Err(FsError::ReadOnly) }
     }
@@ -328,7 +335,10 @@ impl Filesystem for Mount {
     }
 
     fn readlink(&self, _: &Context, node: NodeId, reply: ReplyData) {
-        let result = self.core.fs.lock().readlink(self.tree, ino(node));
+        let mut fs = self.core.fs.lock();
+        self.accessed(&mut fs, node);
+        let result = fs.readlink(self.tree, ino(node));
+        drop(fs);
         match result {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(self.errno(&e)),
@@ -406,9 +416,7 @@ impl Filesystem for Mount {
     fn read(&self, _: &Context, node: NodeId, read: &Read, reply: ReplyData) {
         let plan = {
             let mut fs = self.core.fs.lock();
-            if self.tree == Tree::Live {
-                fs.accessed(ino(node), crate::core::now());
-            }
+            self.accessed(&mut fs, node);
             let guard = fs.volume().guard();
             fs.read_plan(self.tree, ino(node), read.offset, read.size as usize).map(|plan| (plan, guard))
         };
@@ -453,9 +461,12 @@ impl Filesystem for Mount {
     }
 
     fn readdir(&self, _: &Context, node: NodeId, read: &ReadDir, mut reply: ReplyDirectory) {
-        let result = self.core.fs.lock().readdir(self.tree, ino(node), read.offset, false, |e| {
+        let mut fs = self.core.fs.lock();
+        self.accessed(&mut fs, node);
+        let result = fs.readdir(self.tree, ino(node), read.offset, false, |e| {
             flow(reply.add(e.ino.0, e.next, FileType::from_mode(e.file_type), e.name))
         });
+        drop(fs);
         match result {
             Ok(()) => reply.ok(),
             Err(e) => reply.error(self.errno(&e)),
@@ -464,6 +475,7 @@ impl Filesystem for Mount {
 
     fn readdirplus(&self, _: &Context, node: NodeId, read: &ReadDir, mut reply: ReplyDirectoryPlus) {
         let mut fs = self.core.fs.lock();
+        self.accessed(&mut fs, node);
         let mut seen = Vec::new();
         let result = fs.readdir(self.tree, ino(node), read.offset, true, |e| match &e.stat {
             Some(s) => {

@@ -597,3 +597,28 @@ fn flags_that_change_are_seen_in_the_change_time() {
     assert_eq!(changed(&m), after);
     m.unmount();
 }
+
+/// Who ages directories by their times, as tmpfiles does, keeps what is looked into.
+#[test]
+fn listing_a_directory_and_reading_a_link_are_accesses() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let m = bench.mount_quiet();
+    fs::create_dir(m.path("d")).unwrap();
+    fs::write(m.path("d/f"), "f").unwrap();
+    std::os::unix::fs::symlink("d", m.path("l")).unwrap();
+    let accessed = |name: &str| {
+        let s = fs::symlink_metadata(m.path(name)).unwrap();
+        (s.atime(), s.atime_nsec())
+    };
+    let before = ["d", "l"].map(accessed);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(fs::read_dir(m.path("d")).unwrap().count(), 1);
+    fs::read_link(m.path("l")).unwrap();
+    for (name, before) in ["d", "l"].into_iter().zip(before) {
+        assert!(accessed(name) > before, "{name}");
+    }
+    m.unmount();
+}
