@@ -519,11 +519,21 @@ impl Filesystem for Mount {
         const SETFLAGS: u32 = 0x4008_6602;
         const GETVERSION: u32 = 0x8008_7601;
         const FSGETXATTR: u32 = 0x801c_581f;
+        const FSSETXATTR: u32 = 0x401c_5820;
         if ioctl.cmd == SETFLAGS {
             let Some(bytes) = ioctl.input.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) else {
                 return reply.error(Errno::EINVAL);
             };
             return self.set_flags(context(ctx), node, u32::from_ne_bytes(bytes), reply);
+        }
+        if ioctl.cmd == FSSETXATTR {
+            let Some(asked) = ioctl.input.first_chunk() else { return reply.error(Errno::EINVAL) };
+            let before = self.core.fs.lock().flags(self.tree, ino(node));
+            return match before.map(|before| crate::xflags::wanted(asked, before)) {
+                Ok(Some(wanted)) => self.set_flags(context(ctx), node, wanted, reply),
+                Ok(None) => reply.error(Errno::EOPNOTSUPP),
+                Err(e) => reply.error(self.errno(&e)),
+            };
         }
         let mut fs = self.core.fs.lock();
         let result = match ioctl.cmd {
@@ -534,7 +544,7 @@ impl Filesystem for Mount {
         drop(fs);
         match result {
             Ok(flags) if ioctl.cmd == FSGETXATTR => {
-                let mut out = [0u8; 28];
+                let mut out = [0u8; crate::xflags::BYTES];
                 out[..4].copy_from_slice(&crate::xflags::of(flags).to_ne_bytes());
                 reply.ioctl(0, &out);
             }

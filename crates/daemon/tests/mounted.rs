@@ -598,6 +598,41 @@ fn flags_that_change_are_seen_in_the_change_time() {
     m.unmount();
 }
 
+/// As xfs_io sets them, and `file_setattr`.
+#[test]
+fn flags_can_be_set_by_their_other_names() {
+    const DIRSYNC_AND_NODUMP: i64 = DIRSYNC | 0x40;
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let m = bench.mount_quiet();
+    fs::create_dir(m.path("d")).unwrap();
+    set_flags(&m.path("d"), DIRSYNC_AND_NODUMP);
+    let dir = File::open(m.path("d")).unwrap();
+    let set = |bits: u32, project: u32| {
+        let asked = [bits, 0, 0, project, 0, 0, 0];
+        // SAFETY: FS_IOC_FSSETXATTR reads these 28 bytes.
+        let done = unsafe { libc::ioctl(dir.as_raw_fd(), 0x401c_5820, asked.as_ptr()) };
+        if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error()) }
+    };
+    let flags = || {
+        let mut told = 0u32;
+        // SAFETY: FS_IOC_GETFLAGS writes an int.
+        assert_eq!(unsafe { libc::ioctl(dir.as_raw_fd(), 0x8008_6601, &raw mut told) }, 0);
+        i64::from(told)
+    };
+    assert_eq!((set(0x08, 0), flags()), (Ok(()), DIRSYNC | 0x10));
+    assert!(File::create(m.path("d/f")).is_err(), "it is immutable");
+    assert_eq!((set(0, 0), flags()), (Ok(()), DIRSYNC));
+    File::create(m.path("d/f")).unwrap();
+    for (bits, project) in [(0x200, 0), (0, 5)] {
+        assert_eq!((set(bits, project), flags()), (Err(Some(libc::EOPNOTSUPP)), DIRSYNC));
+    }
+    drop(dir);
+    m.unmount();
+}
+
 /// Who ages directories by their times, as tmpfiles does, keeps what is looked into.
 #[test]
 fn listing_a_directory_and_reading_a_link_are_accesses() {
