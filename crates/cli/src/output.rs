@@ -62,16 +62,6 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// A path in a command that is printed for typing: as it is, or in quotes where a shell would take it apart.
-pub fn quoted(path: &std::path::Path) -> String {
-    let text = path.display().to_string();
-    let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 /// So many things, of which `one` is one: `1 directory`, `2 directories`, `2 days`.
 pub fn count(n: u64, one: &str) -> String {
     match one.strip_suffix('y') {

@@ -148,7 +148,10 @@ pub fn of_mount(mount: &Mount) -> Result<RemoteVolume> {
         Kind::Unavailable,
         format!("the daemon that serves {} does not answer", mount.dir.display()),
     )
-    .hint(format!("if it has gone: silt umount {}, and mount the volume again", mount.dir.display())))
+    .hint(format!(
+        "if it has gone: silt umount {}, and mount the volume again",
+        silt_names::quoted(&mount.dir)
+    )))
 }
 
 fn is_served_by(mount: &Mount, remote: &mut RemoteVolume) -> Result<bool> {

@@ -28,7 +28,7 @@ pub struct RemoteVolume {
 
 /// What to do about a daemon that does not answer, which serves `dir` if that is known.
 pub(crate) fn if_it_never_will(dir: Option<&Path>) -> String {
-    let dir = dir.map_or("DIR".into(), Path::to_string_lossy);
+    let dir = dir.map_or("DIR".to_owned(), silt_names::quoted);
     format!("if it never will: silt umount -l {dir}, and end it")
 }
 

@@ -111,7 +111,7 @@ fn not_unmounted(e: &crate::Error, lost: &[Lost]) -> ControlError {
         Some(m) => error.hint(format!(
             "mount it again: silt mount -o at={} VOLUME {}",
             m.checkpoint,
-            m.dir.display()
+            silt_names::quoted(&m.dir)
         )),
         None => error,
     }
@@ -132,7 +132,7 @@ impl DaemonHost {
                 let message = format!("nothing is written any more ({why}), and what waits would be lost");
                 Err(ControlError::new(Kind::Io, message).hint(format!(
                     "copy what is new elsewhere; silt umount -l {} goes on without it",
-                    self.first.path().display()
+                    silt_names::quoted(self.first.path())
                 )))
             }
         }

@@ -20,6 +20,8 @@
 
 mod byte_name;
 mod field;
+mod quoted;
 
 pub use byte_name::ByteName;
 pub use field::{Bytes, dir, entry_path, file, label, path, to, volume};
+pub use quoted::quoted;

@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use silt_control::{ControlError, Kind, mounts};
 use silt_device::{Access, Device, FileDevice, OpenOptions};
+use silt_names::quoted;
 use silt_verify::{Behind, Depth, Options, Watch};
 
 use super::{check, repair};
@@ -328,7 +329,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
             "not all of it can be, or not without losing something"
         };
         out.line(format!("nothing was mended: {why}"))?;
-        out.line(if plan.no_space { repair::room(&path.display().to_string()) } else { hint.into() })?;
+        out.line(if plan.no_space { repair::room(path) } else { hint.into() })?;
         return Ok(LEFT);
     }
     let mut saved = None;
@@ -344,8 +345,8 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
             .map_err(|e| repair::unsaved(e, path, &plan))?;
         out.line(format!(
             "what is overwritten is saved: silt repair {} --take-back {}",
-            path.display(),
-            file.display()
+            quoted(path),
+            quoted(&file)
         ))?;
         saved = Some(file);
     }
@@ -365,7 +366,7 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         out.line(format!("not all could be mended: {why}"))?;
     }
     if plan.no_space {
-        out.line(repair::room(&name.to_string()))?;
+        out.line(repair::room(path))?;
     }
     out.line(format!("{name}: {} left", count(left, "error")))?;
     Ok(MENDED | LEFT)

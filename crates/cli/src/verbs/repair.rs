@@ -13,12 +13,13 @@ use silt_control::{ControlError, Kind, Moment};
 use silt_device::undo::{self, Standing, Undo};
 use silt_device::{Access, Device};
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
+use silt_names::quoted;
 use silt_repair::{Options, Plan, errors, plan_watched};
 use silt_verify::{Unwatched, Watch};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::{Output, count, printable, quoted};
+use crate::output::{Output, count, printable};
 use crate::progress::Stages;
 use crate::signatures;
 use crate::verbs::rescue;
@@ -246,10 +247,10 @@ pub(super) fn write(plan: &Plan, device: &dyn Device, undo: Option<&Path>, volum
         let silt_repair::Error::Device(e) = e else { return failed(e) };
         let e = ControlError::from(e);
         let message = format!("the repair was cut off: {}", e.message);
-        let back = undo.map(|file| format!(", or take it back with --take-back {}", file.display()));
+        let back = undo.map(|file| format!(", or take it back with --take-back {}", quoted(file)));
         let hint = format!(
             "run silt repair {} again when the device works{}",
-            volume.display(),
+            quoted(volume),
             back.unwrap_or_default()
         );
         ControlError::new(e.kind, message).hint(hint).into()
@@ -297,10 +298,11 @@ pub(super) fn unreached(plan: &Plan) -> Option<String> {
 }
 
 /// What gets a full volume the space for the rest of a repair.
-pub(super) fn room(volume: &str) -> String {
+pub(super) fn room(volume: &Path) -> String {
     format!(
-        "silt clean {volume} gets space back, for which plain checkpoints go where they are in the way, and silt resize \
-         takes a larger device; repair it again then"
+        "silt clean {} gets space back, for which plain checkpoints go where they are in the way, and silt resize \
+         takes a larger device; repair it again then",
+        quoted(volume)
     )
 }
 
@@ -367,7 +369,7 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
     if let Some(why) = &plan.stopped {
         out.line(format!("not all could be mended: {why}"))?;
         if plan.no_space {
-            out.line(room(&volume.to_string()))?;
+            out.line(room(&args.volume))?;
         }
     }
     let left = errors(&plan.after);

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use silt_control::{ControlError, Kind, Moment};
 use silt_device::{Access, Device, FileDevice, OpenOptions};
+use silt_names::quoted;
 use silt_verify::Watch;
 use silt_verify::rescue::{Answer, CopyError, Grade, Rated, Rescue, geometry};
 use zerocopy::IntoBytes;
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
-use crate::output::{Output, printable, quoted};
+use crate::output::{Output, printable};
 use crate::progress::Stages;
 use crate::{overwrite, target, times};
 

@@ -5,9 +5,10 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 
 use silt_control::{Control, ControlError, Kind, Removed, Request, Response};
+use silt_names::quoted;
 
 use crate::failure::{Failure, Result, by_own_name, complain};
-use crate::output::{Output, count, quoted};
+use crate::output::{Output, count};
 use crate::target;
 
 /// Remove plain checkpoints

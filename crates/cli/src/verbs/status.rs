@@ -6,10 +6,10 @@ use silt_control::{
     Control, ControlError, Damage, Kind, MountPoint, PATIENCE, Request, Response, Status, connect, left_over,
     mounted_volumes, of_mount,
 };
-use silt_names::ByteName;
+use silt_names::{ByteName, quoted};
 
 use crate::failure::{Failure, Result};
-use crate::output::{JsonList, Output, count, quoted};
+use crate::output::{JsonList, Output, count};
 use crate::{cleaner, size, space, target, times};
 
 /// Say what a volume is, where it is mounted, and how it is

@@ -11,9 +11,9 @@ use silt_control::{
     left_over,
 };
 use silt_fuse::{Place, Unmount};
+use silt_names::quoted;
 
 use crate::failure::{Failure, Result};
-use crate::output::quoted;
 use crate::target;
 
 /// Unmount a directory; returns when everything is written and the volume is closed

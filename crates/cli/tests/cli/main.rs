@@ -44,5 +44,6 @@ mod sync;
 mod terminal;
 mod trim;
 mod tune;
+mod typed;
 mod umount;
 mod wedged;

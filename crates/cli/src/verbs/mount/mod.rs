@@ -18,9 +18,10 @@ use silt_control::{
     CheckpointQuery, Control, ControlError, Kind, Moment, MomentMount, PATIENCE, Request, Response, Status,
     answers, connect, mounts,
 };
+use silt_names::quoted;
 
 use crate::failure::{Failure, Result};
-use crate::output::{Output, quoted};
+use crate::output::Output;
 use crate::{overwrite, size, target, times};
 use options::Options;
 

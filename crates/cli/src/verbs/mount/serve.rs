@@ -131,7 +131,7 @@ fn of_fuse(e: silt_fuse::Error) -> ControlError {
         E::BadOption { .. } => ControlError::new(Kind::Invalid, text),
         E::Busy(_) => ControlError::new(Kind::Busy, text),
         E::StaleMount(path) => ControlError::new(Kind::Busy, text.clone())
-            .hint(format!("silt umount {}", crate::output::quoted(path))),
+            .hint(format!("silt umount {}", silt_names::quoted(path))),
         E::NotMounted(_) => ControlError::new(Kind::NotFound, text),
         _ => ControlError::new(Kind::Io, text),
     }

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use silt_control::scrub::beside;
 use silt_control::{Control, ControlError, Kind, connect};
+use silt_names::quoted;
 
 use crate::failure::{Failure, Result};
-use crate::output::quoted;
 use crate::{overwrite, size};
 
 /// Verify the checksums of all that is stored, mounted or not; write nothing to the volume

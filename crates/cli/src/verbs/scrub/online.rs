@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use silt_control::scrub::{ScrubAction, ScrubStatus, load_pass};
 use silt_control::{Control, ControlError, Kind, PATIENCE, Request, Response};
+use silt_names::quoted;
 
 use super::{Args, interrupts, is_set, show, state_file, uuid_of};
 use crate::failure::{Failure, Result};
@@ -51,15 +52,16 @@ pub fn run(args: &Args, control: &mut dyn Control) -> Result<()> {
             return show::json(&status);
         }
         return show::line(format!(
-            "{0}: scrubbing; how far it is: silt scrub --status {0}",
-            args.volume.display()
+            "{}: scrubbing; how far it is: silt scrub --status {}",
+            args.volume.display(),
+            quoted(&args.volume)
         ));
     }
     let bar = progress::bytes(0, "scrubbing", args.json);
     while status.running {
         if is_set(&interrupted) {
             bar.finish_and_clear();
-            let v = args.volume.display();
+            let v = quoted(&args.volume);
             eprintln_quiet(&format!(
                 "silt: the scrub goes on without us; silt scrub --status, --pause or --cancel {v}"
             ));
