@@ -112,7 +112,8 @@ fn lines(r: &Retention) -> Vec<String> {
         format!("kept whatever comes: {} ({}), and snapshots", r.floor, from(r.floor_from)),
     ];
     lines.extend(r.problem.iter().map(|p| format!("note: {p}")));
-    lines.push(format!("there are {} and {}", count(r.moments, "moment"), count(r.snapshots, "snapshot")));
+    let are = if r.moments == 1 { "is" } else { "are" };
+    lines.push(format!("there {are} {} and {}", count(r.moments, "moment"), count(r.snapshots, "snapshot")));
     if let Some(g) = &r.given_up {
         lines.push(match (g.as_wished, g.beyond) {
             (0, 0) => "nothing was given up by itself since it was mounted".to_owned(),

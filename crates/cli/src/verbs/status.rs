@@ -158,9 +158,10 @@ fn lines(s: &Status) -> Vec<String> {
         lines.push(format!("the file system that holds the image has only {} left", size::show(host)));
     }
     lines.push(format!(
-        "moments: {}, {} of them kept as snapshots",
+        "moments: {}, {} of them kept as {}",
         count(s.checkpoints, "checkpoint"),
-        s.snapshots
+        s.snapshots,
+        if s.snapshots == 1 { "a snapshot" } else { "snapshots" }
     ));
     lines.push(format!(
         "newest: checkpoint {}, made {} ({})",

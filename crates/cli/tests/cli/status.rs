@@ -27,6 +27,16 @@ fn says_so_where_a_volume_was_cut_off() {
 }
 
 #[test]
+fn one_is_not_many() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    assert!(b.ok(&["retain", &v]).contains("there is 1 moment and 0 snapshots\n"));
+    b.ok(&["mkcp", "-s", &v]);
+    let out = b.ok(&["status", &v]);
+    assert!(out.contains("moments: 2 checkpoints, 1 of them kept as a snapshot\n"), "{out}");
+}
+
+#[test]
 fn says_where_it_is_mounted_and_what_waits() {
     if !can_mount() {
         return;
