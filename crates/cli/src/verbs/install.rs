@@ -60,6 +60,7 @@ pub fn run(args: &Args) -> Result<()> {
     to.pages(&prefix)?;
     to.completions(&prefix)?;
     to.units(&prefix)?;
+    let place = to.below_root(&prefix);
     let Installer { mut out, left_alone, needed, .. } = to;
     for path in &left_alone {
         target::eprintln_quiet(&format!("note: {} is there already and was left alone", path.display()));
@@ -68,12 +69,12 @@ pub fn run(args: &Args) -> Result<()> {
         out.finish()?;
         return Err(ControlError::new(
             Kind::Other,
-            format!("silt is installed in {}, but for what is not ours and stays", prefix.display()),
+            format!("silt is installed in {}, but for what is not ours and stays", place.display()),
         )
         .hint("without a helper of its name mount(8), and so fstab, cannot mount; move away what is there, and install again")
         .into());
     }
-    out.line(format!("silt is installed in {}", prefix.display()))?;
+    out.line(format!("silt is installed in {}", place.display()))?;
     out.finish()
 }
 

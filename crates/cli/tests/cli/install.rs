@@ -75,7 +75,8 @@ fn what_belongs_to_others_is_left_alone() {
 #[test]
 fn a_package_is_made_below_another_root() {
     let b = Bench::new();
-    b.ok(&["install", "--prefix", "/usr", "--destdir", &b.name("root")]);
+    let said = b.ok(&["install", "--prefix", "/usr", "--destdir", &b.name("root")]);
+    assert_eq!(said, format!("silt is installed in {}\n", b.name("root/usr")), "nothing is in /usr");
     let link = std::fs::read_link(b.path("root/usr/sbin/mount.silt")).unwrap();
     assert_eq!(link.to_str(), Some("/usr/bin/silt"));
     assert!(!b.path("root/usr/bin/lscp").exists(), "the old names only where asked for");
