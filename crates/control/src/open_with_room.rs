@@ -58,13 +58,32 @@ fn make_room(
         before = Some(kept);
     }
     // A volume of Silt's own may be so for a while when it is full: its cleaner goes on.
-    let note = (segments > 0).then(|| {
-        let gone = match (moments, beyond) {
-            (0, 0) => String::new(),
-            (n, 0) => format!("; {n} moments that are not to be kept went"),
-            (n, m) => format!("; {} moments went, {m} of them for want of space", n + m),
-        };
-        format!("hardly a segment was clean, so {segments} were emptied{gone}")
-    });
+    let note = (segments > 0).then(|| said(segments, moments, beyond));
     Ok((volume, note))
+}
+
+/// What was emptied, and what moments went for it: those that are not to be kept, and others.
+fn said(segments: u64, moments: u64, beyond: u64) -> String {
+    let were = if segments == 1 { "was" } else { "were" };
+    let gone = match (moments, beyond) {
+        (0, 0) => String::new(),
+        (1, 0) => "; 1 moment that is not to be kept went".to_owned(),
+        (n, 0) => format!("; {n} moments that are not to be kept went"),
+        (0, 1) => "; 1 moment went, for want of space".to_owned(),
+        (n, m) => format!("; {} moments went, {m} of them for want of space", n + m),
+    };
+    format!("hardly a segment was clean, so {segments} {were} emptied{gone}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::said;
+
+    #[test]
+    fn one_is_not_many() {
+        assert!(said(1, 0, 0).ends_with("so 1 was emptied"));
+        assert!(said(2, 1, 0).ends_with("so 2 were emptied; 1 moment that is not to be kept went"));
+        assert!(said(2, 0, 1).ends_with("; 1 moment went, for want of space"));
+        assert!(said(2, 3, 1).ends_with("; 4 moments went, 1 of them for want of space"));
+    }
 }

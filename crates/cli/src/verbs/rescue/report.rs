@@ -90,6 +90,9 @@ fn note_in_words(note: &Note) -> String {
         Note::WholeVersionBeside { cno } => {
             format!("a whole version of checkpoint {cno} was put beside it, as NAME.checkpoint-{cno}")
         }
+        Note::SyncedBeside { bytes: 1 } => {
+            "1 byte that was synced later and is whole was put beside it, in NAME.synced".into()
+        }
         Note::SyncedBeside { bytes } => {
             format!("{bytes} bytes that were synced later and are whole were put beside it, in NAME.synced")
         }
