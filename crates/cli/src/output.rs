@@ -101,6 +101,11 @@ impl JsonList {
         json::write(&mut self.out.to, value).map_err(|e| failed(e.into()))
     }
 
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        !self.any
+    }
+
     /// Closes the array.
     pub fn finish(mut self) -> Result<()> {
         if self.any {

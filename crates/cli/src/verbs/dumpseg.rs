@@ -55,6 +55,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     match to {
         To::Text(out) => out.finish()?,
+        // Of what was asked for at least one segment is there otherwise: this is no result, but a failure.
+        To::Json(list) if list.is_empty() => {}
         To::Json(list) => list.finish()?,
     }
     refused.end(numbers.len() as u64)

@@ -32,6 +32,8 @@ fn a_missing_segment_is_told_and_the_others_shown() {
     );
     assert!(run.out.ends_with("\nsegment: segnum = 2\n"), "{}", run.out);
     b.fails(9, &["dumpseg", &v, "9999"]);
+    let run = b.run(&["dumpseg", "--json", &v, "9999"]);
+    assert_eq!((run.code, run.out.as_str()), (9, ""), "a failure has no result");
     b.fails(2, &["dumpseg", &v]);
     b.fails(2, &["dumpseg", &v, "x"]);
 }
