@@ -54,34 +54,34 @@ fn survey<'d>(
     device: &'d FileDevice,
     watch: &'d dyn Watch,
 ) -> std::result::Result<Rescue<'d>, ControlError> {
-    Rescue::open(device, watch).map_err(|e| of_verify(e).about(volume.display()))
+    Rescue::open(device, watch).map_err(|e| of_verify(e, volume))
 }
 
 /// Whether a device without super blocks holds anything of a volume, as far as that takes to know. Errors: nothing.
 pub fn trace(volume: &Path, device: &dyn Device, watch: &dyn Watch) -> Result<()> {
     use silt_verify::Error::Format;
     match geometry::find(device, watch) {
-        Err(e @ Format(silt_format::Error::NotNilfs)) if !watch.stop() => {
-            Err(of_verify(e).about(volume.display()).into())
-        }
+        Err(e @ Format(silt_format::Error::NotNilfs)) if !watch.stop() => Err(of_verify(e, volume).into()),
         _ => Ok(()),
     }
 }
 
-fn of_verify(e: silt_verify::Error) -> ControlError {
+fn of_verify(e: silt_verify::Error, volume: &Path) -> ControlError {
     use silt_format::Error as Format;
     let text = e.to_string();
-    match e {
+    let error = match e {
         silt_verify::Error::Format(Format::NotNilfs) => {
             ControlError::new(Kind::NotNilfs, "no super block and no log of a NILFS2 volume is there")
                 .hint("name the image, or the device or partition that has the volume from its first byte on")
         }
         silt_verify::Error::Format(Format::Incompatible(_)) => ControlError::new(Kind::Incompatible, text),
         silt_verify::Error::NoCheckpoint(_) => {
-            ControlError::new(Kind::NotFound, text).hint("silt rescue VOLUME lists what there is")
+            let hint = format!("silt rescue {} lists what there is", quoted(volume));
+            ControlError::new(Kind::NotFound, text).hint(hint)
         }
         _ => ControlError::new(Kind::Corrupt, text),
-    }
+    };
+    error.about(volume.display())
 }
 
 /// The super block for a mount of what was found: the log that begins at block `log` ends with its super root.
@@ -89,7 +89,7 @@ pub fn super_block(volume: &Path, log: u64) -> std::result::Result<Vec<u8>, Cont
     let device = silt_device::open(volume, Access::ReadOnly, &OpenOptions::default())?;
     let rescue = survey(volume, &device, &silt_verify::Unwatched)?;
     let sb = rescue.super_block_for(log).map_err(|e| {
-        of_verify(e).about(volume.display()).hint("silt rescue VOLUME says what can be mounted")
+        of_verify(e, volume).hint(format!("silt rescue {} says what can be mounted", quoted(volume)))
     })?;
     Ok(sb.as_bytes().to_vec())
 }
@@ -126,7 +126,8 @@ fn resolve(args: &Args, rescue: &Rescue<'_>) -> Result<Option<u64>> {
             let found = all.iter().find(|m| m.created != 0 && m.created <= seconds);
             found.map(|m| Some(m.cno)).ok_or_else(|| {
                 ControlError::new(Kind::NotFound, "no moment that old survives")
-                    .hint("silt rescue VOLUME lists what there is")
+                    .about(args.volume.display())
+                    .hint(format!("silt rescue {} lists what there is", quoted(&args.volume)))
                     .into()
             })
         }
@@ -150,7 +151,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
     let tally = rescue.copy_out(cno, to, watch).map_err(|e| {
         let text = e.to_string();
         match e {
-            CopyError::Volume(e) => of_verify(e).about(args.volume.display()),
+            CopyError::Volume(e) => of_verify(e, &args.volume),
             CopyError::NotEmpty(_) => {
                 ControlError::new(Kind::Invalid, text).hint("name a new or an empty directory")
             }
@@ -216,8 +217,7 @@ fn tell(args: &Args, rescue: &Rescue<'_>, watch: &Interruptible<Stages>) -> Resu
 /// The answer where one moment is asked for: it is the only one that counts.
 fn only(args: &Args, rescue: &Rescue<'_>, cno: u64, watch: &impl Watch) -> Result<Answer> {
     let found = rescue.moments().into_iter().find(|m| m.cno == cno);
-    let moment =
-        found.ok_or_else(|| of_verify(silt_verify::Error::NoCheckpoint(cno)).about(args.volume.display()))?;
+    let moment = found.ok_or_else(|| of_verify(silt_verify::Error::NoCheckpoint(cno), &args.volume))?;
     watch.stage("reading a moment's metadata", 0);
     let rated = Rated { moment, tally: rescue.judge(cno, watch).ok() };
     let is = |wanted: bool| wanted.then_some(cno);

@@ -49,3 +49,19 @@ fn how_far_a_scrub_is() {
     assert_eq!(run.code, 0, "{said}{}", run.err);
     m.unmount();
 }
+
+#[test]
+fn what_lists_moments_of_a_rescue() {
+    let b = Bench::new();
+    b.ok(&["mkfs", "-q", "--size", "32M", "it's a.img"]);
+    for wrong in [&["--moment", "77"][..], &["--moment", "2000-01-01"]] {
+        let error = b.fails(9, &[&["rescue", "it's a.img"], wrong].concat());
+        assert!(error.starts_with("silt: it's a.img: "), "{error}");
+        let command = after(&error, "  (").strip_suffix(" lists what there is)").unwrap();
+        let run = typed(&b, command);
+        assert_eq!(run.code, 0, "{command}: {}", run.err);
+    }
+    std::fs::write(b.path("file"), "").unwrap();
+    let error = b.fails(2, &["mount", "it's a.img", "file"]);
+    assert!(error.contains("file is not a directory\n  (name one to mount on"), "{error}");
+}

@@ -178,7 +178,9 @@ fn directory(path: &Path) -> Result<PathBuf> {
     if dir.metadata().map_err(fail)?.is_dir() {
         return Ok(dir);
     }
-    Err(ControlError::new(Kind::Invalid, format!("{} is not a directory", dir.display())).into())
+    Err(ControlError::new(Kind::Invalid, format!("{} is not a directory", dir.display()))
+        .hint("name one to mount on; mkdir makes it")
+        .into())
 }
 
 /// Refuses to write to a volume with features that only allow reading.
