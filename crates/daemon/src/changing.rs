@@ -263,7 +263,7 @@ where
         if !durable {
             return answer(Ok(value));
         }
-        let want = node.map_or(Want::All, |n| Want::File(ino(n)));
+        let want = node.map_or(Want::Changes, |n| Want::File(ino(n)));
         let shared = core.clone();
         core.sync(
             want,

@@ -310,13 +310,18 @@ impl Writer {
                     held = begin.elapsed();
                     begun
                 };
-                let made = match begun {
+                let (made, result) = match begun {
                     Ok(done) => {
                         let made = self.finish().and_then(|()| self.make_durable());
                         let made = made.and_then(|()| self.make_reachable());
-                        made.and_then(|()| self.release_freed()).map(|()| done).map_err(failed)
+                        let made = made.and_then(|()| self.release_freed());
+                        // That the host is full is told as that.
+                        (made.map(|()| done).map_err(failed), made)
                     }
-                    Err(e) => Err(e),
+                    Err(e) => {
+                        let result = if matches!(e, Error::Failed(_)) { Err(libc::EIO) } else { Ok(()) };
+                        (Err(e), result)
+                    }
                 };
                 if let Ok(did) = &made {
                     let took = begin.elapsed();
@@ -328,10 +333,6 @@ impl Writer {
                     );
                     self.core.pace.took(took, did.moved, Instant::now());
                 }
-                let result = match &made {
-                    Err(Error::Failed(_)) => Err(libc::EIO),
-                    _ => Ok(()),
-                };
                 let _ = answer.send(made);
                 result
             }

@@ -34,6 +34,8 @@ use crate::space::Space;
 pub enum Want {
     /// Everything.
     All,
+    /// Everything, and to hear of nobody's content: for a change of names that waits until it is durable.
+    Changes,
     /// Everything, and to hear of what kept content of this file or directory out, as fsync asks.
     File(Ino),
     /// One file's data, as fdatasync asks.

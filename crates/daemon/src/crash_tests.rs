@@ -115,7 +115,7 @@ fn work(device: &Arc<Recorder<MemoryDevice>>, block_size: usize, seed: u64, step
         // fdatasync promises one file, everything else all of them.
         let mut promised = history.promises.last().cloned().unwrap_or_default();
         match want {
-            Want::All | Want::File(_) => promised = now.clone(),
+            Want::All | Want::Changes | Want::File(_) => promised = now.clone(),
             Want::Data(_) => {
                 promised.insert(file, now[&file]);
             }

@@ -226,7 +226,7 @@ impl Writer {
         let job = task.job.take();
         // A cleaning is a checkpoint, too.
         let own = matches!(job, Some(Job::Clean(..))) && !task.all && task.waiters.is_empty();
-        let result = if own { self.finish() } else { self.write(&task) };
+        let result = if own { self.end_before_cleaning() } else { self.write(&task) };
         // Who asked does not wait for the cleaner as well.
         self.answer(std::mem::take(&mut task.waiters), result.err());
         let result = match job {
@@ -238,6 +238,13 @@ impl Writer {
         self.note(result.err().or(lost.err().map(|_| libc::EIO)));
         end_late(&self.core, !self.core.space.cleans());
         self.go_on_with_parts();
+    }
+
+    /// What is under way comes first, wherever its logs were moved: after it nobody may ask again.
+    fn end_before_cleaning(&mut self) -> Result<(), i32> {
+        self.finish()?;
+        self.make_durable()?;
+        self.make_reachable()
     }
 
     /// Lets go on what was done in part and is written that far.
@@ -255,21 +262,23 @@ impl Writer {
     fn answer(&mut self, waiters: Vec<Waiter>, code: Option<i32>) {
         self.note(code);
         let mut told = BTreeSet::new();
-        if !waiters.is_empty() {
+        // Who hears of a stall does not hear of that: it stays for whoever asks when the stall is over.
+        if code.is_none() && !waiters.is_empty() {
             let mut fs = self.core.fs.lock();
             let asked = waiters.iter().filter_map(|waiter| match waiter.want {
                 Want::Data(ino) | Want::File(ino) => Some(ino),
-                Want::All => None,
+                Want::All | Want::Changes => None,
             });
             told.extend(asked.filter(|ino| fs.volume_mut().take_inode_error(*ino).is_some()));
         }
         // Who syncs everything hears of everybody's, what a checkpoint by the clock could not take included.
-        let all = waiters.iter().any(|waiter| matches!(waiter.want, Want::All));
+        let all = code.is_none() && waiters.iter().any(|waiter| matches!(waiter.want, Want::All));
         let any = all && std::mem::take(&mut self.lost);
         for waiter in waiters {
             let is_hurt = match waiter.want {
                 Want::Data(ino) | Want::File(ino) => told.contains(&ino),
                 Want::All => any,
+                Want::Changes => false,
             };
             (waiter.answer)(match code {
                 Some(e) => Err(e),

@@ -221,7 +221,11 @@ impl Compare<'_, '_, '_, '_> {
     }
 
     /// Whether a rescue reads enough of a file that is not there to make it.
-    fn is_worth(&self, content: &Content, problem: &Problem) -> bool {
+    fn is_worth(&self, inode: &Inode, content: &Content, problem: &Problem) -> bool {
+        // A symlink without a target is none.
+        if inode.raw.file_type() == 0o120_000 && self.tree.link(inode).is_none() {
+            return false;
+        }
         let possible = content.size <= self.v.geometry().max_file_size();
         let something = !content.mapped.extents.is_empty() || !problem.notes.contains(&Note::AttributesLost);
         possible
@@ -230,7 +234,7 @@ impl Compare<'_, '_, '_, '_> {
     }
 
     fn missing(&mut self, path: &[u8], inode: &Inode, content: &Content, problem: &Problem) -> bool {
-        if !self.is_worth(content, problem) {
+        if !self.is_worth(inode, content, problem) {
             return false;
         }
         let parent = self.directories.get(split(path).0).copied().unwrap_or(Ino::ROOT.0);
@@ -381,7 +385,7 @@ impl Sink for Compare<'_, '_, '_, '_> {
                 let named = parent.and_then(|parent| self.named(parent, name));
                 let kind = file_type::from_mode(inode.raw.file_type());
                 let fits = named.is_none_or(|(_, own)| own == kind);
-                if fits && self.is_worth(&content, &problem) && problem.missing.is_empty() {
+                if fits && self.is_worth(inode, &content, &problem) && problem.missing.is_empty() {
                     self.lacks.insert(inode.ino, Lack::Content);
                     self.want(path, inode);
                 }

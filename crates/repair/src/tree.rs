@@ -240,18 +240,20 @@ pub(crate) fn may_lose(work: &Work) -> bool {
 /// shows then.
 pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<Vec<u64>> {
     let before = said.len();
+    // Of an entry that cannot be read nothing is known, whatever takes its place.
+    let doubted: BTreeSet<u64> = work.doubted.union(&work.lost).copied().collect();
     let restored = work.inodes.iter().filter(|(_, fix)| **fix == Fix::Restore).map(|(ino, _)| *ino);
-    let restored: BTreeSet<u64> = restored.chain(work.doubted.iter().copied()).collect();
-    mender.look_for_blocks(&work.doubted);
+    let restored: BTreeSet<u64> = restored.chain(doubted.iter().copied()).collect();
+    mender.look_for_blocks(&doubted);
     let mut kinds = tell_names(mender, None, &restored);
     // Before anything is made of their entries: of another type, content is what no writer puts there.
     let mut typed = types(mender, work, said)?;
     // What was put back waits in memory.
-    let mut settled: BTreeSet<u64> = work.doubted.union(&typed).copied().collect();
+    let mut settled: BTreeSet<u64> = doubted.union(&typed).copied().collect();
     let noise = mender.noise(&settled)?;
     if !noise.is_empty() || !typed.is_empty() {
         let all = restored.union(&noise).copied().collect();
-        mender.look_for_blocks(&work.doubted.union(&noise).copied().collect());
+        mender.look_for_blocks(&doubted.union(&noise).copied().collect());
         kinds = tell_names(mender, None, &all);
     }
     for ino in &noise {
@@ -292,13 +294,13 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
             },
             Fix::Size => size(mender.volume(), ino, said)?,
             // Its blocks may be all that is wrong.
-            Fix::Restore if *nr == Ino::ROOT.0 && !work.doubted.contains(nr) && sound_root(mender) => {
+            Fix::Restore if *nr == Ino::ROOT.0 && !doubted.contains(nr) && sound_root(mender) => {
                 mender.recount_blocks(ino)?;
                 said.push(format!("the blocks of inode {ino} are counted again"));
             }
             Fix::Restore if work.beside.contains(nr) && !mender.is_suspect(ino) => {}
             Fix::Restore => {
-                if !come_back(mender, ino, work.doubted.contains(nr), kinds.get(nr), said)? {
+                if !come_back(mender, ino, doubted.contains(nr), kinds.get(nr), said)? {
                     cut(mender, ino, said)?;
                 }
             }

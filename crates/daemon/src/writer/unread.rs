@@ -127,10 +127,29 @@ mod tests {
     }
 
     fn sync(writer: &mut Writer) -> Result<(), i32> {
+        sync_for(writer, Want::All)
+    }
+
+    fn sync_for(writer: &mut Writer, want: Want) -> Result<(), i32> {
         let (tx, rx) = crossbeam_channel::bounded(1);
         let answer = move |result| tx.send(result).unwrap();
-        writer.serve(vec![Waiter { want: Want::All, answer: Box::new(answer) }], true);
+        writer.serve(vec![Waiter { want, answer: Box::new(answer) }], true);
         rx.try_recv().unwrap()
+    }
+
+    /// Who hears that the host is full, and who only made a name, does not use up what another is to hear.
+    #[test]
+    fn lost_content_is_told_once_the_stall_is_over_to_who_syncs_everything() {
+        let (device, mut writer) = prepared(&base(FEW), FEW);
+        sync(&mut writer).unwrap();
+        writer.lost = true;
+        write(&mut writer.core.fs.lock(), "h", 79, FEW);
+        device.limit_space(Some(0));
+        assert_eq!(sync(&mut writer), Err(libc::ENOSPC));
+        device.heal();
+        assert_eq!(sync_for(&mut writer, Want::Changes), Ok(()));
+        assert_eq!(sync(&mut writer), Err(libc::EIO));
+        assert_eq!(sync(&mut writer), Ok(()));
     }
 
     /// Whether the one read that was to fail after so many has come.

@@ -147,3 +147,36 @@ fn a_block_of_inodes_that_cannot_be_read_takes_no_new_content_with_it() {
         assert!(other.is_empty(), "block {block}: {other:?}\n{}", say(&made));
     }
 }
+
+/// With one of their blocks of content that cannot be read: that stays where it is, and is there when it can be read again.
+#[test]
+fn content_that_cannot_be_read_stays_where_inodes_come_back() {
+    let s = Surgeon::golden("basic-4k");
+    let whole = tree(&s.device, Moment::Latest).unwrap();
+    let (g, inodes) = (s.g(), s.file(6));
+    let walked = Tree::open(&s.device, Moment::Latest).unwrap().walk().unwrap();
+    let full = |w: &&silt_verify::Walked| w.attributes.is_regular() && w.attributes.size >= 4096;
+    let mut run = 0;
+    for w in walked.iter().filter(full) {
+        let layout = silt_format::palloc::Layout::ifile(&g);
+        let (Some(inode), Some(data)) = (
+            inodes.get(&layout.entry(w.attributes.ino).block),
+            s.file(w.attributes.ino).into_values().next(),
+        ) else {
+            continue;
+        };
+        let device = Arc::new(Fault::new(s.device.fork()));
+        for block in [*inode, data] {
+            let at = g.byte_of(BlockNr(block));
+            device.fail_reads(at..at + 512, Times::Always);
+        }
+        let made = plan(device.clone(), &options()).unwrap();
+        made.apply(&*device).unwrap();
+        device.heal();
+        let mended = tree(&*device, Moment::Latest).unwrap();
+        let name = String::from_utf8_lossy(&w.path);
+        assert_eq!(mended.get(&w.path), whole.get(&w.path), "{name}\n{}", say(&made));
+        run += 1;
+    }
+    assert!(run > 2, "{run}");
+}

@@ -166,9 +166,19 @@ pub(super) fn examine(tree: &Tree<'_, '_>, path: &[u8], inode: &Inode, content: 
 }
 
 impl Tree<'_, '_> {
-    /// What is wrong with a file of this content. Unreadable sectors within its blocks are not looked for.
+    /// What is wrong with a file of this content, sectors within its blocks that could not be read included.
     pub fn examine(&self, path: &[u8], inode: &Inode, content: &Content) -> Problem {
-        examine(self, path, inode, content)
+        let mut problem = examine(self, path, inode, content);
+        let bs = self.block_size();
+        for e in &content.mapped.extents {
+            for r in self.survey().unreadable_in(e.block..e.block.saturating_add(e.len)) {
+                let offset = |block: u64| (block - e.block + e.offset).saturating_mul(bs).min(content.size);
+                problem.missing.push(offset(r.start)..offset(r.end));
+            }
+        }
+        problem.missing.retain(|r| !r.is_empty());
+        problem.missing.sort_unstable_by_key(|r| r.start);
+        problem
     }
 }
 
@@ -210,16 +220,7 @@ impl Sink for Judge<'_, '_, '_> {
     fn file(&mut self, path: &[u8], inode: &Inode) -> Result<(), Self::Error> {
         self.tally.files += 1;
         let content = self.tree.content(inode);
-        let mut problem = examine(self.tree, path, inode, &content);
-        let bs = self.tree.block_size();
-        for e in &content.mapped.extents {
-            for r in self.tree.survey().unreadable_in(e.block..e.block.saturating_add(e.len)) {
-                let offset = |block: u64| (block - e.block + e.offset).saturating_mul(bs).min(content.size);
-                problem.missing.push(offset(r.start)..offset(r.end));
-            }
-        }
-        problem.missing.retain(|r| !r.is_empty());
-        problem.missing.sort_unstable_by_key(|r| r.start);
+        let mut problem = self.tree.examine(path, inode, &content);
         if inode.raw.file_type() == SYMLINK && self.tree.link(inode).is_none() {
             problem.notes.push(Note::Lost { why: "its target is lost" });
         }

@@ -191,6 +191,11 @@ impl<'r, 'd> Tree<'r, 'd> {
         for c in versions {
             let Some(raw) = read(c.block) else { continue };
             if plausible(&raw) {
+                let kind = dir::file_type::from_mode(raw.file_type());
+                if file_type != dir::file_type::UNKNOWN && file_type != kind {
+                    // Another file had the number.
+                    break;
+                }
                 return Some(Inode { ino, raw, origin: Origin::Older { cno: c.cno } });
             }
             if c.whole {
