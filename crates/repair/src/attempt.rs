@@ -27,8 +27,6 @@ const LAST: usize = 8;
 const MORE_LATER: &str = "this is as much as is done at once: repair it again for the rest";
 /// Why synced data is not taken in.
 const NO_PLACE: &str = "there is no place for what was synced last: silt rescue copies it out, do that first";
-/// Bytes of a plan in memory from which on no further round is begun.
-const MEMORY: u64 = 1 << 30;
 
 /// A plan that may pass over a damaged log to whole ones behind it.
 pub(crate) struct Attempt {
@@ -220,7 +218,7 @@ impl<'a> Making<'a> {
             Err(Error::Stopped) => return Err(Error::Stopped),
             Err(e) => return Ok(self.fail(step, &e)),
         };
-        if self.overlay.memory() > MEMORY {
+        if self.overlay.memory() > self.options.memory_bytes {
             self.leave_off()?;
             return Ok(After::End);
         }
@@ -264,6 +262,7 @@ impl<'a> Making<'a> {
             return After::Go;
         }
         if no_space && self.state.with_less(step) {
+            self.state.given_up.remove(&step.kind);
             return After::Go;
         }
         if no_space {

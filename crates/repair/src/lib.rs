@@ -10,8 +10,8 @@
 //!   and repairing it again finishes the work.
 //! - What the plan says is what was seen: the mended volume was checked before the plan is shown.
 //!
-//! Memory: that of a check of all checkpoints, and twice what is written: no round is begun beyond 1 GiB of it. Where
-//! two plans are compared, since a log in the midst is damaged, what both write.
+//! Memory: that of a check of all checkpoints, and twice what is written: no round is begun beyond
+//! [`Options::memory_bytes`] of it. Where two plans are compared, since a log in the midst is damaged, what both write.
 
 mod apply;
 mod attempt;
@@ -40,7 +40,7 @@ pub use classes::{CLASSES, Class};
 pub use error::{Error, Result};
 
 /// How to repair.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Make the tree that of this checkpoint, when all else is sound.
     pub to_checkpoint: Option<u64>,
@@ -59,6 +59,24 @@ pub struct Options {
     pub seed: u64,
     /// Bytes of metadata kept in memory.
     pub cache_bytes: u64,
+    /// Bytes of memory that a plan may take: no round is begun beyond that, and no file taken from a rescue.
+    pub memory_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            to_checkpoint: None,
+            drop_snapshots: false,
+            keep: false,
+            zero_unreadable: false,
+            cut: false,
+            now: 0,
+            seed: 0,
+            cache_bytes: 0,
+            memory_bytes: 1 << 30,
+        }
+    }
 }
 
 /// One round of a plan.

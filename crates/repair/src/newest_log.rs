@@ -83,6 +83,7 @@ pub(crate) fn keep_newest(device: &Arc<Overlay>, options: &Options, open: &OpenO
     };
     let (lost, marked) = match (count, part) {
         (0, part) => (format!("{part} of the log"), ""),
+        (1, "") => ("1 block of the log".into(), ", and its segment is marked as bad"),
         (n, "") => (format!("{n} blocks of the log"), ", and its segment is marked as bad"),
         (n, part) => {
             (format!("{n} blocks, {part} among them, of the log"), ", and its segment is marked as bad")

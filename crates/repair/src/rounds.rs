@@ -152,6 +152,8 @@ pub(crate) struct State<'a> {
     disowned: BTreeSet<u64>,
     /// There is no space for past trees that could be mended: no snapshot is dropped for that.
     pub plain_only: bool,
+    /// Of what a rescue reads there was no space for everything: what fits is taken.
+    what_fits: bool,
     /// Rounds that mended fewer past trees than they would have for want of space.
     pub in_parts: usize,
     /// So many past trees are mended at once.
@@ -204,6 +206,7 @@ impl<'a> State<'a> {
             stuck: BTreeSet::new(),
             disowned: BTreeSet::new(),
             plain_only: false,
+            what_fits: false,
             in_parts: 0,
             past_at_once: usize::MAX,
             tight: TIGHT,
@@ -530,6 +533,7 @@ impl State<'_> {
         if past > 1 {
             self.past_at_once = past / 2;
         }
-        segments > 1 || past > 1
+        let rescued = step.kind == Kind::Rescued && !std::mem::replace(&mut self.what_fits, true);
+        segments > 1 || past > 1 || rescued
     }
 }

@@ -138,6 +138,8 @@ fn one(f: &Finding, report: &Report, w: &mut Wounds) -> bool {
             w.nodes = true;
             w.bad_nodes.insert(v);
         }
+        // The inode file has an entry of that number, too, which nothing uses.
+        "device-read" if of(DAT) && p.cno.is_some() => return false,
         "device-read" if of(DAT) && p.offset.is_none() => w.table_map = true,
         // Where a number leads cannot be read: it has no place.
         "device-read" if of(DAT) || (p.vblock.is_some() && p.block.is_none()) => w.table = true,

@@ -268,7 +268,14 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
         said.push(format!("inode {ino} is given possible values where they were impossible"));
         opened.push(ino.0);
     }
-    for (nr, fix) in &work.inodes {
+    let is_lost = |nr: &u64| {
+        let known = typed.contains(nr) || opened.contains(nr);
+        let sound = work.beside.contains(nr) && !mender.is_suspect(Ino(*nr));
+        work.inodes.get(nr) == Some(&Fix::Restore) && !known && !sound
+    };
+    let lost = doubted.iter().copied().filter(is_lost).collect();
+    let back = directories_back(mender, &lost, &mut kinds, said)?;
+    for (nr, fix) in work.inodes.iter().filter(|(nr, _)| !back.contains(nr)) {
         let ino = Ino(*nr);
         match fix {
             // What else is wrong with them shows when they are looked at again.
@@ -316,6 +323,43 @@ pub(crate) fn mend(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> 
         dirs::mend(mender.volume(), told, said)?;
     }
     Ok(opened)
+}
+
+/// Brings back the directories among what is lost, from the root downwards: their names tell of the others which files these
+/// were, and of which type. Returns those that came, or are gone.
+fn directories_back(
+    mender: &mut Mender,
+    lost: &BTreeSet<u64>,
+    kinds: &mut BTreeMap<u64, u8>,
+    said: &mut Vec<String>,
+) -> Result<BTreeSet<u64>> {
+    let mut back = BTreeSet::new();
+    loop {
+        let is_next = |nr: &u64| {
+            let is_directory = *nr == Ino::ROOT.0 || kinds.get(nr) == Some(&file_type::DIR);
+            is_directory && !back.contains(nr)
+        };
+        let next: Vec<u64> = lost.iter().copied().filter(is_next).collect();
+        if next.is_empty() {
+            return Ok(back);
+        }
+        let mut exact = BTreeSet::new();
+        for nr in next {
+            let knows = mender.knows_blocks(Ino(nr));
+            if !come_back(mender, Ino(nr), true, kinds.get(&nr), said)? {
+                cut(mender, Ino(nr), said)?;
+            } else if knows {
+                exact.insert(nr);
+            }
+            back.insert(nr);
+        }
+        // An older directory has names of then.
+        let named = dirs::names_in(mender.volume(), &exact, lost);
+        for (nr, (kind, _)) in &named {
+            kinds.entry(*nr).or_insert(*kind);
+        }
+        mender.know_more_names(named.into_iter().map(|(nr, (_, name))| (nr, name)).collect());
+    }
 }
 
 /// Brings back what names lead to and the inode file seems not to have, since the block that would is damaged. From the root

@@ -66,6 +66,9 @@ pub struct Args {
     /// Cut damaged files out instead of putting older versions in their place
     #[arg(long)]
     cut: bool,
+    /// Memory that what is to be written may take; what is more waits for another repair
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1G")]
+    memory: u64,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -276,6 +279,7 @@ fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
         now,
         seed: getrandom::u64().unwrap_or(now),
         cache_bytes: 64 << 20,
+        memory_bytes: args.memory,
     })
 }
 

@@ -341,3 +341,22 @@ fn a_repair_can_be_taken_back_after_a_mount() {
     let differ = image.chunks(4096).zip(now.chunks(4096)).filter(|(a, b)| a != b).count();
     assert!(differ <= 4, "{differ} blocks are not what they were");
 }
+
+/// Each repair leaves the volume better, up to the last one.
+#[test]
+fn what_is_too_much_for_memory_waits_for_another_repair() {
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    scribble(&g, 1024, &[7; 512]);
+    scribble(&g, (3 << 20) + 9 * 4096, &[9; 64]);
+    let repair = ["repair", "--memory", "1K", "--no-undo", "--yes", &g];
+    let run = b.run(&repair);
+    assert!(
+        run.out.contains("this is as much as is done at once: repair it again"),
+        "{}{}",
+        run.out,
+        run.err
+    );
+    let again = (1..10).find(|_| b.run(&repair).code == 0);
+    assert!(again.is_some() && b.ok(&["check", "--all", &g]).contains(": sound; "), "{again:?}");
+}

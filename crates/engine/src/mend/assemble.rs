@@ -182,7 +182,9 @@ impl Volume {
         }
         let life = self.dat.entry(&self.store, *v).map_or(0..0, |e| e.start.get()..e.end.get());
         let fits = |size: u64| size > least && size <= most;
-        let same = versions.iter().find(|version| life.contains(&version.cno.0));
+        let same = versions
+            .iter()
+            .find(|version| life.contains(&version.cno.0) && self.has_block(&version.raw, *offset, *v));
         if let Some(same) = same.filter(|version| fits(version.raw.size.get())) {
             return (same.raw.size.get(), false);
         }

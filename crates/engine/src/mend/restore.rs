@@ -16,6 +16,20 @@ impl Mender {
         self.names = names;
     }
 
+    /// The same besides those that were told before.
+    pub fn know_more_names(&mut self, names: BTreeMap<u64, InDirectory>) {
+        for (ino, name) in names {
+            self.names.entry(ino).or_insert(name);
+        }
+    }
+
+    /// Whether an inode of those that [`Mender::look_for_blocks`] was asked for comes back with exactly the blocks that the
+    /// tree at hand has of it, if it does.
+    pub fn knows_blocks(&self, ino: Ino) -> bool {
+        let known = self.written.get(&ino.0).and_then(Option::as_ref);
+        self.volume.unsure.is_empty() && known.is_some_and(|content| !content.blocks.is_empty())
+    }
+
     /// Looks once for what logs have of these inodes and lives in the tree at hand, for [`Mender::restore`].
     pub fn look_for_blocks(&mut self, inodes: &BTreeSet<u64>) {
         self.written = self.volume.contents_of(inodes, self.end_of_log);

@@ -5,8 +5,8 @@
 //! free; else the same name in both checkpoints. Where nothing tells, it is not the same.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
+use hashbrown::HashMap;
 use silt_format::dir;
 use silt_format::inode::RawInode;
 use silt_format::{Cno, Ino, VBlockNr};
@@ -15,9 +15,15 @@ use super::contents::Content;
 use super::doubts::Doubts;
 use super::mapped::{Role, Seen};
 use crate::ifile::IFile;
-use crate::meta::read_data;
+use crate::meta::{NodeReader, read_data};
 use crate::volume::Volume;
-use crate::{Error, inode};
+use crate::{Error, bmap, inode};
+
+/// Blocks that are looked up in a version's map.
+const LOOKED_UP: usize = 8;
+
+/// Lives of blocks, each with the first and the last block (offset and number) that has it.
+type Lives = BTreeMap<(u64, u64), [(u64, VBlockNr); 2]>;
 
 /// A name of an inode in the tree at hand.
 #[derive(Debug, Clone)]
@@ -91,12 +97,32 @@ impl Volume {
         self.dat.entry(&self.store, v).is_ok_and(|e| self.is_of_tree(e.start.get(), e.end.get()))
     }
 
-    /// From when to when a block of the content lived all the time: all of them do at the tree at hand, so what they cover
-    /// together has no gap.
-    fn life_of(&self, content: &Content) -> Range<u64> {
-        let entries = content.blocks.values().filter_map(|v| self.dat.entry(&self.store, *v).ok());
-        let lives = entries.map(|e| e.start.get()..e.end.get());
-        lives.reduce(|all, life| all.start.min(life.start)..all.end.max(life.end)).unwrap_or_default()
+    /// From when to when blocks of the content lived, by beginning and end, each with the first and the last one.
+    fn lives_of(&self, content: &Content) -> Lives {
+        let mut lives = Lives::new();
+        for (offset, v) in &content.blocks {
+            let Ok(e) = self.dat.entry(&self.store, *v) else { continue };
+            let block = (*offset, *v);
+            let life = lives.entry((e.start.get(), e.end.get())).or_insert([block; 2]);
+            life[1] = block;
+        }
+        lives
+    }
+
+    /// Whether a block of a content lives at a checkpoint, too, in which the inode is `raw`. By the map: after a roll-back
+    /// blocks seem to have lived at the checkpoints that were left, in which the number may have been another file's. What
+    /// cannot be read of a map does not tell against it.
+    fn is_linked(&self, lives: &Lives, cno: Cno, raw: &RawInode) -> bool {
+        let at_both = lives.iter().filter(|((start, end), _)| (*start..*end).contains(&cno.0));
+        let mut blocks = at_both.flat_map(|(_, blocks)| blocks).take(LOOKED_UP);
+        blocks.any(|(offset, v)| self.has_block(raw, *offset, *v))
+    }
+
+    /// Whether an inode of some checkpoint has a block of data at an offset, or it cannot be told.
+    pub(super) fn has_block(&self, raw: &RawInode, offset: u64, v: VBlockNr) -> bool {
+        let nodes = HashMap::new();
+        let reader = NodeReader { nodes: &nodes, store: &self.store, resolve: &self.dat };
+        raw.has_map() && bmap::lookup(&raw.bmap, &reader, offset).map_or(true, |found| found == Some(v.0))
     }
 
     /// Versions of an inode, of which nothing is to be believed that is in the tree at hand, in other checkpoints: those first
@@ -109,7 +135,7 @@ impl Volume {
         evidence: &Evidence<'_>,
     ) -> Vec<Version> {
         let g = &self.store.geometry;
-        let life = content.map(|content| self.life_of(content)).unwrap_or_default();
+        let lives = content.map(|content| self.lives_of(content)).unwrap_or_default();
         let now = self.ifile.get(&self.store, &self.dat, ino).ok();
         let (mut all, mut free) = (Vec::new(), [false; 2]);
         for (cno, ifile) in self.other_ifiles() {
@@ -123,7 +149,7 @@ impl Volume {
                     let same = now
                         .is_some_and(|now| (now.bmap, now.size, now.mode) == (raw.bmap, raw.size, raw.mode));
                     if root && raw.links_count.get() > 0 && inode::check(g, &raw).is_ok() {
-                        let linked = life.contains(&cno.0);
+                        let linked = self.is_linked(&lives, cno, &raw);
                         all.push((Version { cno, raw, linked, same }, ifile));
                     }
                 }

@@ -221,6 +221,8 @@ impl State<'_> {
                 told: &self.told,
                 put_back: &self.put_back,
                 whole_only: self.options.cut,
+                memory: self.options.memory_bytes.saturating_sub(self.overlay.memory()),
+                what_fits: self.what_fits,
                 now: self.options.now,
             };
             let watch = Quiet(self.watch);

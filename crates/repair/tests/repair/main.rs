@@ -11,6 +11,7 @@ mod kept;
 mod limits;
 mod misplaced;
 mod numbers;
+mod owners;
 mod past;
 mod planted;
 mod rescued;

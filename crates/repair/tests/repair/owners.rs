@@ -1,0 +1,163 @@
+//! Whose an inode is that was lost with that of its directory, and after a roll-back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use silt_device::{Device, Fault, MemoryDevice, Times};
+use silt_engine::mkfs::{Parameters, Plan as Mkfs};
+use silt_engine::{OpenOptions, Time, Volume};
+use silt_format::{BlockNr, Ino};
+use silt_fs::{Context, Fs, SetAttr, WriteFlags};
+use silt_repair::{Options, plan};
+use silt_verify::surgeon::Surgeon;
+use silt_verify::{Moment, Tree};
+
+use crate::common::{noise, options, say};
+
+/// A volume in the making.
+struct Making {
+    device: Arc<MemoryDevice>,
+    fs: Fs,
+    now: u64,
+}
+
+impl Making {
+    fn new() -> Self {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let parameters = Parameters {
+            blocks_per_segment: 128,
+            uuid: [5; 16],
+            crc_seed: 79,
+            now: 1000,
+            ..Parameters::default()
+        };
+        Mkfs::new(parameters, device.len()).unwrap().write(&*device, false).unwrap();
+        let opened = OpenOptions { now: 2000, seed: 3, ..OpenOptions::default() };
+        let (mut volume, _) = Volume::open(device.clone(), &opened).unwrap();
+        volume.take_over(2000).unwrap();
+        Making { device, fs: Fs::new(volume, &silt_fs::Options::default()), now: 3000 }
+    }
+
+    fn context(&self) -> Context {
+        let now = Time { secs: self.now as i64, nanos: 0 };
+        Context { now, privileged: true, ..Context::default() }
+    }
+
+    fn make(&mut self, parent: Ino, name: &str, owner: u32) -> Ino {
+        let ctx = self.context();
+        let ino = self.fs.create(&ctx, parent, name.as_bytes(), 0o100_640).unwrap().ino;
+        let set = SetAttr { uid: Some(owner), ..SetAttr::default() };
+        self.fs.setattr(&ctx, ino, &set).unwrap();
+        ino
+    }
+
+    fn write(&mut self, ino: Ino, blocks: usize, seed: u64) {
+        let ctx = self.context();
+        self.fs.write(&ctx, ino, 0, &noise(blocks * 4096, seed), WriteFlags::default()).unwrap();
+    }
+
+    /// A checkpoint, and which.
+    fn sync(&mut self) -> u64 {
+        self.now += 100;
+        self.fs.sync_all(self.now).unwrap()
+    }
+
+    fn done(self) -> MemoryDevice {
+        self.fs.into_volume().close(self.now + 1).unwrap();
+        self.device.fork()
+    }
+}
+
+/// Of files: number, owner, permissions, and length.
+type Owners = BTreeMap<String, (u64, u32, u32, u64)>;
+
+fn owners(device: &dyn Device) -> Owners {
+    let walked = Tree::open(device, Moment::Latest).unwrap().walk().unwrap();
+    let files = walked.into_iter().filter(|w| w.attributes.is_regular());
+    let of = |w: silt_verify::Walked| {
+        let a = &w.attributes;
+        (String::from_utf8_lossy(&w.path).into_owned(), (a.ino, a.uid, a.mode, a.size))
+    };
+    files.map(of).collect()
+}
+
+/// What is there when the block of inodes with that of a file cannot be read and the volume was repaired.
+fn without_inodes_of(device: MemoryDevice, ino: Ino) -> (Owners, String) {
+    let s = Surgeon { device };
+    let g = s.g();
+    let block = s.file(6)[&silt_format::palloc::Layout::ifile(&g).entry(ino.0).block];
+    let broken = Arc::new(Fault::new(s.device.fork()));
+    let at = g.byte_of(BlockNr(block));
+    broken.fail_reads(at..at + 512, Times::Always);
+    let made = plan(broken.clone(), &options()).unwrap();
+    made.apply(&*broken).unwrap();
+    (owners(&*broken), say(&made))
+}
+
+/// All of it is written over between the two checkpoints, so that no block tells whose the inodes were: names do, once the
+/// directories are back that have them.
+#[test]
+fn inodes_lost_with_that_of_their_directory_keep_their_owners() {
+    let mut m = Making::new();
+    let ctx = m.context();
+    let d = m.fs.mkdir(&ctx, Ino::ROOT, b"d", 0o040_750).unwrap().ino;
+    let e = m.fs.mkdir(&ctx, d, b"e", 0o040_750).unwrap().ino;
+    let files: Vec<Ino> =
+        (0..6).map(|n| m.make([Ino::ROOT, d, e][n % 3], &format!("file-{n}"), 100 + n as u32)).collect();
+    files.iter().for_each(|ino| m.write(*ino, 3, ino.0));
+    m.sync();
+    files.iter().for_each(|ino| m.write(*ino, 3, 100 + ino.0));
+    m.sync();
+    let device = m.done();
+    let before = owners(&device);
+    let (after, said) = without_inodes_of(device, d);
+    assert_eq!(after, before, "{said}");
+    // Nothing is wrong with the translation table: one of the inodes that cannot be read has its number.
+    assert!(!said.contains("translation table"), "{said}");
+}
+
+/// In between a file made room for another that has its number, under another name.
+#[test]
+fn a_name_that_is_new_gets_no_owner_of_before() {
+    let mut m = Making::new();
+    let ctx = m.context();
+    let d = m.fs.mkdir(&ctx, Ino::ROOT, b"d", 0o040_750).unwrap().ino;
+    let old = m.make(d, "old", 100);
+    m.write(old, 3, 1);
+    m.sync();
+    m.fs.unlink(&ctx, d, b"old").unwrap();
+    m.fs.forget(old, u64::MAX).unwrap();
+    m.sync();
+    let new = m.make(d, "new", 200);
+    assert_eq!(new, old);
+    m.write(new, 2, 2);
+    m.sync();
+    let (after, said) = without_inodes_of(m.done(), d);
+    let (_, owner, mode, size) = after["d/new"];
+    assert_eq!((owner, mode & 0o777, size), (0, 0o600, 2 * 4096), "{said}");
+}
+
+/// What a roll-back brings back seems to have lived all the time, while another file had the number.
+#[test]
+fn a_file_that_a_roll_back_brought_gets_no_owner_of_one_in_between() {
+    let mut m = Making::new();
+    let first = m.make(Ino::ROOT, "first", 100);
+    m.write(first, 10, 1);
+    let c = m.sync();
+    let ctx = m.context();
+    m.fs.unlink(&ctx, Ino::ROOT, b"first").unwrap();
+    m.fs.forget(first, u64::MAX).unwrap();
+    m.sync();
+    let second = m.make(Ino::ROOT, "second", 200);
+    assert_eq!(second, first);
+    m.write(second, 1, 2);
+    m.sync();
+    let device = m.done();
+    let back = Options { to_checkpoint: Some(c), ..options() };
+    plan(Arc::new(device.fork()), &back).unwrap().apply(&device).unwrap();
+    let before = owners(&device);
+    assert_eq!(before.keys().collect::<Vec<_>>(), ["first"]);
+    let (after, said) = without_inodes_of(device, first);
+    let lost = (first.0, 0, 0o100_600, 10 * 4096);
+    assert!(after["first"] == before["first"] || after["first"] == lost, "{after:?}\n{said}");
+}
