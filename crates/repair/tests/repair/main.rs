@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod ahead;
+mod beside;
 mod common;
 mod copied;
 mod cpfile;
@@ -9,6 +10,7 @@ mod exchanged;
 mod interrupted;
 mod kept;
 mod limits;
+mod making;
 mod misplaced;
 mod numbers;
 mod owners;

@@ -4,69 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use silt_device::{Device, Fault, MemoryDevice, Times};
-use silt_engine::mkfs::{Parameters, Plan as Mkfs};
-use silt_engine::{OpenOptions, Time, Volume};
 use silt_format::{BlockNr, Ino};
-use silt_fs::{Context, Fs, SetAttr, WriteFlags};
 use silt_repair::{Options, plan};
 use silt_verify::surgeon::Surgeon;
 use silt_verify::{Moment, Tree};
 
-use crate::common::{noise, options, say};
-
-/// A volume in the making.
-struct Making {
-    device: Arc<MemoryDevice>,
-    fs: Fs,
-    now: u64,
-}
-
-impl Making {
-    fn new() -> Self {
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        let parameters = Parameters {
-            blocks_per_segment: 128,
-            uuid: [5; 16],
-            crc_seed: 79,
-            now: 1000,
-            ..Parameters::default()
-        };
-        Mkfs::new(parameters, device.len()).unwrap().write(&*device, false).unwrap();
-        let opened = OpenOptions { now: 2000, seed: 3, ..OpenOptions::default() };
-        let (mut volume, _) = Volume::open(device.clone(), &opened).unwrap();
-        volume.take_over(2000).unwrap();
-        Making { device, fs: Fs::new(volume, &silt_fs::Options::default()), now: 3000 }
-    }
-
-    fn context(&self) -> Context {
-        let now = Time { secs: self.now as i64, nanos: 0 };
-        Context { now, privileged: true, ..Context::default() }
-    }
-
-    fn make(&mut self, parent: Ino, name: &str, owner: u32) -> Ino {
-        let ctx = self.context();
-        let ino = self.fs.create(&ctx, parent, name.as_bytes(), 0o100_640).unwrap().ino;
-        let set = SetAttr { uid: Some(owner), ..SetAttr::default() };
-        self.fs.setattr(&ctx, ino, &set).unwrap();
-        ino
-    }
-
-    fn write(&mut self, ino: Ino, blocks: usize, seed: u64) {
-        let ctx = self.context();
-        self.fs.write(&ctx, ino, 0, &noise(blocks * 4096, seed), WriteFlags::default()).unwrap();
-    }
-
-    /// A checkpoint, and which.
-    fn sync(&mut self) -> u64 {
-        self.now += 100;
-        self.fs.sync_all(self.now).unwrap()
-    }
-
-    fn done(self) -> MemoryDevice {
-        self.fs.into_volume().close(self.now + 1).unwrap();
-        self.device.fork()
-    }
-}
+use crate::common::{options, say};
+use crate::making::Making;
 
 /// Of files: number, owner, permissions, and length.
 type Owners = BTreeMap<String, (u64, u32, u32, u64)>;

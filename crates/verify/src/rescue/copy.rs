@@ -77,16 +77,17 @@ impl Rescue<'_> {
             at: None,
             finish: Vec::new(),
             names: HashMap::new(),
-            older: None,
             synced: if self.roots().first().is_some_and(|r| r.cno == cno) {
                 self.beside()
             } else {
                 BTreeMap::new()
             },
+            maimed: Vec::new(),
             beside: Vec::new(),
             tally: Tally::default(),
         };
         walk(&tree, watch, &mut copier)?;
+        copier.put_older()?;
         copier.put_synced()?;
         copier.finish()?;
         Ok(copier.tally)
@@ -105,11 +106,11 @@ struct Copier<'t, 'r, 'd> {
     finish: Vec<(Vec<u8>, RawInode)>,
     /// Names of files that have several.
     names: HashMap<u64, Vec<u8>>,
-    /// Trees of earlier moments, newest first, opened at the first use.
-    older: Option<Vec<Tree<'r, 'd>>>,
     /// Whole blocks that were synced behind what does not verify, by inode.
     synced: BTreeMap<u64, Vec<Extent>>,
-    /// Files that have some, to be put beside when all names are taken.
+    /// Files of which bytes are lost: whole versions are put beside when all names are taken.
+    maimed: Vec<(Vec<u8>, Inode)>,
+    /// Files that have some, to be put beside then, too.
     beside: Vec<(Vec<u8>, Inode)>,
     tally: Tally,
 }
@@ -325,15 +326,38 @@ impl Copier<'_, '_, '_> {
         Ok(made.is_some())
     }
 
-    /// Looks for a whole version in earlier moments, and puts it beside.
-    fn put_older(&mut self, problem: &mut Problem, inode: &Inode) -> Result<(), CopyError> {
+    /// Puts whole versions of earlier moments beside files of which bytes are lost.
+    fn put_older(&mut self) -> Result<(), CopyError> {
         let (rescue, now) = (self.rescue, self.tree.cno());
-        let older = self.older.take().unwrap_or_else(|| {
-            let moments = rescue.moments().into_iter().filter(|m| m.cno < now && !m.minor);
-            let mut last = None;
-            moments.take(VERSIONS).filter_map(|m| rescue.tree_with(m.cno, &mut last).ok()).collect()
-        });
-        for tree in &older {
+        let maimed = std::mem::take(&mut self.maimed);
+        if maimed.is_empty() {
+            return Ok(());
+        }
+        let moments = rescue.moments().into_iter().filter(|m| m.cno < now && !m.minor);
+        let mut last = None;
+        let older: Vec<Tree<'_, '_>> =
+            moments.take(VERSIONS).filter_map(|m| rescue.tree_with(m.cno, &mut last).ok()).collect();
+        for (path, inode) in maimed {
+            if self.watch.stop() {
+                return Ok(());
+            }
+            let put = self.put_version(&path, &inode, &older)?;
+            let told = self.tally.problems.iter_mut().find(|p| p.path == path);
+            if let Some((cno, problem)) = put.zip(told) {
+                problem.notes.push(Note::WholeVersionBeside { cno });
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for a whole version of a file, the newest first, and puts it beside: of which moment.
+    fn put_version(
+        &mut self,
+        path: &[u8],
+        inode: &Inode,
+        older: &[Tree<'_, '_>],
+    ) -> Result<Option<u64>, CopyError> {
+        for tree in older {
             let Some(before) = tree.inode(inode.ino, 0) else { break };
             if before.raw.generation != inode.raw.generation
                 || before.raw.file_type() != inode.raw.file_type()
@@ -341,23 +365,19 @@ impl Copier<'_, '_, '_> {
                 break;
             }
             let content = tree.content(&before);
-            let found = examine(tree, &problem.path, &before, &content);
+            let found = examine(tree, path, &before, &content);
             let readable = content.mapped.extents.iter().all(|e| {
                 tree.survey().unreadable_in(e.block..e.block.saturating_add(e.len)).next().is_none()
             });
             if !readable || !found.missing.is_empty() || !found.notes.is_empty() || content.size == 0 {
                 continue;
             }
-            let mut path = problem.path.clone();
-            path.extend_from_slice(format!(".checkpoint-{}", tree.cno()).as_bytes());
+            let path = [path, format!(".checkpoint-{}", tree.cno()).as_bytes()].concat();
             let mut beside = Problem { path, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
-            if self.regular(&mut beside, tree, &before, &content)? && beside.notes.is_empty() {
-                problem.notes.push(Note::WholeVersionBeside { cno: tree.cno() });
-            }
-            break;
+            let whole = self.regular(&mut beside, tree, &before, &content)? && beside.notes.is_empty();
+            return Ok(whole.then_some(tree.cno()));
         }
-        self.older = Some(older);
-        Ok(())
+        Ok(None)
     }
 
     /// Puts files with what was synced later beside them.
@@ -433,7 +453,7 @@ impl Sink for Copier<'_, '_, '_> {
                 }
             }
             if made && !problem.missing.is_empty() {
-                self.put_older(&mut problem, inode)?;
+                self.maimed.push((path.to_vec(), *inode));
             }
             made
         } else {
