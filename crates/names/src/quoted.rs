@@ -14,7 +14,8 @@ pub fn quoted(path: &Path) -> String {
         return format!("$'{here}{escaped}'");
     };
     let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
+    // One that begins with `=` stands for a program in zsh.
+    if !text.is_empty() && !text.starts_with('=') && text.chars().all(plain) {
         return format!("{here}{text}");
     }
     format!("'{here}{}'", text.replace('\'', r"'\''"))
@@ -51,6 +52,8 @@ mod tests {
         assert_eq!(of("f\u{e4}llig".as_bytes()), "f\u{e4}llig");
         assert_eq!(of(b"it's a"), r"'it'\''s a'");
         assert_eq!(of(b""), "''");
+        assert_eq!(of(b"=ls"), "'=ls'");
+        assert_eq!(of(b"a=b"), "a=b");
     }
 
     #[test]
