@@ -5,6 +5,7 @@ use std::path::Path;
 
 use silt_control::{ControlError, Kind, Result, answers, holds_super_block, mounts, socket};
 use silt_device::{Access, OpenOptions};
+use silt_names::quoted;
 
 /// Refuses to write to `file` where that is the volume that the command is about, by whatever name, another volume, a
 /// block device, or what somebody else has as a disk.
@@ -28,6 +29,25 @@ pub fn permit(file: &Path, volume: &Path) -> Result<()> {
     }
     silt_device::open(file, Access::ReadOnly, &OpenOptions::default())?;
     Ok(())
+}
+
+/// For errors: a file or directory that a user named could not be made, and what helps.
+pub fn not_made(file: &Path, source: &std::io::Error) -> ControlError {
+    let error = ControlError::io(file.display(), source);
+    let dir = match file.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+        Some(dir) => dir,
+        None => file,
+    };
+    match error.kind {
+        Kind::NotFound if !dir.exists() => {
+            error.hint(format!("make its directory first: mkdir -p {}", quoted(dir)))
+        }
+        Kind::NotPermitted => error.hint("name one in a directory that is yours, or become root"),
+        Kind::NoSpace => error.hint("make room there, or name one elsewhere"),
+        Kind::NotFound | Kind::Invalid | Kind::ReadOnly => error.hint("name another"),
+        _ => error,
+    }
 }
 
 fn refused(file: &Path, why: &str) -> ControlError {

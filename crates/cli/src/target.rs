@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use silt_control::{Control, ControlError, Kind, Request, Response, connect, missing, only_mount};
 use silt_device::{Access, FileDevice, OpenOptions};
+use silt_names::quoted;
 
-use crate::failure::{Failure, Result, complain};
+use crate::failure::{Failure, Result, by_own_name, complain};
 use crate::output::printable;
 
 /// The volume named, or the only one mounted.
@@ -117,12 +118,24 @@ pub fn is_number(arg: &str) -> bool {
     !arg.is_empty() && arg.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// A number.
-pub fn number(arg: &OsStr, what: &str) -> Result<u64> {
-    arg.to_str()
-        .filter(|a| is_number(a))
-        .and_then(|a| a.parse().ok())
-        .ok_or_else(|| Failure::usage(format!("{}: invalid {what}", arg.to_string_lossy())))
+/// A number from `least` on. Errors: it is none, and `hint` says what helps.
+pub fn number(arg: &OsStr, what: &str, least: u64, hint: &str) -> Result<u64> {
+    let number = arg.to_str().filter(|a| is_number(a)).and_then(|a| a.parse().ok());
+    number
+        .filter(|n| *n >= least)
+        .ok_or_else(|| unnamed(format!("{}: invalid {what}", arg.to_string_lossy()), hint))
+}
+
+/// Nothing, or nothing that makes sense, was named of what `hint` says how to find.
+pub fn unnamed(message: impl Into<String>, hint: &str) -> Failure {
+    let error = ControlError::new(Kind::Invalid, message);
+    if by_own_name() { error.hint(hint).into() } else { error.into() }
+}
+
+/// What `command` lists, of the volume that was named or of the only one.
+pub fn lists(command: &str, volume: Option<&Path>) -> String {
+    let volume = volume.map(|v| format!(" {}", quoted(v))).unwrap_or_default();
+    format!("{command}{volume} lists them")
 }
 
 #[cfg(test)]
@@ -136,7 +149,9 @@ mod tests {
         assert_eq!((volume, rest.len()), (Some(PathBuf::from("/dev/x")), 2));
         let (volume, rest) = split(&args[1..], is_number);
         assert_eq!((volume, rest.len()), (None, 2));
-        assert!(number(OsStr::new("99999999999999999999999"), "number").is_err());
-        assert!(number(OsStr::new("+3"), "number").is_err());
+        for (bad, least) in [("99999999999999999999999", 0), ("+3", 0), ("0", 1)] {
+            assert!(number(OsStr::new(bad), "number", least, "").is_err(), "{bad}");
+        }
+        assert!(number(OsStr::new("0"), "number", 0, "").is_ok_and(|n| n == 0));
     }
 }

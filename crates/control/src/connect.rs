@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use silt_format::super_block::{self as sb, SuperBlock};
 
 use crate::mounts::{self, Mount};
+use crate::named::Named;
 use crate::remote::PATIENCE;
 use crate::{ControlError, Kind, LocalVolume, RemoteVolume, Request, Response, Result, socket};
 
@@ -63,9 +64,11 @@ fn find(path: &Path, is_image: impl Fn(&Path) -> bool) -> Result<Box<dyn Control
     let mount = mount.filter(|m| m.is_ours() || m.fs_type == "nilfs2");
     if let Some(mount) = &mount {
         // A file in a mount may be an image itself.
-        if mount.dir == mounts::locate(path)? || !is_image(path) {
+        let is_its_root = mount.dir == mounts::locate(path)?;
+        if is_its_root || !is_image(path) {
             if mount.is_ours() {
-                return Ok(Box::new(of_mount(mount)?));
+                let name = if is_its_root { path } else { &mount.dir };
+                return Ok(named(of_mount(mount)?, name));
             }
             return Err(mounts::kernels(mount));
         }
@@ -76,17 +79,21 @@ fn find(path: &Path, is_image: impl Fn(&Path) -> bool) -> Result<Box<dyn Control
             Kind::NotFound,
             format!("{} is a directory in which no silt volume is mounted", path.display()),
         )
-        .hint("name a volume, or mount one there with: silt mount"));
+        .hint(format!("name a volume, or mount one there: silt mount VOLUME {}", silt_names::quoted(path))));
     }
     let owner = std::os::unix::fs::MetadataExt::uid(&meta);
     if let Some(stream) = socket::find(path, Some(owner))? {
-        return Ok(Box::new(RemoteVolume::new(stream)?));
+        return Ok(named(RemoteVolume::new(stream)?, path));
     }
     let volume = LocalVolume::new(path)?;
     Ok(match mount.filter(Mount::is_ours) {
-        Some(mount) => Box::new(volume.within(&mount.dir)),
-        None => Box::new(volume),
+        Some(mount) => named(volume.within(&mount.dir), path),
+        None => named(volume, path),
     })
+}
+
+fn named(volume: impl Control + 'static, name: &Path) -> Box<dyn Control> {
+    Box::new(Named { volume: Box::new(volume), name: name.to_owned() })
 }
 
 /// Says what to name instead of what is not there.

@@ -173,7 +173,7 @@ impl From<silt_engine::Error> for ControlError {
             },
             E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first; where it is mounted with nogc, run silt clean"),
             E::NoCheckpoint(n) => ControlError::new(Kind::NotFound, format!("there is no checkpoint {n}"))
-                .hint("silt lscp lists them"),
+                .hint(crate::named::LISTS_MOMENTS),
             E::CheckpointBusy(..) => ControlError::new(Kind::Busy, e.to_string()),
             E::NoInode(_) => ControlError::new(Kind::NotFound, e.to_string()),
             E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),

@@ -24,6 +24,7 @@ mod local;
 pub mod lost;
 pub mod moment;
 pub mod mounts;
+mod named;
 mod open_with_room;
 pub mod past;
 mod paths;

@@ -7,6 +7,7 @@ use silt_engine::{CheckpointInfo, Volume};
 use silt_format::Cno;
 
 use crate::host::{Host, with};
+use crate::named::{LISTS_MOMENTS, MAKES_SNAPSHOT};
 use crate::{ControlError, Kind, Result, brief};
 
 /// A moment of a volume.
@@ -97,7 +98,7 @@ impl Moment {
                 Kind::Invalid,
                 format!("checkpoint {number} is not a snapshot, and cp= takes snapshots only"),
             )
-            .hint(format!("use at={number}, or make it one with: silt chcp ss {number}")));
+            .hint(format!("use at={number}, or make it one with: {MAKES_SNAPSHOT} {number}")));
         }
         Ok(number)
     }
@@ -155,7 +156,7 @@ fn newest_at(host: &dyn Host, seconds: u64) -> Result<u64> {
         Ok(found)
     })??;
     found.ok_or_else(|| {
-        ControlError::new(Kind::NotFound, "there is no checkpoint that old").hint("silt lscp lists them")
+        ControlError::new(Kind::NotFound, "there is no checkpoint that old").hint(LISTS_MOMENTS)
     })
 }
 

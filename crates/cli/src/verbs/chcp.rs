@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::ValueEnum;
 use silt_control::{Request, Response};
 
-use crate::failure::{Failure, Result, by_own_name};
+use crate::failure::{Result, by_own_name};
 use crate::output::{Output, count};
 use crate::target;
 
@@ -37,15 +37,13 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let (volume, numbers) = target::split(&args.numbers, target::is_number);
+    let hint = target::lists("silt lscp", volume.as_deref());
     let numbers = numbers
         .iter()
-        .map(|n| match target::number(n, "checkpoint number")? {
-            0 => Err(Failure::usage("0: invalid checkpoint number")),
-            n => Ok(n),
-        })
+        .map(|n| target::number(n, "checkpoint number", 1, &hint))
         .collect::<Result<Vec<u64>>>()?;
     if numbers.is_empty() {
-        return Err(Failure::usage("name the numbers of the checkpoints to change"));
+        return Err(target::unnamed("name the numbers of the checkpoints to change", &hint));
     }
     let mut control = target::open(volume.as_deref())?;
     let mut refused = target::Refusals::default();

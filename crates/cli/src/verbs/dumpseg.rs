@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use silt_control::{DumpItem, Request, Response};
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::{JsonList, Output};
 use crate::{target, times};
 
@@ -31,10 +31,13 @@ enum To {
 
 pub fn run(args: &Args) -> Result<()> {
     let (volume, numbers) = target::split(&args.segments, target::is_number);
-    let numbers =
-        numbers.iter().map(|n| target::number(n, "segment number")).collect::<Result<Vec<u64>>>()?;
+    let hint = target::lists("silt lssu -a", volume.as_deref());
+    let numbers = numbers
+        .iter()
+        .map(|n| target::number(n, "segment number", 0, &hint))
+        .collect::<Result<Vec<u64>>>()?;
     if numbers.is_empty() {
-        return Err(Failure::usage("name the numbers of the segments to show"));
+        return Err(target::unnamed("name the numbers of the segments to show", &hint));
     }
     let mut control = target::open(volume.as_deref())?;
     let mut to = if args.json { To::Json(JsonList::new(Output::new())) } else { To::Text(Output::new()) };

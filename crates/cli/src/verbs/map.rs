@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<()> {
             text.lines().try_for_each(|line| out.line(line))?;
             return out.finish();
         }
-        return std::fs::write(path, text).map_err(|e| ControlError::io(path.display(), &e).into());
+        return std::fs::write(path, text).map_err(|e| overwrite::not_made(path, &e).into());
     }
     let Some(seconds) = args.watch else {
         let (head, segments) = ask(&mut *connect(&args.volume)?)?;

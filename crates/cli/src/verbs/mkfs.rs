@@ -8,12 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use silt_control::{ControlError, Kind, LocalVolume, Request, Retain};
 use silt_device::{Access, Device, FileDevice};
 use silt_engine::mkfs::{Parameters, Plan};
+use silt_names::quoted;
 use silt_retention::Wish;
 use uuid::Uuid;
 
 use crate::failure::{Failure, Result, by_own_name};
 use crate::output::{Output, count};
-use crate::{content, progress, signatures, size, target};
+use crate::{content, overwrite, progress, signatures, size, target};
 
 /// Make a volume on a block device or in an image file
 ///
@@ -145,11 +146,18 @@ pub fn run(args: Args) -> Result<()> {
     }
     let exists = args.volume.exists();
     if args.size.is_none() && !exists {
+        let volume = quoted(&args.volume);
         return Err(ControlError::new(
             Kind::NotFound,
             format!("there is no device or file {}", args.volume.display()),
         )
-        .hint("--size 1G makes an image file of that size")
+        .hint(match missing_dir(&args.volume) {
+            None => format!("--size makes an image file: silt mkfs --size 1G {volume}"),
+            Some(dir) => format!(
+                "--size makes an image file, in a directory that is there: mkdir -p {}; silt mkfs --size 1G {volume}",
+                quoted(dir)
+            ),
+        })
         .into());
     }
     if args.dry_run {
@@ -175,6 +183,11 @@ pub fn run(args: Args) -> Result<()> {
     }
     // A volume that was made stays, whether that can be said or not.
     say(&args, &result?, "is")
+}
+
+/// The directory that a new file needs and that is not there.
+fn missing_dir(file: &Path) -> Option<&Path> {
+    file.parent().filter(|dir| !dir.as_os_str().is_empty() && !dir.exists())
 }
 
 /// Blocks of a segment where nothing else is asked for, and those that a small volume may get in place of them.
@@ -252,7 +265,13 @@ fn retain(args: &Args) -> Result<()> {
 /// The device for writing, and whether a file was made for it.
 fn open(args: &Args, exists: bool) -> Result<(FileDevice, bool)> {
     if let (Some(size), false) = (args.size, exists) {
-        return Ok((silt_device::create_image(&args.volume, size, false)?, true));
+        let made = silt_device::create_image(&args.volume, size, false).map_err(|e| match &e {
+            silt_device::Error::Open { source, .. } if missing_dir(&args.volume).is_some() => {
+                overwrite::not_made(&args.volume, source)
+            }
+            _ => e.into(),
+        });
+        return Ok((made?, true));
     }
     let device = silt_device::open(&args.volume, Access::ReadWrite, &Default::default())?;
     refuse_content(&device, args)?;

@@ -163,9 +163,7 @@ pub fn run(args: &Args) -> Result<()> {
         && !gone_back
         && let Some(why) = &plan.stopped
     {
-        return Err(ControlError::new(Kind::NotFound, format!("going back is not possible: {why}"))
-            .hint(format!("silt lscp {} lists the moments there are", quoted(&args.volume)))
-            .into());
+        return Err(no_moment(args, format!("going back is not possible: {why}")).into());
     }
     if !args.json {
         show(args, &plan)?;
@@ -260,13 +258,19 @@ pub(super) fn write(plan: &Plan, device: &dyn Device, undo: Option<&Path>, volum
     })
 }
 
+/// There is nothing to go back to.
+fn no_moment(args: &Args, message: String) -> ControlError {
+    let hint = format!("silt lscp {} lists the moments there are", quoted(&args.volume));
+    ControlError::new(Kind::NotFound, message).hint(hint)
+}
+
 fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let to_checkpoint = match args.roll_back.as_deref().map(Moment::parse).transpose()? {
         Some(Moment::Checkpoint(n)) => Some(n),
         Some(Moment::Time(at)) => Some(
             silt_repair::checkpoint_at(device, at)
-                .ok_or_else(|| ControlError::new(Kind::NotFound, "there is no checkpoint as old as that"))?,
+                .ok_or_else(|| no_moment(args, "there is no checkpoint as old as that".to_owned()))?,
         ),
         None => None,
     };
@@ -518,10 +522,12 @@ fn wrong_file(e: silt_device::Error) -> ControlError {
     let wrong =
         matches!(&e, silt_device::Error::Open { source, .. } if source.kind() == ErrorKind::InvalidData);
     let error = ControlError::from(e);
-    if !wrong {
-        return error;
-    }
-    ControlError { kind: Kind::Invalid, ..error }.hint("name the file that silt repair --undo saved")
+    let kind = match (wrong, error.kind) {
+        (true, _) => Kind::Invalid,
+        (false, Kind::NotFound) => Kind::NotFound,
+        (false, _) => return error,
+    };
+    ControlError { kind, ..error }.hint("name the file that silt repair --undo saved")
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub struct Args {
     /// Copy out into this directory, which is made or must be empty
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-    /// Which moment: a checkpoint's number, or a time as 2026-11-21 14:03:05; by default the newest of which
+    /// Which moment: a checkpoint's or a time as 2026-11-21 14:03:05; by default the newest of which
     /// anything can be read
     #[arg(long, value_name = "MOMENT")]
     moment: Option<String>,
@@ -156,7 +156,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
                 ControlError::new(Kind::Invalid, text).hint("name a new or an empty directory")
             }
             CopyError::NoSpace(_) => ControlError::new(Kind::NoSpace, text),
-            CopyError::Destination { path, source } => ControlError::io(path.display(), &source),
+            CopyError::Destination { path, source } => overwrite::not_made(&path, &source),
         }
     })?;
     watch.inner().clear();
@@ -168,7 +168,7 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
         lost_behind(rescue, watch).filter(|(checkpoint, _)| *checkpoint == cno).map(|(_, words)| words);
     let copied = report::Copied::new(cno, moment.map_or(0, |m| m.created), to, &tally, synced.clone());
     if let Some(path) = &args.report {
-        let fail = |e: std::io::Error| ControlError::io(path.display(), &e);
+        let fail = |e: std::io::Error| overwrite::not_made(path, &e);
         let text = serde_json::to_string_pretty(&copied).map_err(|e| fail(e.into()))?;
         std::fs::write(path, text + "\n").map_err(fail)?;
     }

@@ -84,18 +84,21 @@ fn like_a_range(arg: &str) -> bool {
 
 pub fn run(args: &Args) -> Result<()> {
     let (volume, ranges) = target::split(&args.ranges, like_a_range);
+    let lists = target::lists("silt lscp", volume.as_deref());
+    let invalid = |r: &OsString| {
+        let hint = format!("write a number N, or a range A..B, ..B or A..; {lists}");
+        target::unnamed(format!("invalid checkpoint range: {}", r.to_string_lossy()), &hint)
+    };
     let ranges = ranges
         .iter()
-        .map(|r| {
-            r.to_str()
-                .and_then(Range::parse)
-                .ok_or_else(|| Failure::usage(format!("invalid checkpoint range: {}", r.to_string_lossy())))
-        })
+        .map(|r| r.to_str().and_then(Range::parse).ok_or_else(|| invalid(r)))
         .collect::<Result<Vec<Range>>>()?;
     if ranges.is_empty() {
-        return Err(Failure::usage("name the checkpoints to remove: a number N, or a range A..B"));
+        let message = "name the checkpoints to remove: a number N, or a range A..B";
+        return Err(target::unnamed(message, &lists));
     }
-    let mut control = target::open(volume.as_deref())?;
+    let volume = volume.as_deref();
+    let mut control = target::open(volume)?;
     let mut total = Removed::default();
     let (mut asked, mut failed, mut missing) = (0u64, 0u64, 0u64);
     for (i, range) in ranges.iter().enumerate() {
@@ -113,13 +116,14 @@ pub fn run(args: &Args) -> Result<()> {
         }
         asked += 1;
         // What is not there, and snapshots, are minded less than a mount that is in the way.
-        let is_well = if args.force { mounted(range, &removed) } else { judge(range, &removed) };
+        let is_well =
+            if args.force { mounted(range, &removed, volume) } else { judge(range, &removed, volume) };
         failed += u64::from(!is_well);
         missing += u64::from(!is_well && removed.is_nothing());
         add(&mut total, removed);
     }
     if total.snapshots_total > 0 && !args.force {
-        target::eprintln_quiet(&how(&total, volume.as_deref()));
+        target::eprintln_quiet(&how(&total, volume));
     }
     if args.json {
         let mut out = Output::new();
@@ -209,15 +213,16 @@ fn said(total: &Removed) -> String {
 }
 
 /// Says which of them are mounted, and whether anything went or nothing was in the way.
-fn mounted(range: &Range, removed: &Removed) -> bool {
+fn mounted(range: &Range, removed: &Removed, volume: Option<&Path>) -> bool {
     if removed.busy.is_empty() {
         return true;
     }
     if range.single || removed.removed == 0 {
+        let volume = volume.map(|v| format!(" {}", quoted(v))).unwrap_or_default();
         for n in &removed.busy {
             complain(
                 &ControlError::new(Kind::Busy, format!("{n}: it is mounted"))
-                    .hint("unmount it first; silt status says where it is"),
+                    .hint(format!("unmount it first; silt status{volume} says where it is")),
             );
         }
     }
@@ -225,7 +230,7 @@ fn mounted(range: &Range, removed: &Removed) -> bool {
 }
 
 /// Says what stayed, and whether all went as it was asked.
-fn judge(range: &Range, removed: &Removed) -> bool {
+fn judge(range: &Range, removed: &Removed, volume: Option<&Path>) -> bool {
     for n in &removed.snapshots {
         let e = ControlError::new(Kind::Busy, format!("{n}: cannot remove snapshot"));
         complain(&e);
@@ -237,7 +242,7 @@ fn judge(range: &Range, removed: &Removed) -> bool {
             format!("{} more {}", count(unnamed, "snapshot"), if unnamed == 1 { "stays" } else { "stay" }),
         ));
     }
-    mounted(range, removed);
+    mounted(range, removed, volume);
     let found = !removed.is_nothing();
     if !found {
         let message = if range.single {
@@ -246,7 +251,7 @@ fn judge(range: &Range, removed: &Removed) -> bool {
             format!("no valid checkpoints found in {}", range.text)
         };
         let error = ControlError::new(Kind::NotFound, message);
-        complain(&if by_own_name() { error.hint("silt lscp lists them") } else { error });
+        complain(&if by_own_name() { error.hint(target::lists("silt lscp", volume)) } else { error });
     }
     removed.removed > 0 && removed.snapshots_total == 0
 }

@@ -233,5 +233,5 @@ fn what_is_not_there_or_no_file_is_told_with_what_to_name() {
         );
     }
     let v = b.volume("v.img", "32M");
-    assert!(b.fails(9, &["dumpseg", &v, "4711"]).contains("(silt lssu -a lists them)"));
+    assert!(b.fails(9, &["dumpseg", &v, "4711"]).contains(&format!("(silt lssu -a {v} lists them)")));
 }

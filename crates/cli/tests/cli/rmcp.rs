@@ -52,7 +52,9 @@ fn missing_ones_are_an_error_unless_forced() {
     let b = Bench::new();
     let v = b.golden("basic-4k");
     assert!(b.run(&["rmcp", &v, "99"]).err.contains("99"));
-    assert!(b.fails(9, &["rmcp", &v, "200..300"]).contains("200..300\n  (silt lscp lists them)"));
+    assert!(
+        b.fails(9, &["rmcp", &v, "200..300"]).contains(&format!("200..300\n  (silt lscp {v} lists them)"))
+    );
     assert_eq!(b.run(&["rmcp", &v, "99", "200..300"]).code, 9);
     std::os::unix::fs::symlink(SILT, b.path("rmcp")).unwrap();
     let run = Run::of(&b.command(b.path("rmcp")).args([&v, "99"]).output().unwrap());

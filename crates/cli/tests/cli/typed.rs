@@ -65,3 +65,87 @@ fn what_lists_moments_of_a_rescue() {
     let error = b.fails(2, &["mount", "it's a.img", "file"]);
     assert!(error.contains("file is not a directory\n  (name one to mount on"), "{error}");
 }
+
+/// What is not there is told with what lists what is, of the same volume.
+#[test]
+fn what_lists_moments_and_segments() {
+    let b = Bench::new();
+    let v = "it's a.img";
+    b.ok(&["mkfs", "-q", "--size", "32M", v]);
+    let wrong = |dir: &str| {
+        for (code, args) in [
+            (9, &["chcp", "ss", dir, "77"][..]),
+            (2, &["chcp", "ss", dir]),
+            (2, &["chcp", "ss", dir, "x"]),
+            (9, &["rmcp", dir, "77"]),
+            (2, &["rmcp", dir]),
+            (2, &["rmcp", dir, "x"]),
+            (9, &["dumpseg", dir, "4711"]),
+            (2, &["dumpseg", dir]),
+            (2, &["dumpseg", dir, "x"]),
+            (9, &["mount", "-o", "at=77", dir, "past"]),
+            (9, &["mount", "-o", "at=2000-01-01", dir, "past"]),
+        ] {
+            let run = b.run(args);
+            assert_eq!(run.code, code, "{args:?}: {}", run.err);
+            let hint = after(&run.err, "  (").strip_suffix(" lists them)");
+            let command =
+                hint.unwrap_or_else(|| panic!("{args:?}: {}", run.err)).rsplit("; ").next().unwrap();
+            assert!(
+                command.starts_with("silt ls") && command.contains(&dir.replace('\'', r"'\''")),
+                "{command}"
+            );
+            let run = typed(&b, command);
+            assert_eq!(run.code, 0, "{command}: {}", run.err);
+        }
+    };
+    wrong(v);
+    let error = b.fails(2, &["mount", "-o", "ro,cp=1", v, "past"]);
+    let run = typed(&b, after(&error, "make it one with: ").strip_suffix(')').unwrap());
+    assert_eq!(run.code, 0, "{error}{}", run.err);
+    if !can_mount() {
+        return;
+    }
+    let (m, _) = Mounted::new(&b, &[v], "m 1");
+    wrong("m 1");
+    wrong(v);
+    m.unmount();
+    let error = b.fails(9, &["lscp", "m 1"]);
+    assert!(error.contains("(name a volume, or mount one there: silt mount VOLUME 'm 1')"), "{error}");
+}
+
+/// Where a file cannot be made or read, what helps is said, and helps.
+#[test]
+fn what_makes_room_for_a_file() {
+    let b = Bench::new();
+    let error = b.fails(9, &["mkfs", "no dir/v.img"]);
+    let run = typed(&b, after(&error, "in a directory that is there: ").strip_suffix(')').unwrap());
+    assert_eq!(run.code, 0, "{error}{}", run.err);
+    let error = b.fails(9, &["mkfs", "v.img"]);
+    let run = typed(&b, after(&error, "makes an image file: ").strip_suffix(')').unwrap());
+    assert_eq!(run.code, 0, "{error}{}", run.err);
+    for (n, args) in [
+        &["mkfs", "--size", "32M", "none 0/x"][..],
+        &["map", "v.img", "--svg", "none 1/x"],
+        &["rescue", "v.img", "--to", "none 2/x"],
+        &["rescue", "v.img", "--to", "out", "--report", "none 3/x"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let error = b.fails(9, args);
+        let run = typed(&b, after(&error, "make its directory first: ").strip_suffix(')').unwrap());
+        assert_eq!(run.code, 0, "{error}{}", run.err);
+        assert!(b.path(&format!("none {n}")).is_dir(), "{error}");
+    }
+    let error = b.fails(9, &["mount", "v.img", "none 4/x"]);
+    let run = typed(&b, after(&error, "make it first: ").strip_suffix(')').unwrap());
+    assert!(run.code == 0 && b.path("none 4/x").is_dir(), "{error}{}", run.err);
+    let error = b.fails(9, &["repair", "v.img", "--take-back", "none"]);
+    assert!(error.contains("(name the file that silt repair --undo saved)"), "{error}");
+    let error = b.fails(9, &["mount", "-o", "cleanerd_conf=none", "v.img", "m"]);
+    assert!(
+        error.contains("  (name the file there is: -o cleanerd_conf=FILE; or leave the option out)"),
+        "{error}"
+    );
+}

@@ -10,6 +10,7 @@ use silt_format::{BlockNr, Geometry, SegNr};
 use super::checkpoints::check_list;
 use super::{BATCH, Out};
 use crate::host::{Host, with};
+use crate::named::LISTS_SEGMENTS;
 use crate::response::DumpItem;
 use crate::{ControlError, Kind, Response, Result};
 
@@ -24,7 +25,7 @@ pub fn dump(host: &dyn Host, segments: &[u64], out: Out<'_>) -> Result<()> {
         if number >= geometry.nsegments {
             let last = geometry.nsegments.saturating_sub(1);
             let message = format!("there is no segment {number} (the last is {last})");
-            let error = ControlError::new(Kind::NotFound, message).hint("silt lssu -a lists them");
+            let error = ControlError::new(Kind::NotFound, message).hint(LISTS_SEGMENTS);
             out(Response::Refused { number, error })?;
             continue;
         }

@@ -10,6 +10,8 @@ use silt_control::ControlError;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::overwrite;
+
 /// A place for the log.
 pub enum To {
     Stderr,
@@ -27,7 +29,7 @@ impl To {
                 .append(true)
                 .create(true)
                 .open(path)
-                .map_err(|e| ControlError::io(path.display(), &e))?;
+                .map_err(|e| overwrite::not_made(path, &e))?;
             return Ok(To::File(Arc::new(file)));
         }
         let socket = UnixDatagram::unbound().and_then(|s| s.connect("/dev/log").map(|()| s));

@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Result<()> {
         std::fs::symlink_metadata(&d).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     });
     if missing {
-        std::fs::create_dir(&dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+        std::fs::create_dir(&dir).map_err(|e| overwrite::not_made(&dir, &e))?;
     }
     let Args { foreground, log, verbose, .. } = args;
     let result =
@@ -167,6 +167,9 @@ fn directory(path: &Path) -> Result<PathBuf> {
         Some(code) if code == rustix::io::Errno::NOTCONN.raw_os_error() => {
             let message = format!("{} holds a mount whose daemon is gone", path.display());
             ControlError::new(Kind::Unavailable, message).hint(format!("silt umount {}", quoted(path)))
+        }
+        _ if e.kind() == std::io::ErrorKind::NotFound => {
+            ControlError::io(path.display(), &e).hint(format!("make it first: mkdir -p {}", quoted(path)))
         }
         _ => ControlError::io(path.display(), &e),
     };

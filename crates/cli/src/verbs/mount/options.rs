@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use silt_control::{ControlError, Kind, Moment, brief};
 use silt_daemon::{Conf, ConfError, MountOptions, OnError};
+use silt_names::quoted;
 use silt_retention::Wish;
 
 use crate::failure::{Failure, Result};
@@ -305,10 +306,15 @@ fn bad(name: &str, value: &str, wanted: &str) -> Failure {
 }
 
 fn wrong_file(e: &ConfError) -> Failure {
+    /// Cleaning needs no such file.
+    const OTHERWISE: &str = "name the file there is: -o cleanerd_conf=FILE; or leave the option out";
     match e {
-        ConfError::Unreadable { path, source } => ControlError::io(path.display(), source).into(),
-        ConfError::NoFile { .. } | ConfError::Value { .. } => Failure::usage(e.to_string()),
+        ConfError::Unreadable { path, source } => ControlError::io(path.display(), source).hint(OTHERWISE),
+        ConfError::NoFile { .. } => ControlError::new(Kind::Invalid, e.to_string()).hint(OTHERWISE),
+        ConfError::Value { path, .. } => ControlError::new(Kind::Invalid, e.to_string())
+            .hint(format!("mend it in {}, or leave the option cleanerd_conf out", quoted(path))),
     }
+    .into()
 }
 
 fn words(name: &str, text: &str) -> Result<Wish> {
