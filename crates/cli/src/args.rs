@@ -78,6 +78,44 @@ mod tests {
     use super::command;
     use crate::exit::COLUMNS;
 
+    /// All options and arguments that take a value, with the commands they are of, in reach of `path`.
+    fn values(command: &clap::Command, path: &[String]) -> Vec<Vec<String>> {
+        let named = command.get_opts().filter_map(|o| o.get_long()).map(|long| {
+            let mut line = path.to_vec();
+            line.push(format!("--{long}"));
+            line
+        });
+        let below = command.get_subcommands().flat_map(|c| {
+            let mut path = path.to_vec();
+            path.push(c.get_name().to_owned());
+            values(c, &path)
+        });
+        named.chain(below).collect()
+    }
+
+    /// What makes no sense as a value is told in our words, and not in those of whatever parses it.
+    #[test]
+    fn wrong_values_are_told_plainly() {
+        let mut refused = 0;
+        for line in values(&command(), &["silt".to_owned()]) {
+            for value in ["x", "", "-1", "1.5", "99999999999999999999999"] {
+                let mut line = line.clone();
+                if let Some(last) = line.last_mut() {
+                    *last += &format!("={value}");
+                }
+                let Err(e) = command().try_get_matches_from(&line) else { continue };
+                let text = e.to_string();
+                for word in
+                    ["invalid digit", "digit found", "invalid float", "parse integer", "too large to fit"]
+                {
+                    assert!(!text.contains(word), "{line:?}: {text}");
+                }
+                refused += usize::from(e.kind() == clap::error::ErrorKind::ValueValidation);
+            }
+        }
+        assert!(refused > 60, "{refused}");
+    }
+
     /// What is wider clap breaks, and its next line begins at the edge.
     #[test]
     fn help_texts_are_broken_where_they_are_indented() {

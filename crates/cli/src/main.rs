@@ -11,6 +11,7 @@ mod failure;
 mod interrupt;
 mod json;
 mod names;
+mod number;
 mod output;
 mod overwrite;
 mod picture;

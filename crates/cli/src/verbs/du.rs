@@ -9,7 +9,7 @@ use silt_control::{Account, Alone, Control, Request, Response, answers, connect_
 use crate::failure::{Failure, Result};
 use crate::output::{JsonList, Output, count};
 use crate::verbs::status;
-use crate::{progress, size, space, target};
+use crate::{number, progress, size, space, target};
 
 /// Snapshots that are listed unless all are asked for.
 const SNAPSHOTS: usize = 20;
@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long)]
     history: bool,
     /// List so many files
-    #[arg(long, value_name = "N", default_value_t = 20, requires = "history")]
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "history", value_parser = number::whole::<u64>)]
     top: u64,
     /// List all snapshots, or with --history all files, however many there are
     #[arg(long)]

@@ -10,6 +10,7 @@ use silt_verify::{Unwatched, Watch as _};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
+use crate::number;
 use crate::output::{Output, count};
 
 /// Put this program itself to the test
@@ -32,19 +33,19 @@ enum Verb {
 #[derive(clap::Args)]
 struct Torture {
     /// End after so many seconds
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::whole::<u64>)]
     seconds: Option<u64>,
     /// End after so many different disks
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::whole::<u64>)]
     states: Option<u64>,
     /// Decides what is done and where it is cut
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = number::whole::<u64>)]
     seed: u64,
     /// Begin with this workload
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number::whole::<u64>)]
     from: u64,
     /// End after so many workloads
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::whole::<u64>)]
     workloads: Option<u64>,
     /// Only volumes with blocks of so many bytes
     #[arg(long, value_name = "BYTES", value_parser = ["1024", "4096"])]

@@ -7,7 +7,7 @@ use silt_control::{Checkpoint, CheckpointQuery, Request, Response};
 
 use crate::failure::Result;
 use crate::output::{JsonList, Output};
-use crate::{target, times};
+use crate::{number, target, times};
 
 /// List checkpoints and snapshots
 #[derive(clap::Args)]
@@ -28,10 +28,10 @@ pub struct Args {
     #[arg(short, long)]
     snapshot: bool,
     /// Begin at this checkpoint number
-    #[arg(short, long, value_name = "NUMBER")]
+    #[arg(short, long, value_name = "NUMBER", value_parser = number::whole::<u64>)]
     index: Option<u64>,
     /// At most so many; 0, as with lscp of nilfs-utils, all
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::whole::<u64>)]
     lines: Option<u64>,
     /// As JSON
     #[arg(long)]

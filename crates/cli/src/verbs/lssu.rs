@@ -7,7 +7,7 @@ use silt_control::{Request, Response, Segment, SegmentQuery};
 
 use crate::failure::Result;
 use crate::output::{JsonList, Output};
-use crate::{target, times};
+use crate::{number, target, times};
 
 /// List the use of segments
 #[derive(clap::Args)]
@@ -16,13 +16,13 @@ pub struct Args {
     #[arg(short, long)]
     all: bool,
     /// Begin at this segment
-    #[arg(short, long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(short, long, value_name = "NUMBER", default_value_t = 0, value_parser = number::whole::<u64>)]
     index: u64,
     /// Count the blocks still in use
     #[arg(short, long)]
     latest_usage: bool,
     /// Look at so many segments
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = number::whole::<u64>)]
     lines: Option<u64>,
     /// With -l: checkpoints younger than this are kept; s, m, h, d, w, M or Y may follow the number
     #[arg(short, long, value_name = "PERIOD", value_parser = times::period)]

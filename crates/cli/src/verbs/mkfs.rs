@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::failure::{Failure, Result, by_own_name};
 use crate::output::{Output, count};
-use crate::{content, overwrite, progress, signatures, size, target};
+use crate::{content, number, overwrite, progress, signatures, size, target};
 
 /// Make a volume on a block device or in an image file
 ///
@@ -25,10 +25,10 @@ use crate::{content, overwrite, progress, signatures, size, target};
 pub struct Args {
     /// Block size in bytes: a power of two from 1024 to 65536. The Linux kernel mounts volumes of
     /// up to 4096
-    #[arg(short, long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(short, long, value_name = "BYTES", default_value_t = 4096, value_parser = number::whole::<u32>)]
     block_size: u32,
     /// Blocks a segment: a power of two of at least 16 [default: 2048, or what a small volume has room for]
-    #[arg(short = 'B', long, value_name = "COUNT")]
+    #[arg(short = 'B', long, value_name = "COUNT", value_parser = number::whole::<u32>)]
     blocks_per_segment: Option<u32>,
     /// Read the whole device first, and refuse one with unreadable blocks
     #[arg(short, long)]
@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     label: OsString,
     /// Segments kept back for cleaning, 1 to 99 percent
-    #[arg(short, long = "reserved", value_name = "PERCENT", default_value_t = 5)]
+    #[arg(short, long = "reserved", value_name = "PERCENT", default_value_t = 5, value_parser = number::whole::<u32>)]
     m: u32,
     /// Say what would be made, and make nothing
     #[arg(short = 'n', long)]

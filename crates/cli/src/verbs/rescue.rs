@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::{Output, printable};
 use crate::progress::Stages;
-use crate::{overwrite, target, times};
+use crate::{number, overwrite, target, times};
 
 /// See what survives on a damaged volume, and copy it out
 ///
@@ -26,7 +26,7 @@ pub struct Args {
     /// Copy out into this directory, which is made or must be empty
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-    /// Which moment: a checkpoint's or a time as 2026-11-21 14:03:05; by default the newest of which
+    /// Which moment: a checkpoint's number, or a time as 2026-11-21 14:03:05; by default the newest of which
     /// anything can be read
     #[arg(long, value_name = "MOMENT")]
     moment: Option<String>,
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(short, long)]
     all: bool,
     /// Show so many moments, and so many names of damaged files; more are counted
-    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20)]
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 20, value_parser = number::whole::<usize>)]
     lines: usize,
     /// As JSON (of names that are no UTF-8 the bytes, too)
     #[arg(long)]

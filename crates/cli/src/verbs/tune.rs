@@ -7,7 +7,7 @@ use silt_control::{Control, ControlError, Kind, Request, Response, Settings, Tun
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
-use crate::{target, times};
+use crate::{number, target, times};
 
 /// Show or change a volume's label, UUID, features and defaults
 #[derive(clap::Args)]
@@ -22,10 +22,10 @@ pub struct Args {
     #[arg(short = 'U', long)]
     uuid: Option<String>,
     /// Set the seconds between checkpoints of a busy volume; 0 leaves it to who mounts
-    #[arg(short, long, value_name = "SECONDS")]
+    #[arg(short, long, value_name = "SECONDS", value_parser = number::whole::<u32>)]
     interval: Option<u32>,
     /// Set the count of changed blocks that starts a checkpoint; 0 leaves it to who mounts
-    #[arg(short = 'm', long, value_name = "BLOCKS")]
+    #[arg(short = 'm', long, value_name = "BLOCKS", value_parser = number::whole::<u32>)]
     block_max: Option<u32>,
     /// Set a feature, or clear it with a ^ before the name: block_count
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',')]

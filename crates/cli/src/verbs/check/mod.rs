@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::{Output, count, printable};
 use crate::progress::Stages;
-use crate::times;
+use crate::{number, times};
 
 /// Check a volume, mounted by silt or not, and write nothing
 ///
@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(short, long)]
     verbose: bool,
     /// Show so many findings of each kind, or none with 0; more are counted
-    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10)]
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 10, value_parser = number::whole::<usize>)]
     lines: usize,
     /// As JSON, notes included (of names that are no UTF-8 the bytes, too)
     #[arg(long)]

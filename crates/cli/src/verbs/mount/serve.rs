@@ -10,6 +10,7 @@ use silt_daemon::Config;
 use super::options::Options;
 use super::{Job, background, log};
 use crate::failure::Result;
+use crate::number;
 use crate::verbs::rescue;
 
 /// Serve a mount (started by silt mount)
@@ -19,7 +20,7 @@ pub struct Args {
     options: String,
     #[arg(long)]
     read_only: bool,
-    #[arg(long)]
+    #[arg(long, value_parser = number::whole::<u64>)]
     moment: Option<u64>,
     #[arg(long)]
     log: Option<PathBuf>,
