@@ -52,20 +52,54 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         out.json(&report)?;
     } else if !args.quiet {
-        lines(&report).iter().try_for_each(|line| out.line(line))?;
+        lines(&report, args.minimum).iter().try_for_each(|line| out.line(line))?;
     }
     out.finish()
 }
 
 /// What was done, in sentences.
-fn lines(r: &TrimReport) -> Vec<String> {
-    let mut lines =
-        vec![format!("discarded {} of free space ({} bytes)", size::show(r.discarded), r.discarded)];
-    if r.too_small > 0 {
-        lines.push(format!("{} lie in shorter runs than asked for", size::show(r.too_small)));
+fn lines(r: &TrimReport, minimum: u64) -> Vec<String> {
+    let mut lines = Vec::new();
+    match (r.discarded, r.too_small) {
+        (0, 0) => lines.push("nothing was discarded: no free segment is left for it".to_owned()),
+        (0, small) => lines.push(format!(
+            "nothing was discarded: {} are free, and no run of free segments is as long as {}",
+            size::show(small),
+            size::show(minimum)
+        )),
+        (done, small) => {
+            lines.push(format!("discarded {} of free space ({done} bytes)", size::show(done)));
+            if small > 0 {
+                lines.push(format!("{} lie in shorter runs than asked for", size::show(small)));
+            }
+        }
     }
     if r.held > 0 {
         lines.push(format!("{} were freed just now, or somebody still reads there", size::show(r.held)));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_was_discarded_that_is_said_and_why() {
+        let of = |discarded, too_small, held| {
+            lines(&TrimReport { discarded, too_small, held, segment_size: 8 << 20 }, 1 << 30).join("\n")
+        };
+        assert_eq!(
+            of(0, 56 << 20, 0),
+            "nothing was discarded: 56 MiB are free, and no run of free segments is as long as 1 GiB"
+        );
+        assert_eq!(
+            of(2 << 30, 8 << 20, 0),
+            "discarded 2 GiB of free space (2147483648 bytes)\n8 MiB lie in shorter runs than asked for"
+        );
+        assert!(
+            of(0, 0, 8 << 20).starts_with("nothing was discarded: no free segment is left for it\n8 MiB ")
+        );
+        assert_eq!(of(1 << 30, 0, 0), "discarded 1 GiB of free space (1073741824 bytes)");
+    }
 }
