@@ -137,13 +137,19 @@ fn preview(p: &RetentionPreview) -> Vec<String> {
     if p.floor != "nothing" {
         lines.push(format!("and whatever comes: {}", p.floor));
     }
+    let which = match (p.gone, p.moments) {
+        (0, 0) => "there is no moment that could go".to_owned(),
+        (0, 1) => "the only moment stays".to_owned(),
+        (0, all) => format!("none of {} would go", count(all, "moment")),
+        (1, 1) => "the only moment would go".to_owned(),
+        (gone, all) => format!("{gone} of {} would go", count(all, "moment")),
+    };
     lines.push(match p.gone {
-        0 => format!("none of {} would go", count(p.moments, "moment")),
-        n => format!(
-            "{n} of {} would go once space is short, and {} come back with them",
-            count(p.moments, "moment"),
-            size::show(p.bytes)
-        ),
+        0 => which,
+        gone => {
+            let them = if gone == 1 { "it" } else { "them" };
+            format!("{which} once space is short, and {} come back with {them}", size::show(p.bytes))
+        }
     });
     if p.unused > 0 {
         lines.push(format!("{} in use serve no moment at all", size::show(p.unused)));
@@ -156,6 +162,29 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn one_moment_and_many_are_told_apart() {
+        let of = |gone, moments| {
+            let wish = "nothing".to_owned();
+            let p = RetentionPreview {
+                wish: wish.clone(),
+                floor: wish,
+                moments,
+                gone,
+                bytes: 4096,
+                unused: 0,
+                segment_size: 8 << 20,
+            };
+            preview(&p).pop().unwrap()
+        };
+        assert_eq!(of(0, 0), "there is no moment that could go");
+        assert_eq!(of(0, 1), "the only moment stays");
+        assert_eq!(of(0, 2), "none of 2 moments would go");
+        assert_eq!(of(1, 1), "the only moment would go once space is short, and 4 KiB come back with it");
+        assert_eq!(of(1, 2), "1 of 2 moments would go once space is short, and 4 KiB come back with it");
+        assert_eq!(of(3, 4), "3 of 4 moments would go once space is short, and 4 KiB come back with them");
+    }
 
     #[test]
     fn volumes_and_words_are_told_apart() {
