@@ -21,6 +21,7 @@ pub mod flags {
     pub const APPEND: u32 = 0x20;
     pub const NODUMP: u32 = 0x40;
     pub const NOATIME: u32 = 0x80;
+    pub const DIRTY: u32 = 0x100;
     pub const COMPRBLK: u32 = 0x200;
     pub const NOCOMP: u32 = 0x400;
     pub const NOTAIL: u32 = 0x8000;
@@ -28,6 +29,8 @@ pub mod flags {
     pub const TOPDIR: u32 = 0x20000;
     /// What users may set.
     pub const USER_MODIFIABLE: u32 = 0x0003_80FF;
+    /// What the format has a name for.
+    pub const KNOWN: u32 = USER_MODIFIABLE | DIRTY | COMPRBLK | NOCOMP;
     /// What a new inode takes over from its directory.
     pub const INHERITED: u32 = SECRM
         | UNRM

@@ -149,7 +149,7 @@ impl Fs {
 
     /// Sets inode flags (`FS_IOC_SETFLAGS`): what users may set and the type can carry, the rest
     /// stays. Regular files and directories only. EPERM: not the owner, or without privilege
-    /// where immutable or append-only would change.
+    /// where immutable or append-only would change. EOPNOTSUPP: flags of other file systems.
     pub fn set_flags(&mut self, ctx: &Context, ino: Ino, wanted: u32) -> Result<()> {
         self.writable()?;
         let before = self.live(ino)?;
@@ -158,6 +158,10 @@ impl Fs {
         }
         if !ctx.privileged && ctx.uid != before.uid {
             return Err(FsError::NotPermitted);
+        }
+        // Who changes one flag sends all that he was told of with it.
+        if wanted & !before.flags & !flags::KNOWN != 0 {
+            return Err(FsError::NotSupported);
         }
         let settable = flags::USER_MODIFIABLE;
         let new = (before.flags & !settable) | (flags::mask(before.mode, wanted) & settable);

@@ -306,7 +306,15 @@ fn flags_are_enforced_everywhere() {
     assert_eq!(fs.set_flags(&u, f, IMMUTABLE).unwrap_err(), nothing, "needs privilege");
     fs.set_flags(&u, f, 0x40).unwrap();
     assert_eq!(fs.set_flags(&user(7, 0, &[]), f, 0).unwrap_err(), nothing, "not the owner");
-    fs.set_flags(&r, f, !(IMMUTABLE | APPEND)).unwrap();
+    for unknown in [0x800, 0x1000, 0x4000, 0x80000, 0x80_0000, 0x8000_0000] {
+        let refused = fs.set_flags(&r, f, unknown | 0x80).unwrap_err();
+        assert_eq!(
+            (refused, fs.flags(Tree::Live, f).unwrap()),
+            (FsError::NotSupported, 0x40),
+            "{unknown:#x}"
+        );
+    }
+    fs.set_flags(&r, f, 0x3_87ff & !(IMMUTABLE | APPEND)).unwrap();
     assert_eq!(fs.flags(Tree::Live, f).unwrap(), 0x80cf, "what a regular file can carry and users may set");
     let append = WriteFlags { append: true, ..PLAIN };
     for flag in [IMMUTABLE, APPEND] {
