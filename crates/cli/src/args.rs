@@ -116,6 +116,35 @@ mod tests {
         assert!(refused > 60, "{refused}");
     }
 
+    /// Every option of every verb is on a page that is about the verb.
+    #[test]
+    fn every_option_is_in_the_documents() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pages = std::fs::read_dir(root.join("docs")).unwrap().map(|e| e.unwrap().path());
+        let pages =
+            pages.filter(|p| p.extension().is_some_and(|e| e == "md")).chain([root.join("README.md")]);
+        let pages: Vec<String> = pages.map(|p| std::fs::read_to_string(p).unwrap()).collect();
+        let has = |page: &str, word: &str| {
+            let ends = |at: usize| !page[at..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+            page.match_indices(word).any(|(at, _)| ends(at + word.len()))
+        };
+        fn missing(verb: &clap::Command, name: &str, told: &impl Fn(&str, &str) -> bool) -> Vec<String> {
+            let mut all = Vec::new();
+            for option in verb.get_opts().filter(|o| !o.is_hide_set()) {
+                let Some(long) = option.get_long().filter(|long| *long != "json") else { continue };
+                if !told(name, &format!("--{long}")) {
+                    all.push(format!("{name} --{long}"));
+                }
+            }
+            for below in verb.get_subcommands().filter(|c| !c.is_hide_set()) {
+                all.extend(missing(below, &format!("{name} {}", below.get_name()), told));
+            }
+            all
+        }
+        let told = |verb: &str, option: &str| pages.iter().any(|p| has(p, verb) && has(p, option));
+        assert_eq!(missing(&command(), "silt", &told), [""; 0]);
+    }
+
     /// What is wider clap breaks, and its next line begins at the edge.
     #[test]
     fn help_texts_are_broken_where_they_are_indented() {
