@@ -189,7 +189,9 @@ fn how(total: &Removed, volume: Option<&Path>) -> String {
     } else {
         "NUMBER...".to_owned()
     };
-    format!("  (silt chcp cp {volume}{numbers} makes plain checkpoints of them, which can be removed)")
+    let them =
+        if total.snapshots_total == 1 { "a plain checkpoint of it" } else { "plain checkpoints of them" };
+    format!("  (silt chcp cp {volume}{numbers} makes {them}, which can be removed)")
 }
 
 /// How many went, how many stayed, and why.
