@@ -45,7 +45,7 @@ pub fn not_made(file: &Path, source: &std::io::Error) -> ControlError {
         }
         Kind::NotPermitted => error.hint("name one in a directory that is yours, or become root"),
         Kind::NoSpace => error.hint("make room there, or name one elsewhere"),
-        Kind::NotFound | Kind::Invalid | Kind::ReadOnly => error.hint("name another"),
+        Kind::NotFound | Kind::Invalid | Kind::ReadOnly => error.hint("name one elsewhere"),
         _ => error,
     }
 }

@@ -13,6 +13,8 @@ use crate::{ControlError, RemoteVolume, Request, Response, Result};
 pub(crate) const LISTS_MOMENTS: &str = "silt lscp VOLUME lists them";
 /// What lists segments.
 pub(crate) const LISTS_SEGMENTS: &str = "silt lssu -a VOLUME lists them";
+/// What begins a scrub.
+pub(crate) const BEGINS_SCRUB: &str = "silt scrub VOLUME";
 /// What makes a checkpoint a snapshot; its number comes behind it.
 pub(crate) const MAKES_SNAPSHOT: &str = "silt chcp ss VOLUME";
 
@@ -25,7 +27,7 @@ pub(crate) struct Named {
 /// Puts the name into the command that an error tells to type.
 fn naming(mut error: ControlError, name: &Path) -> ControlError {
     if let Some(hint) = &mut error.hint {
-        let known = [LISTS_MOMENTS, LISTS_SEGMENTS, MAKES_SNAPSHOT];
+        let known = [LISTS_MOMENTS, LISTS_SEGMENTS, MAKES_SNAPSHOT, BEGINS_SCRUB];
         if let Some(command) = known.into_iter().find(|command| hint.contains(command)) {
             let named = command.replacen("VOLUME", &silt_names::quoted(name), 1);
             *hint = hint.replacen(command, &named, 1);

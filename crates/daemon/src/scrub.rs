@@ -88,7 +88,7 @@ impl Scrubber {
         let mut shared = shared.lock();
         if !shared.status.running {
             return Err(ControlError::new(Kind::Unavailable, "no scrub is running")
-                .hint("begin one with: silt scrub DIR"));
+                .hint("begin one with: silt scrub VOLUME"));
         }
         f(&mut shared);
         changed.notify_all();

@@ -78,6 +78,15 @@ pub fn run(args: &Args) -> Result<()> {
     out.finish()
 }
 
+/// For errors: something could not be put in its place.
+fn not_put(place: &Path, e: &io::Error) -> ControlError {
+    let error = ControlError::io(place.display(), e);
+    match error.kind {
+        Kind::NotPermitted => error.hint("become root, or name a directory of yours with --prefix"),
+        _ => error,
+    }
+}
+
 impl Installer<'_> {
     fn below_root(&self, path: &Path) -> PathBuf {
         match &self.args.destdir {
@@ -90,7 +99,7 @@ impl Installer<'_> {
     fn place(&mut self, path: &Path) -> Result<PathBuf> {
         let place = self.below_root(path);
         if let Some(dir) = place.parent() {
-            fs::create_dir_all(dir).map_err(|e| ControlError::io(dir.display(), &e))?;
+            fs::create_dir_all(dir).map_err(|e| not_put(dir, &e))?;
         }
         if self.args.verbose {
             self.out.line(place.display())?;
@@ -102,7 +111,7 @@ impl Installer<'_> {
     /// helps nobody.
     fn write(&mut self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         let place = self.place(path)?;
-        let fail = |e: io::Error| ControlError::io(place.display(), &e);
+        let fail = |e: io::Error| not_put(&place, &e);
         let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let new = place.with_file_name(format!(".{name}.new"));
         fs::write(&new, bytes).map_err(fail)?;
@@ -151,7 +160,7 @@ impl Installer<'_> {
     /// False: something that is not ours is there.
     fn link(&mut self, program: &Path, path: &Path) -> Result<bool> {
         let place = self.place(path)?;
-        let fail = |e: io::Error| ControlError::io(place.display(), &e);
+        let fail = |e: io::Error| not_put(&place, &e);
         match fs::read_link(&place) {
             Ok(old) if old == program => return Ok(true),
             Ok(old) if old.file_name() == Some("silt".as_ref()) => fs::remove_file(&place).map_err(fail)?,

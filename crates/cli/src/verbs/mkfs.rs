@@ -266,7 +266,10 @@ fn retain(args: &Args) -> Result<()> {
 fn open(args: &Args, exists: bool) -> Result<(FileDevice, bool)> {
     if let (Some(size), false) = (args.size, exists) {
         let made = silt_device::create_image(&args.volume, size, false).map_err(|e| match &e {
-            silt_device::Error::Open { source, .. } if missing_dir(&args.volume).is_some() => {
+            silt_device::Error::Open { source, .. }
+                if missing_dir(&args.volume).is_some()
+                    || source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
                 overwrite::not_made(&args.volume, source)
             }
             _ => e.into(),

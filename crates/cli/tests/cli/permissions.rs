@@ -126,3 +126,30 @@ fn a_stranger_is_told_what_he_may_not() {
     }
     m.unmount();
 }
+
+/// Where a file may not be made, what else can be done is said.
+#[test]
+fn who_may_not_make_a_file_hears_what_to_do() {
+    let Some((b, v)) = enterable() else { return };
+    fs::set_permissions(&v, Permissions::from_mode(0o644)).unwrap();
+    // Where this program lies others need not get to.
+    let program = b.name("silt");
+    fs::copy(SILT, &program).unwrap();
+    for (args, helps) in [
+        (&["mkfs", "--size", "32M", "x.img"][..], "in a directory that is yours"),
+        (&["map", "v.img", "--svg", "x.svg"], "in a directory that is yours"),
+        (&["rescue", "v.img", "--to", "out"], "in a directory that is yours"),
+        (&["install", "--prefix", "prefix"], "--prefix"),
+        (&["mount", "-o", "suid", "v.img", "run"], "leave them out"),
+        (&["mount", "run"], "silt mount VOLUME DIR"),
+    ] {
+        let mut command = b.command("setpriv");
+        command.args(["--reuid", "12345", "--regid", "12345", "--clear-groups", &program]).args(args);
+        let run = Run::of(&command.output().unwrap());
+        assert!(
+            run.code != 0 && run.err.contains("\n  (") && run.err.contains(helps),
+            "{args:?}: {}",
+            run.err
+        );
+    }
+}

@@ -109,6 +109,9 @@ fn what_lists_moments_and_segments() {
     let (m, _) = Mounted::new(&b, &[v], "m 1");
     wrong("m 1");
     wrong(v);
+    let error = b.fails(12, &["scrub", "--cancel", "m 1"]);
+    let run = typed(&b, after(&error, "begin one with: ").strip_suffix(')').unwrap());
+    assert_eq!(run.code, 0, "{error}{}", run.err);
     m.unmount();
     let error = b.fails(9, &["lscp", "m 1"]);
     assert!(error.contains("(name a volume, or mount one there: silt mount VOLUME 'm 1')"), "{error}");

@@ -54,5 +54,5 @@ fn make_dir(dir: &Path) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(dir)
-        .map_err(|e| ControlError::io(dir.display(), &e).into())
+        .map_err(|e| ControlError::io(dir.display(), &e).hint("name a volume: silt mount VOLUME DIR").into())
 }

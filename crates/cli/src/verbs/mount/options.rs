@@ -279,14 +279,13 @@ impl Options {
                 .into());
         }
         if self.rescue.is_some() && matches!(self.at, Some((Moment::Time(_), _))) {
-            return Err(Failure::usage(
-                "with rescue= a moment is named by its number: silt rescue lists them",
-            ));
+            let error = ControlError::new(Kind::Invalid, "with rescue= a moment is named by its number");
+            return Err(error.hint("silt rescue VOLUME lists them").into());
         }
         let needs_root = self.daemon.suid || self.daemon.dev;
         if needs_root && !rustix::process::geteuid().is_root() {
             let error = ControlError::new(Kind::NotPermitted, "only root may mount with suid or dev");
-            return Err(error.into());
+            return Err(error.hint("leave them out, or become root").into());
         }
         Ok((&self.notes, &self.details))
     }
