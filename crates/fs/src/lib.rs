@@ -44,7 +44,7 @@ mod reserve;
 mod space;
 mod types;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use silt_engine::{Attr, Block, Time, Volume};
@@ -62,7 +62,7 @@ pub use types::{
 use appends::Appends;
 use cache::IndexCache;
 use error::Of;
-use life::Node;
+use life::{Node, Waiting};
 use reserve::Reservations;
 pub use space::Reclaimable;
 
@@ -101,11 +101,11 @@ pub struct Fs {
     /// Where the search for orphans goes on; `None` when it is over.
     orphans: Option<u64>,
     /// Inodes without links that nobody holds any more, and that could not end yet for want of room.
-    late: BTreeSet<u64>,
+    late: Waiting,
     /// Directories of which something could not be read again either.
     read_again: VecDeque<(Tree, u64)>,
     /// Those that end in parts, one with each checkpoint.
-    large: BTreeSet<u64>,
+    large: Waiting,
     ends: u64,
     of_the_reserve: bool,
     reclaimable: Option<Reclaimable>,
@@ -124,9 +124,9 @@ impl Fs {
             reserved: Reservations::default(),
             appends: Appends::default(),
             orphans: Some(0),
-            late: BTreeSet::new(),
+            late: Waiting::default(),
             read_again: VecDeque::new(),
-            large: BTreeSet::new(),
+            large: Waiting::default(),
             ends: options.ends.max(1),
             of_the_reserve: false,
             reclaimable: None,

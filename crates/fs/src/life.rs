@@ -3,7 +3,8 @@
 //! Invariant: an inode of the live tree without links that nobody remembers is deleted, waits for room to be deleted or
 //! goes in parts ([`Fs::reap_late`]), or was left by a crash and waits for [`Fs::collect_orphans`].
 
-use std::ops::ControlFlow;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use silt_engine::{Part, Tree};
@@ -30,6 +31,41 @@ pub(crate) struct Node {
     /// It had no links when that was last looked at. Of all others nobody has to read the inode once it is
     /// forgotten, and the kernel may forget a million at once.
     pub unlinked: bool,
+}
+
+/// Inodes that wait for their end.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    all: BTreeSet<u64>,
+    /// Where the next look begins: what cannot end yet keeps nobody behind it from being looked at.
+    from: u64,
+}
+
+impl Waiting {
+    /// The next ones to look at, [`LATE`] at most: those from where the last look ended, and around.
+    fn next(&self) -> Vec<Ino> {
+        let around = self.all.range(self.from..).chain(self.all.range(..self.from));
+        around.take(LATE).copied().map(Ino).collect()
+    }
+
+    /// That one was looked at.
+    fn looked_at(&mut self, ino: Ino) {
+        self.from = ino.0.saturating_add(1);
+    }
+}
+
+impl Deref for Waiting {
+    type Target = BTreeSet<u64>;
+
+    fn deref(&self) -> &BTreeSet<u64> {
+        &self.all
+    }
+}
+
+impl DerefMut for Waiting {
+    fn deref_mut(&mut self) -> &mut BTreeSet<u64> {
+        &mut self.all
+    }
 }
 
 impl Fs {
@@ -105,8 +141,7 @@ impl Fs {
     /// Goes on with large files that end in parts; whether some of one goes with the next checkpoint. Looks at [`LATE`] of them.
     fn reap_large(&mut self, urgent: bool) -> Result<bool> {
         let mut any = false;
-        let all: Vec<Ino> = self.large.iter().copied().take(LATE).map(Ino).collect();
-        for ino in all {
+        for ino in self.large.next() {
             // Somebody came to it by its number, or it is not that one any more.
             let is_orphan = self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
             let node = self.nodes.get_mut(&ino.0);
@@ -120,6 +155,7 @@ impl Fs {
             if self.volume.ending_blocks() > self.ends {
                 return Ok(true);
             }
+            self.large.looked_at(ino);
             if !self.volume.has_room_to_end(ino, self.ends, !urgent) {
                 continue;
             }
@@ -173,7 +209,7 @@ impl Fs {
 
     /// Blocks of them, so that it can be told whether they become fewer.
     pub fn late_blocks(&mut self) -> u64 {
-        let all: Vec<u64> = self.late.iter().chain(&self.large).copied().collect();
+        let all: Vec<u64> = self.late.iter().chain(self.large.iter()).copied().collect();
         all.iter().fold(0, |sum: u64, ino| {
             sum.saturating_add(self.volume.mapped_blocks(Ino(*ino)).saturating_add(1))
         })
@@ -184,9 +220,15 @@ impl Fs {
     /// [`Fs::collect_orphans`] after the next mount.
     pub fn reap_late(&mut self, urgent: bool) -> Result<bool> {
         let mut any = self.reap_large(urgent)?;
-        for ino in self.late.iter().copied().take(LATE).map(Ino).collect::<Vec<_>>() {
-            let is_held = self.nodes.contains_key(&ino.0);
-            let ends = !is_held && self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
+        for ino in self.late.next() {
+            self.late.looked_at(ino);
+            let is_orphan = self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);
+            let node = self.nodes.get_mut(&ino.0);
+            let ends = is_orphan && node.is_none();
+            // Who came to it by its number lets go of it again.
+            if let Some(node) = node {
+                node.unlinked |= is_orphan;
+            }
             // A smaller one may have room where a large one has none.
             if ends && !self.volume.has_room_to_end(ino, self.ends, !urgent) {
                 continue;

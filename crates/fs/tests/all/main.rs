@@ -10,6 +10,7 @@ mod damaged;
 mod directories;
 mod golden;
 mod hostile;
+mod late;
 mod local;
 mod model;
 mod names;
