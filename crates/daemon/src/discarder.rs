@@ -29,6 +29,8 @@ const REST: Duration = Duration::from_millis(5);
 const REST_TIMES: u32 = 4;
 /// For so long the end of a mount goes on with what waits.
 const AT_THE_END: Duration = Duration::from_secs(1);
+/// After that it is said what the end of a mount waits for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the thread and those who ask about it share.
 #[derive(Default)]
@@ -85,6 +87,10 @@ pub fn is_wanted(options: &MountOptions, device: &FileDevice) -> bool {
 
 /// The thread's work, until [`end`]. `period`: what waits ripens so often.
 pub fn run(core: &Arc<Core>, period: Duration) {
+    crate::defects::contain(core, "discarder", || work(core, period));
+}
+
+fn work(core: &Core, period: Duration) {
     core.discarder.state.lock().on = true;
     while core.discarder.rest(period) {
         loop {
@@ -122,8 +128,9 @@ pub fn some(core: &Core) -> Result<bool> {
     done.map(|()| true)
 }
 
-/// The volume is about to be closed: what waits is discarded for a moment, and then nothing more is. Who opens it next
-/// may write where a discard was still under way.
+/// The volume is about to be closed: what waits is discarded for a moment, and then nothing more is. One that is under way
+/// is waited for however long the device takes, as a write is: who opens the volume next may write there, and what is
+/// discarded after that would be lost.
 pub fn end(core: &Core) {
     let on = {
         let mut state = core.discarder.state.lock();
@@ -136,7 +143,14 @@ pub fn end(core: &Core) {
         core.fs.lock().volume_mut().ripen();
         while begin.elapsed() < AT_THE_END && matches!(some(core), Ok(true)) {}
     }
+    let (begin, mut told) = (Instant::now(), false);
     while !core.fs.lock().volume_mut().end_discards() {
+        if !told && begin.elapsed() >= PATIENCE {
+            tracing::warn!(
+                "unmounting waits: what holds the volume has not yet discarded what it was told to"
+            );
+            told = true;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -58,6 +58,8 @@ mod damage_tests;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]
+mod hanging_tests;
+#[cfg(test)]
 mod ladder_tests;
 #[cfg(test)]
 mod large_log_tests;

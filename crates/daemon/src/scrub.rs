@@ -4,7 +4,8 @@
 //! overwritten, and what was written after the pass began is left to the next one. It reads at a rate, rests while
 //! requests or syncs wait, and asks the operating system to serve it last.
 //!
-//! Locks: one over what the thread and requests share, held for moments and with no other.
+//! Locks: one over what the thread and requests share, held for moments and with no other. Another one who begins a pass
+//! holds while its file is read, which nobody else waits for.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use silt_control::scrub::{ScrubAction, ScrubStatus, forget_pass, load_pass, save
 use silt_control::{ControlError, Kind};
 use silt_engine::Guard;
 use silt_verify::LogPosition;
-use silt_verify::scrub::{Conduct, Options, Outcome, Rate, State, scrub};
+use silt_verify::scrub::{Conduct, Options, Outcome, Rate, State, scrub, uuid_text};
 
 use crate::core::{Core, now_secs};
 
@@ -44,11 +45,13 @@ struct Shared {
 pub struct Scrubber {
     core: Arc<Core>,
     shared: Arc<(Mutex<Shared>, Condvar)>,
+    /// Held by who begins a pass.
+    beginning: Mutex<()>,
 }
 
 impl Scrubber {
     pub fn new(core: Arc<Core>) -> Self {
-        Scrubber { core, shared: Arc::default() }
+        Scrubber { core, shared: Arc::default(), beginning: Mutex::default() }
     }
 
     /// Does what is asked; how it stands then.
@@ -105,21 +108,31 @@ impl Scrubber {
         if !path.is_absolute() {
             return Err(ControlError::new(Kind::Invalid, "the file of the pass is not an absolute path"));
         }
-        let guard = self.core.fs.lock().volume().guard();
-        let mut shared = self.shared.0.lock();
-        if shared.stop && shared.status.running {
-            return Err(ControlError::new(Kind::Busy, "the scrub before is being ended").hint("try again"));
-        }
-        if shared.status.running {
-            return Ok(());
+        // Only who begins one as well waits for the file, and nobody here for the device: who asks how it stands, or unmounts,
+        // is answered whatever becomes of either.
+        let Some(_alone) = self.beginning.try_lock_for(PATIENCE) else {
+            return Err(ControlError::new(Kind::Busy, "another scrub is being begun").hint("try again"));
+        };
+        {
+            let shared = self.shared.0.lock();
+            if shared.stop && shared.status.running {
+                return Err(
+                    ControlError::new(Kind::Busy, "the scrub before is being ended").hint("try again")
+                );
+            }
+            if shared.status.running {
+                return Ok(());
+            }
         }
         let begun = if restart { None } else { load_pass(path)? };
-        let device = &*self.core.device;
-        let uuid =
-            silt_verify::scrub::uuid(device).map_err(|e| ControlError::new(Kind::Corrupt, e.to_string()))?;
+        let (guard, uuid) = {
+            let fs = self.core.fs.lock();
+            (fs.volume().guard(), uuid_text(&fs.volume().super_block().uuid))
+        };
         let begun = begun.filter(|pass| !pass.finished && pass.uuid == uuid && pass.live_only == live_only);
         let pass = begun.unwrap_or_else(State::new);
         let rate = rate.unwrap_or(RATE).max(1);
+        let mut shared = self.shared.0.lock();
         *shared = Shared::default();
         shared.status = ScrubStatus {
             running: true,

@@ -13,6 +13,7 @@
 //! Memory: 32 bytes a run of segments that waits.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use rangemap::RangeSet;
 use silt_device::Device;
@@ -83,6 +84,8 @@ pub struct Discard {
     bytes: Vec<Range<u64>>,
     /// They were done under the lock.
     done: bool,
+    /// Who closes the volume waits for whatever holds this.
+    _under_way: Arc<()>,
 }
 
 impl Discard {
@@ -173,7 +176,8 @@ impl Volume {
     /// [`Volume::end_discard`]. As many as can be spared; where none can, the first is discarded here and now, under
     /// the lock.
     pub fn begin_discard(&mut self, wanted: Range<u64>) -> Result<Discard> {
-        let mut discard = Discard { segments: Vec::new(), bytes: Vec::new(), done: false };
+        let _under_way = self.store.held.discard();
+        let mut discard = Discard { segments: Vec::new(), bytes: Vec::new(), done: false, _under_way };
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
@@ -245,7 +249,7 @@ impl Volume {
     }
 
     /// No discard begins from now on; whether none is under way. To be asked before the volume is closed: who comes
-    /// next may write there.
+    /// next may write there. One that was dropped, by a thread that panicked, is none.
     pub fn end_discards(&mut self) -> bool {
         self.store.held.ends = true;
         !self.store.held.is_discarding()

@@ -50,8 +50,8 @@ pub struct Held {
     /// How many were ever freed, and the last of them, the newest at the end.
     ever: u64,
     freed: VecDeque<SegNr>,
-    /// Segments that are being discarded: no log goes there meanwhile.
-    discarding: u64,
+    /// Held by every [`Discard`](crate::discard::Discard) as well: one that is dropped unfinished is not waited for.
+    discards: Arc<()>,
     /// No discard is to begin any more.
     pub(crate) ends: bool,
     /// Remembers what may be written, for discarding.
@@ -185,21 +185,24 @@ impl Held {
 
     /// Holds clean segments that are held by nobody, while they are discarded.
     pub(crate) fn hold_for_discard(&mut self, segments: Range<u64>) {
-        let n = segments.end - segments.start;
-        (self.len, self.discarding) = (self.len + n, self.discarding + n);
+        self.len += segments.end - segments.start;
         self.all.insert(segments);
     }
 
     /// They may be written again.
     pub(crate) fn discarded(&mut self, segments: Range<u64>) {
-        let n = segments.end - segments.start;
-        (self.len, self.discarding) = (self.len - n, self.discarding - n);
+        self.len -= segments.end - segments.start;
         self.all.remove(segments);
     }
 
-    /// Whether segments are being discarded.
+    /// For a discard that begins.
+    pub(crate) fn discard(&self) -> Arc<()> {
+        self.discards.clone()
+    }
+
+    /// Whether anything is being discarded.
     pub(crate) fn is_discarding(&self) -> bool {
-        self.discarding > 0
+        Arc::strong_count(&self.discards) > 1
     }
 }
 

@@ -32,7 +32,7 @@ mod whole;
 
 pub use finding::{Finding, Flip, Kind, Owner, Part, Spot};
 pub use rate::Rate;
-pub use state::{Counts, FINDINGS, Position, State};
+pub use state::{Counts, FINDINGS, Position, State, uuid_text};
 pub use supers::SuperFinding;
 
 use std::cell::OnceCell;
@@ -94,13 +94,6 @@ pub enum Outcome {
 /// The conductor asked for an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stopped;
-
-/// UUID of the volume on a device. Errors: there is none.
-pub fn uuid(device: &dyn Device) -> Result<String, Error> {
-    let (first, second) = crate::search::super_blocks(device);
-    let copies = silt_format::super_block::choose(first, second, device.len())?;
-    Ok(state::uuid_text(&copies.first.1.uuid))
-}
 
 /// Goes on with a pass, or begins one where `state` is new. The state is right after each log.
 ///

@@ -159,7 +159,7 @@ fn shown(path: &[u8]) -> ByteName {
 }
 
 /// A UUID as its text is written.
-pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
     for (i, byte) in uuid.iter().enumerate() {
         if matches!(i, 4 | 6 | 8 | 10) {
