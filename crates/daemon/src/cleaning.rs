@@ -362,7 +362,72 @@ impl Writer {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use silt_device::{Fault, MemoryDevice, Times};
+    use silt_fs::{Context, WriteFlags};
+
     use super::*;
+    use crate::config::MountOptions;
+    use crate::core::Waiter;
+    use crate::fault_tests::{check, mkfs_of, open};
+
+    const SIZE: u64 = 32 << 20;
+
+    /// A log writer, without its thread, and a file of so many blocks that waits for it.
+    fn prepared() -> (Arc<Fault<MemoryDevice>>, Writer) {
+        let device = Arc::new(Fault::new(mkfs_of(SIZE, 64)));
+        let core = Core::new(open(device.clone()), MountOptions::default());
+        let ctx = Context { privileged: true, ..Context::default() };
+        let mut fs = core.fs.lock();
+        let ino = fs.create(&ctx, silt_format::Ino::ROOT, b"f", 0o644).unwrap().ino;
+        fs.write(&ctx, ino, 0, &[7; 40 * 4096], WriteFlags::default()).unwrap();
+        drop(fs);
+        (device, Writer::new(core, Duration::from_secs(3600)).without_pauses())
+    }
+
+    fn clean(writer: &mut Writer) -> Result<Cleaned> {
+        let (tx, rx) = crossbeam_channel::bounded(1);
+        writer.serve_job(Job::Clean(Box::new(Cleaning::default().into()), tx));
+        rx.try_recv().unwrap()
+    }
+
+    /// Who waits for the log is told what keeps it: space can be made on the host, a broken device cannot be mended so.
+    #[test]
+    fn a_full_host_that_a_cleaning_meets_is_told_as_that() {
+        let (device, mut writer) = prepared();
+        device.set_full(true);
+        assert!(matches!(clean(&mut writer), Err(Error::Failed(_))));
+        assert_eq!(writer.core.stall(), Some(libc::ENOSPC));
+        device.heal();
+        assert!(clean(&mut writer).is_ok());
+        assert_eq!(writer.core.stall(), None);
+        check(device.inner().fork(), &[("f", 7, 40)]);
+    }
+
+    /// What was moved is only found once the super blocks say where it is: as long as they do not it is tried again, though a
+    /// cleaning that comes between has nothing to write.
+    #[test]
+    fn a_cleaning_that_comes_to_nothing_does_not_end_the_tries_of_what_went_elsewhere() {
+        let (device, mut writer) = prepared();
+        // The place of the next log, and both super blocks.
+        device.fail_writes(4096..64 * 4096, Times::Always);
+        for copy in [1024..2048, SIZE - 4096..SIZE] {
+            device.fail_writes(copy, Times::Always);
+        }
+        let (tx, rx) = crossbeam_channel::bounded(1);
+        let answer = Box::new(move |result| tx.send(result).unwrap());
+        writer.serve(vec![Waiter { want: crate::core::Want::All, answer }], true);
+        assert_eq!(rx.try_recv(), Ok(Err(libc::EIO)));
+        // So little is clean that no cleaning can begin.
+        let segments = writer.core.fs.lock().volume().geometry().nsegments;
+        let fits = (1..segments).any(|n| writer.core.fs.lock().volume_mut().confine(Some(n)).is_ok());
+        assert!(fits);
+        assert!(clean(&mut writer).is_err());
+        assert_eq!(writer.core.stall(), Some(libc::EIO), "nobody would try again");
+        device.heal();
+        assert!(matches!(clean(&mut writer), Err(Error::NoSpace)));
+        assert_eq!(writer.core.stall(), None);
+        check(device.inner().fork(), &[("f", 7, 40)]);
+    }
 
     #[test]
     fn work_counts_and_sleep_does_not() {
