@@ -253,6 +253,14 @@ impl Sound {
     }
 }
 
+/// So many damages were mended, with so many files that are as they were.
+#[track_caller]
+fn none_failed(run: usize, exact: usize, failed: &[String]) {
+    println!("{run} damages, {exact} files are as they were in all they have, {} failed", failed.len());
+    let first: Vec<_> = failed.iter().take(6).cloned().collect();
+    assert!(run > 20 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+}
+
 /// Inodes of past checkpoints or of the latest tree are lost, one or a block of them, whether the log verifies or not.
 fn lose(past: bool, whole: bool) {
     let (mut run, mut exact, mut failed) = (0, 0, Vec::new());
@@ -280,9 +288,7 @@ fn lose(past: bool, whole: bool) {
             }
         }
     }
-    println!("{run} damages, {exact} files are as they were in all they have, {} failed", failed.len());
-    let first: Vec<_> = failed.iter().take(6).cloned().collect();
-    assert!(run > 20 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+    none_failed(run, exact, &failed);
 }
 
 #[test]
@@ -324,9 +330,7 @@ fn blocks_of_inodes_that_cannot_be_read_get_nothing_of_other_files() {
             }
         }
     }
-    println!("{run} damages, {exact} files are as they were in all they have, {} failed", failed.len());
-    let first: Vec<_> = failed.iter().take(6).cloned().collect();
-    assert!(run > 20 && failed.is_empty(), "{} of {run}:\n{}", failed.len(), first.join("\n"));
+    none_failed(run, exact, &failed);
 }
 
 /// A whole segment is lost, with blocks of the latest tree and of past ones: files that have none there are what they were, with
