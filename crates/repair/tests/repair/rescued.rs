@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use silt_device::{Device, Fault, Times};
+use silt_device::{Device, Fault, MemoryDevice, Times};
+use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{OpenOptions, Volume};
 use silt_format::summary::{BlockInfo, for_each_payload};
 use silt_format::{BlockNr, Ino};
+use silt_fs::{Context, Fs, WriteFlags};
 use silt_repair::plan;
 use silt_verify::surgeon::Surgeon;
 use silt_verify::{Moment, Tree};
 
-use crate::common::{mends, noise, options, say, tree};
+use crate::common::{checked, mends, noise, options, say, tree};
 
 /// Names that are not as they were and of which the plan says nothing.
 fn untold(missing: &[String], said: &str) -> Vec<String> {
@@ -179,4 +181,53 @@ fn content_that_cannot_be_read_stays_where_inodes_come_back() {
         run += 1;
     }
     assert!(run > 2, "{run}");
+}
+
+/// A volume with files and symlinks of one checkpoint: no older inode of any of them is there.
+fn young() -> Surgeon {
+    let size = 4096 * 64 * 64;
+    let device = Arc::new(MemoryDevice::new(size));
+    let parameters = Parameters { blocks_per_segment: 64, crc_seed: 77, now: 1000, ..Parameters::default() };
+    Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+    let (mut volume, _) =
+        Volume::open(device.clone(), &OpenOptions { now: 2000, ..OpenOptions::default() }).unwrap();
+    volume.take_over(2000).unwrap();
+    let mut fs = Fs::new(volume, &silt_fs::Options::default());
+    let ctx = Context { privileged: true, ..Context::default() };
+    for n in 0..8u64 {
+        let ino = fs.create(&ctx, Ino::ROOT, format!("file{n}").as_bytes(), 0o644).unwrap().ino;
+        fs.write(&ctx, ino, 0, &noise(5000, n), WriteFlags::default()).unwrap();
+        fs.symlink(&ctx, Ino::ROOT, format!("link{n}").as_bytes(), b"where/it/leads").unwrap();
+    }
+    fs.sync_all(3000).unwrap();
+    fs.into_volume().close(3001).unwrap();
+    Surgeon { device: device.fork() }
+}
+
+/// A symlink whose inode and target are lost, and where that lay, is not there any more; all else that a rescue reads is taken all
+/// the same.
+#[test]
+fn a_symlink_without_a_target_is_not_made_and_keeps_nothing_else_out() {
+    let s = young();
+    let (g, ino, dat) = (s.g(), s.ino("link3"), s.dat());
+    let target = s.file(ino)[&0];
+    let v = s.find_dat(|_, e| e.blocknr.get() == target);
+    let inodes = s.inode_place(ino).0;
+    let names = |device: &MemoryDevice| -> BTreeSet<String> {
+        let walked = Tree::open(device, Moment::Latest).unwrap().walk().unwrap();
+        walked.into_iter().map(|w| String::from_utf8(w.path).unwrap()).collect()
+    };
+    let mut all = names(&s.device);
+    assert!(all.remove("link3") && all.len() == 16);
+    for bytes in [vec![0; g.bs()], noise(g.bs(), 3)] {
+        let broken = s.device.fork();
+        broken.write_at(g.byte_of(BlockNr(target)), &[&bytes]).unwrap();
+        for block in [inodes, dat.blocks[&dat.layout.entry(v).block]] {
+            broken.write_at(g.byte_of(BlockNr(block)), &[&noise(g.bs(), block)]).unwrap();
+        }
+        let made = plan(Arc::new(broken.fork()), &options()).unwrap();
+        made.apply(&broken).unwrap();
+        assert_eq!(names(&broken), all, "{}", say(&made));
+        assert!(checked(&broken).is_clean(), "{}", say(&made));
+    }
 }
