@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use rustix::fs::SeekFrom;
 use silt_device::{Device, Fault, MemoryDevice, Times};
 use silt_format::BlockNr;
+use silt_format::inode::RawInode;
 use silt_format::palloc::Layout;
 use silt_format::super_block::{PRIMARY_OFFSET, SIZE, secondary_offset};
 use silt_verify::golden::{self, Content, Line, NAMES};
@@ -552,6 +553,63 @@ fn a_file_whose_newest_bytes_are_lost_has_an_older_version_beside_it() {
         Tree::open(&s.device, Moment::Checkpoint(cno)).unwrap().read(w.attributes.ino, LARGE).unwrap();
     let older = std::fs::read(copy.dir.path().join(format!("{path}.checkpoint-{cno}"))).unwrap();
     assert!(older == right, "{path} {cno}");
+}
+
+/// The block of inodes is lost, and in the version before it another file had the number, of another type than the directory says:
+/// its attributes and its content are nobody's.
+#[test]
+fn an_older_inode_of_another_type_is_not_believed() {
+    for (name, file) in [("basic-4k", "big"), ("basic-1k", "six")] {
+        let mut s = Surgeon::golden(name);
+        let (g, ino) = (s.g(), s.ino(file));
+        let (block, byte) = s.inode_place(ino);
+        let offset = Layout::ifile(&g).entry(ino).block;
+        let rescue = Rescue::open(&s.device, &Unwatched).unwrap();
+        let versions = rescue.records().blocks_of(6, offset..offset + 1, s.cno());
+        let older = versions
+            .filter(|c| c.block != block)
+            .max_by_key(|c| (c.cno, c.order))
+            .expect("an older version")
+            .block;
+        drop(rescue);
+        let right = Tree::open(&s.device, Moment::Latest).unwrap().read(ino, LARGE).unwrap();
+        s.patch_with(older, Sums::All, |b| {
+            let mut raw = RawInode::read(&b[byte..]).unwrap();
+            raw.mode = 0o010_640.into();
+            raw.store(&mut b[byte..]);
+        });
+        s.patch_with(block, Sums::None, |b| noise(b, block));
+        let copy = Copy::of(&s.device, None);
+        let got = copy.dir.path().join(file);
+        assert!(got.metadata().is_ok_and(|m| m.is_file()), "{name}: {:?}", copy.tally.problems);
+        let problem = copy.tally.problems.iter().find(|p| p.ino == ino).unwrap();
+        assert!(problem.notes.contains(&Note::AttributesLost), "{name}: {problem:?}");
+        let got = std::fs::read(&got).unwrap();
+        let rest = right.strip_prefix(got.as_slice());
+        assert!(rest.is_some_and(|rest| rest.iter().all(|b| *b == 0)), "{name}: it has other content");
+    }
+}
+
+/// What a symlink leads to is lost: it is told, and all else is copied.
+#[test]
+fn a_symlink_without_a_target_is_told_and_keeps_nothing_else_out() {
+    let s = Surgeon::golden("basic-4k");
+    let g = s.g();
+    let (ino, all) = (s.ino("sym"), Copy::of(&s.device, None));
+    let mut expected = listing(all.dir.path()).into_keys().collect::<BTreeSet<_>>();
+    for block in [s.inode_place(ino).0, s.file(ino)[&0]] {
+        s.device.write_at(g.byte_of(BlockNr(block)), &[&vec![0; g.bs()]]).unwrap();
+    }
+    let copy = Copy::of(&s.device, None);
+    let got = listing(copy.dir.path()).into_keys().collect::<BTreeSet<_>>();
+    assert!(expected.remove("./sym"));
+    assert_eq!(got, expected);
+    // What tells without copying says the same.
+    let judged = Rescue::open(&s.device, &Unwatched).unwrap().judge(copy.cno, &Unwatched).unwrap();
+    for (how, tally) in [("copied", &copy.tally), ("judged", &judged)] {
+        let problem = tally.problems.iter().find(|p| p.ino == ino).unwrap();
+        assert!(problem.notes.contains(&Note::Lost { why: "its target is lost" }), "{how}: {problem:?}");
+    }
 }
 
 proptest! {
