@@ -158,7 +158,13 @@ impl Volume {
         let mut size_guessed = false;
         if raw.has_map() {
             let size;
-            (size, size_guessed) = self.size_of(&raw, &versions, &content.blocks);
+            (size, size_guessed) = if raw.file_type() == 0o120_000 {
+                // A symlink without a target is none.
+                let Some(length) = self.target_length(&content.blocks) else { return Ok(None) };
+                (length, false)
+            } else {
+                self.size_of(&raw, &versions, &content.blocks)
+            };
             raw.size = size.into();
             raw.bmap = [0; 56];
             raw.blocks = 0.into();
@@ -168,6 +174,16 @@ impl Volume {
         inode.on_disk = there;
         self.put_together(inode, content.blocks, &content.nodes)?;
         Ok(Some(Assembled { attributes, size_guessed }))
+    }
+
+    /// Bytes of the target that a symlink with these blocks has, if it has any: one block, with nothing but zeroes behind it
+    /// (format 9.4).
+    fn target_length(&self, blocks: &BTreeMap<u64, VBlockNr>) -> Option<u64> {
+        let (0, v) = blocks.last_key_value()? else { return None };
+        let bytes = self.bytes_of(v.0).ok()?;
+        let length = bytes.iter().position(|byte| *byte == 0).filter(|length| *length > 0)?;
+        let rest = bytes.get(length..)?;
+        rest.iter().all(|byte| *byte == 0).then_some(length as u64)
     }
 
     /// How long a file is with these blocks, and whether that is a guess. A version with the same last block says it; else
@@ -189,8 +205,8 @@ impl Volume {
             return (same.raw.size.get(), false);
         }
         let used = self.bytes_of(v.0).ok();
-        let used = used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map_or(0, |n| n as u64 + 1);
-        // Nothing says how long a hole behind the last block was.
+        let used = used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map_or(bs, |n| n as u64 + 1);
+        // Nothing says how long a hole behind the last block was. That block itself was part of the file, whatever is in it.
         let used = least.saturating_add(used);
         let nearest = |later: bool| versions.iter().find(|v| self.is_later(v.cno) == later);
         let sizes = [nearest(false), nearest(true)].map(|v| v.map(|v| v.raw.size.get()).filter(|s| fits(*s)));
