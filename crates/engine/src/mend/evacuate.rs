@@ -1,6 +1,8 @@
 //! Segments whose logs do not verify are emptied: what is wanted of them goes elsewhere as it is.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use hashbrown::HashMap;
 use silt_format::btree::Node;
@@ -20,6 +22,30 @@ use crate::meta::Physical;
 use crate::verify_log::{LogState, Verifier};
 use crate::volume::Volume;
 
+/// A file of the current tree, or of the newest checkpoint that has what is told of: its number may be another's since. Those of
+/// the current tree come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct File {
+    newest: Reverse<u64>,
+    ino: u64,
+}
+
+impl File {
+    /// Of the current tree, where `newest` is `u64::MAX`, or of a checkpoint.
+    pub fn new(newest: u64, ino: u64) -> Self {
+        File { newest: Reverse(newest), ino }
+    }
+}
+
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.newest.0 {
+            u64::MAX => write!(f, "inode {}", self.ino),
+            c => write!(f, "checkpoint {c}: inode {}", self.ino),
+        }
+    }
+}
+
 /// What becomes of segments that are emptied.
 #[derive(Default)]
 pub(crate) struct Evacuated {
@@ -28,17 +54,17 @@ pub(crate) struct Evacuated {
     /// Segments that nothing holds back.
     pub free: BTreeSet<u64>,
     /// Files of which blocks lie in a log that does not verify, or in none, and how many.
-    pub suspects: BTreeMap<u64, u64>,
+    pub suspects: BTreeMap<File, u64>,
     /// Files of which the inode lies in such a log.
     pub attributes: BTreeSet<u64>,
     /// Blocks of inode files, by offset, in such logs.
     pub inode_blocks: BTreeSet<u64>,
     /// Files in the place of whose blocks a log lies that has other ones, and how many.
-    pub strangers: BTreeMap<u64, u64>,
-    /// Blocks of file data, as inode and offset, that cannot be read and are zeroes from now on.
-    pub zeroed: BTreeSet<(u64, u64)>,
+    pub strangers: BTreeMap<File, u64>,
+    /// Blocks of file data, as file and offset, that cannot be read and are zeroes from now on.
+    pub zeroed: BTreeSet<(File, u64)>,
     /// Those that cannot be read and stay.
-    pub unreadable: BTreeSet<(u64, u64)>,
+    pub unreadable: BTreeSet<(File, u64)>,
 }
 
 /// What a whole summary says of a block.
@@ -66,21 +92,21 @@ impl Evacuated {
             let all: Vec<_> = blocks.iter().copied().collect();
             let runs: Vec<_> = all.chunk_by(|a, b| a.0 == b.0 && a.1.checked_add(1) == Some(b.1)).collect();
             for run in runs.iter().take(LISTED) {
-                let (Some((ino, first)), Some((_, last))) = (run.first(), run.last()) else { continue };
+                let (Some((file, first)), Some((_, last))) = (run.first(), run.last()) else { continue };
                 let byte = |offset: u64| offset.saturating_mul(g.block_size.into());
                 let (from, to) = (byte(*first), byte(last.saturating_add(1)).saturating_sub(1));
-                said.push(format!("inode {ino}: bytes {from} to {to} {what}"));
+                said.push(format!("{file}: bytes {from} to {to} {what}"));
             }
             if runs.len() > LISTED {
                 said.push(format!("and {} more ranges of bytes {what}", runs.len() - LISTED));
             }
         }
         said.extend(suspects(&self.suspects, &self.attributes));
-        for (ino, blocks) in self.strangers.iter().take(LISTED) {
+        for (file, blocks) in self.strangers.iter().take(LISTED) {
             let (were, they) =
                 if *blocks == 1 { ("block was", "it is") } else { ("blocks were", "they are") };
             said.push(format!(
-                "inode {ino}: {blocks} {were} overwritten with another log: {they} lost, and nothing tells of that from now on"
+                "{file}: {blocks} {were} overwritten with another log: {they} lost, and nothing tells of that from now on"
             ));
         }
         said
@@ -88,12 +114,12 @@ impl Evacuated {
 }
 
 /// Files of which so many blocks may be wrong, and those of which the attributes may be, in words.
-pub(crate) fn suspects(files: &BTreeMap<u64, u64>, attributes: &BTreeSet<u64>) -> Vec<String> {
+pub(crate) fn suspects(files: &BTreeMap<File, u64>, attributes: &BTreeSet<u64>) -> Vec<String> {
     let mut said = Vec::new();
-    for (ino, blocks) in files.iter().take(LISTED) {
+    for (file, blocks) in files.iter().take(LISTED) {
         let (lie, they) = if *blocks == 1 { ("block lies", "it") } else { ("blocks lie", "they") };
         said.push(format!(
-            "inode {ino}: {blocks} {lie} in a log that does not verify: {they} may be wrong, and nothing tells of that \
+            "{file}: {blocks} {lie} in a log that does not verify: {they} may be wrong, and nothing tells of that \
              from now on"
         ));
     }
@@ -172,10 +198,10 @@ impl Volume {
                 continue;
             }
             if described.get(&block).is_some_and(|other| other.v != v)
-                && let Some((_, ino, _)) = mappers.newest.get(&v)
+                && let Some((newest, ino, _)) = mappers.newest.get(&v)
                 && !(Ino::DAT.0..=Ino::IFILE.0).contains(&ino.0)
             {
-                *out.strangers.entry(ino.0).or_insert(0) += 1;
+                *out.strangers.entry(File::new(*newest, ino.0)).or_insert(0) += 1;
             }
             // A whole log beside its place, a block further, is none that counts.
             let is_sure =
@@ -261,7 +287,7 @@ impl Volume {
                                     out.attributes.extend(inodes_in(&self.store.geometry, offset, &bytes));
                                 }
                                 _ if ino == Ino::IFILE => {}
-                                _ => *out.suspects.entry(ino.0).or_insert(0) += 1,
+                                _ => *out.suspects.entry(File::new(newest, ino.0)).or_insert(0) += 1,
                             }
                         }
                         bytes
@@ -269,10 +295,10 @@ impl Volume {
                     // Directories and symlinks are mended as such.
                     (Err(_), Some(offset)) if self.is_regular(ino, newest) => {
                         if !zero {
-                            out.unreadable.insert((ino.0, offset));
+                            out.unreadable.insert((File::new(newest, ino.0), offset));
                             return Ok(false);
                         }
-                        out.zeroed.insert((ino.0, offset));
+                        out.zeroed.insert((File::new(newest, ino.0), offset));
                         block::zeroed(self.store.geometry.bs())
                     }
                     (Err(_), Some(offset)) if zero && ino == Ino::IFILE && self.is_unused(newest, offset) => {

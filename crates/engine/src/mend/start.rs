@@ -10,7 +10,7 @@ use silt_format::super_block::{STATE_VALID, SuperBlock};
 use silt_format::super_root::SuperRoot;
 use silt_format::{BlockNr, Crc, Geometry, Ino, SegNr};
 
-use super::evacuate::{inodes_in, suspects};
+use super::evacuate::{File, inodes_in, suspects};
 use crate::search::{self, Found, Trusted, Unreadable};
 use crate::supers::{LastLog, Supers};
 use crate::volume::{OpenOptions, Volume};
@@ -250,7 +250,7 @@ fn content_of(device: &dyn Device, g: &Geometry, at: BlockNr, h: &Header) -> Res
                 attributes.extend(inodes_in(g, offset, &block));
             }
         } else if p.ino == Ino::ROOT || p.ino.0 >= Ino::FIRST_USER.0 {
-            *files.entry(p.ino.0).or_insert(0) += 1;
+            *files.entry(File::new(u64::MAX, p.ino.0)).or_insert(0) += 1;
         }
     });
     Ok(suspects(&files, &attributes))

@@ -17,6 +17,7 @@ use silt_format::summary::BlockInfo;
 
 use super::bits::Bits;
 use super::doubts::Doubts;
+use super::evacuate::File;
 use super::mapped::{Mappers, Role};
 use super::records::{Record, logs_in};
 use crate::Result;
@@ -308,7 +309,7 @@ impl Volume {
         mappers: &Mappers,
         free: &BTreeSet<u64>,
     ) -> Result<Vec<String>> {
-        let (mut strangers, mut silent): (BTreeMap<u64, u64>, BTreeMap<u64, u64>) = Default::default();
+        let (mut strangers, mut silent): (BTreeMap<File, u64>, BTreeMap<File, u64>) = Default::default();
         let (mut freed, mut ended, mut set, mut hopeless, mut foreign) = (0u64, 0u64, 0u64, 0u64, 0u64);
         let mut logs = HashMap::new();
         if suspects.contains(0) {
@@ -356,11 +357,11 @@ impl Volume {
             let record = records.get(&v);
             if record.is_none() && self.could_be(&e, newest, &mut logs) {
                 if offset.is_some() {
-                    *silent.entry(ino.0).or_insert(0) += 1;
+                    *silent.entry(File::new(newest, ino.0)).or_insert(0) += 1;
                 }
             } else if record.is_none_or(|r| (r.ino, r.offset) != (ino, offset)) {
                 foreign += 1;
-                *strangers.entry(ino.0).or_insert(0) += 1;
+                *strangers.entry(File::new(newest, ino.0)).or_insert(0) += 1;
                 continue;
             }
             // While part of the current tree cannot be read, nothing current is taken for past.
@@ -411,17 +412,17 @@ impl Volume {
         say(ended, "that nothing maps are dead from now on, for a cleaner to take");
         say(foreign, "are left: no log has the blocks for the files that map them");
         say(hopeless, "are lost: no log says where their blocks are");
-        for (ino, blocks) in silent {
+        for (file, blocks) in silent {
             let (lies, they) =
                 if blocks == 1 { ("block lies", "it may be") } else { ("blocks lie", "they may be") };
             said.push(format!(
-                "inode {ino}: {blocks} {lies} where the table says, and no log tells what is there: {they} another file's"
+                "{file}: {blocks} {lies} where the table says, and no log tells what is there: {they} another file's"
             ));
         }
-        for (ino, blocks) in strangers {
+        for (file, blocks) in strangers {
             let (is, they) = if blocks == 1 { ("block is", "it holds") } else { ("blocks are", "they hold") };
             said.push(format!(
-                "inode {ino}: {blocks} {is} not where the table says, and no log has them: what {they} may be another file's"
+                "{file}: {blocks} {is} not where the table says, and no log has them: what {they} may be another file's"
             ));
         }
         Ok(said)

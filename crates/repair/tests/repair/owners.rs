@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use silt_device::{Device, Fault, MemoryDevice, Times};
-use silt_format::{BlockNr, Ino};
+use silt_format::{BlockNr, Cno, Ino};
 use silt_repair::{Options, plan};
-use silt_verify::surgeon::Surgeon;
+use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, Tree};
 
 use crate::common::{options, say};
@@ -79,6 +79,31 @@ fn a_name_that_is_new_gets_no_owner_of_before() {
     let (after, said) = without_inodes_of(m.done(), d);
     let (_, owner, mode, size) = after["d/new"];
     assert_eq!((owner, mode & 0o777, size), (0, 0o600, 2 * 4096), "{said}");
+}
+
+/// What may be wrong is a snapshot's, and not the file's that has the number now.
+#[test]
+fn blocks_of_the_past_are_not_told_of_the_file_that_has_the_number_now() {
+    let mut m = Making::new();
+    let old = m.make(Ino::ROOT, "old", 100);
+    m.write(old, 3, 1);
+    let c = m.sync();
+    m.fs.volume_mut().make_snapshot(Cno(c)).unwrap();
+    let ctx = m.context();
+    m.fs.unlink(&ctx, Ino::ROOT, b"old").unwrap();
+    m.fs.forget(old, u64::MAX).unwrap();
+    m.sync();
+    let new = m.make(Ino::ROOT, "new", 200);
+    assert_eq!(new, old);
+    m.write(new, 2, 2);
+    m.sync();
+    let mut s = Surgeon { device: m.done() };
+    let block = s.past_file(c, old.0)[&1];
+    s.patch_with(block, Sums::None, |b| b[7] ^= 1);
+    let made = plan(Arc::new(s.device.fork()), &options()).unwrap();
+    let said = say(&made);
+    let own = format!("checkpoint {c}: inode {old}: 3 blocks lie in a log that does not verify");
+    assert!(said.contains(&own) && !said.contains("/new"), "{said}");
 }
 
 /// What a roll-back brings back seems to have lived all the time, while another file had the number.

@@ -95,6 +95,13 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
+/// UUID of the volume on a device. Errors: there is none.
+pub fn uuid(device: &dyn Device) -> Result<String, Error> {
+    let (first, second) = crate::search::super_blocks(device);
+    let copies = silt_format::super_block::choose(first, second, device.len())?;
+    Ok(state::uuid_text(&copies.first.1.uuid))
+}
+
 /// Goes on with a pass, or begins one where `state` is new. The state is right after each log.
 ///
 /// Errors: no volume, no super root that could be used, or a state that belongs to another volume.
