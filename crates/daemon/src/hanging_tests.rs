@@ -108,7 +108,7 @@ fn status(scrubber: &Arc<Scrubber>) -> Answer {
 
 fn stop(scrubber: &Arc<Scrubber>) -> Receiver<()> {
     let scrubber = scrubber.clone();
-    beside(move || scrubber.stop())
+    beside(move || scrubber.end())
 }
 
 #[test]
@@ -143,6 +143,17 @@ fn a_scrub_whose_file_does_not_answer_holds_nobody_up() {
     assert!(told.is_ok_and(|s| !s.unwrap().running), "who asks how it stands waits for the file");
     assert_eq!(stopped, Ok(()), "who unmounts does");
     assert!(begun.recv_timeout(LONG).unwrap().is_err(), "it is no pass");
+}
+
+/// What was asked before an unmount and comes to it later would hold back what that frees.
+#[test]
+fn no_scrub_begins_once_the_volume_is_about_to_be_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let scrubber = Arc::new(Scrubber::new(Core::new(open(Hanging::new()), MountOptions::default())));
+    assert_eq!(stop(&scrubber).recv_timeout(LONG), Ok(()));
+    let begun = start(&scrubber, &dir.path().join("pass")).recv_timeout(LONG).unwrap();
+    assert!(begun.is_err_and(|e| e.kind == silt_control::Kind::Unavailable));
+    assert!(status(&scrubber).recv_timeout(LONG).unwrap().is_ok_and(|s| !s.running));
 }
 
 /// A core whose thread discards all that is clean, and the end of that thread.

@@ -84,7 +84,7 @@ impl DaemonHost {
 impl DaemonHost {
     /// Ends a scrub that runs; what it has come to is kept.
     pub fn stop_scrub(&self) {
-        self.scrubber.stop();
+        self.scrubber.end();
     }
 }
 

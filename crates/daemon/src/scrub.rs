@@ -9,6 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -47,11 +48,13 @@ pub struct Scrubber {
     shared: Arc<(Mutex<Shared>, Condvar)>,
     /// Held by who begins a pass.
     beginning: Mutex<()>,
+    /// The volume is about to be closed: no pass begins. Looked at under the lock of `shared`.
+    ended: AtomicBool,
 }
 
 impl Scrubber {
     pub fn new(core: Arc<Core>) -> Self {
-        Scrubber { core, shared: Arc::default(), beginning: Mutex::default() }
+        Scrubber { core, shared: Arc::default(), beginning: Mutex::default(), ended: AtomicBool::default() }
     }
 
     /// Does what is asked; how it stands then.
@@ -76,6 +79,12 @@ impl Scrubber {
         if self.running(|shared| shared.stop = true).is_ok() {
             self.wait();
         }
+    }
+
+    /// Ends the pass, which is kept, and lets none begin any more.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.stop();
     }
 
     /// Waits for the thread to end, but not for a device that does not answer: it only reads.
@@ -133,6 +142,9 @@ impl Scrubber {
         let pass = begun.unwrap_or_else(State::new);
         let rate = rate.unwrap_or(RATE).max(1);
         let mut shared = self.shared.0.lock();
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(ControlError::new(Kind::Unavailable, "the volume is being unmounted"));
+        }
         *shared = Shared::default();
         shared.status = ScrubStatus {
             running: true,

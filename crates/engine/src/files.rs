@@ -50,6 +50,17 @@ pub(crate) fn path_to(i: &Inode, end: u64, block_size: usize) -> (bool, u64) {
     (has_tree, if is_small { 1 } else { PATH })
 }
 
+/// Nodes on the way to a block that waits from now on, from above, if none waits yet below the same leaf.
+fn new_leaf(i: &Inode, key: u64, block_size: usize) -> Option<u64> {
+    let mut leaf = leaf_of(key, block_size);
+    let (has_tree, nodes) = path_to(i, leaf.end, block_size);
+    if !has_tree {
+        // The first ones have none.
+        leaf.start = leaf.start.max(direct::KEYS);
+    }
+    (leaf.contains(&key) && i.current.blocks.range(leaf).next().is_none()).then_some(nodes)
+}
+
 /// Who reads more blocks at once does not find them among those that were written in part.
 const FEW: usize = 32;
 
@@ -181,7 +192,9 @@ impl Volume {
     /// its number is free. Works on inodes that cannot be opened, too.
     pub fn delete_inode(&mut self, ino: Ino) -> Result<()> {
         self.writable()?;
-        if let Err(e) = self.load(ino) {
+        let loaded = self.load(ino);
+        let damaged = loaded.is_err();
+        if let Err(e) = loaded {
             // Damaged: what can be freed is its number; its blocks are for repair.
             let raw = self.raw_inode(ino).map_err(|_| e)?;
             let mut broken = Inode::load(ino, &RawInode { bmap: [0; 56], ..raw });
@@ -192,7 +205,10 @@ impl Volume {
         let i = self.live_mut(ino)?;
         i.deleted = true;
         let blocks = i.map.blocks / u64::from(bs / 512);
-        self.dirty.ends(blocks);
+        if !damaged {
+            // None of another ends, whatever number it has there.
+            self.dirty.ends(blocks);
+        }
         self.gave_up(blocks);
         let Some(i) = self.inodes.get_mut(&ino.0) else { return Err(Error::NoInode(ino.0)) };
         i.needs_checkpoint = true;
@@ -386,14 +402,8 @@ impl Volume {
         let i = self.loaded(Tree::Live, ino)?;
         let replaced = i.current.blocks.contains_key(&key);
         let fresh = !replaced && !self.is_mapped(i, key)?;
-        let mut leaf = leaf_of(key, self.store.geometry.bs());
-        let (has_tree, nodes) = path_to(i, leaf.end, self.store.geometry.bs());
+        let new_leaf = new_leaf(i, key, self.store.geometry.bs());
         let i = self.live_mut(ino)?;
-        if !has_tree {
-            // The first ones have none.
-            leaf.start = leaf.start.max(direct::KEYS);
-        }
-        let new_leaf = leaf.contains(&key) && i.current.blocks.range(leaf).next().is_none();
         i.current.blocks.insert(key, block);
         if fresh {
             i.pending += 1;
@@ -401,7 +411,7 @@ impl Volume {
         if !replaced {
             self.dirty_blocks += 1;
         }
-        if new_leaf {
+        if let Some(nodes) = new_leaf {
             self.dirty.leaf(nodes);
         }
         Ok(())
@@ -413,13 +423,16 @@ impl Volume {
         let i = self.loaded(Tree::Live, ino)?;
         // Of a damaged map the checkpoint will tell.
         let fresh = !self.is_mapped(i, key).unwrap_or(true);
+        let new_leaf = new_leaf(i, key, self.store.geometry.bs());
         let Some(i) = self.inodes.get_mut(&ino.0) else { return Err(Error::NoInode(ino.0)) };
         i.dirty = true;
         self.dirty.insert(ino.0);
         i.pending += i64::from(fresh);
         if i.current.blocks.insert(key, block).is_none() {
             self.dirty_blocks += 1;
-            self.dirty.leaf(PATH);
+            if let Some(nodes) = new_leaf {
+                self.dirty.leaf(nodes);
+            }
         }
         Ok(())
     }

@@ -43,15 +43,15 @@ impl Fs {
             self.reserve(ino, offset..end, what == ZERO_RANGE)?;
         }
         if let Part::From(from) = part {
-            // What could go wrong with the last part does so before the first. What is promised by now stays so.
-            let (_, edges) = self.edges(ino, before.size, &(offset..end))?;
-            if !edges.is_empty() {
-                let first = offset >> self.volume.geometry().block_bits;
-                self.need_for(ino, first..first + 2)?;
+            let done = self
+                .punch_part(ino, before.size, offset..end, from)
+                .and_then(|()| self.store(ino, &before, changed(before.size)));
+            if done.is_err() && what != PUNCH_HOLE {
+                self.reserved.release(ino.0, self.keys(&(offset..end)));
+                self.reserved.add(ino.0, &promised);
             }
-            self.volume.cut(ino, from..self.whole_blocks(&(offset..end)).end).of(ino)?;
-            self.store(ino, &before, changed(before.size))?;
-            return Err(FsError::InParts);
+            // What is promised by now stays so.
+            return done.and(Err(FsError::InParts));
         }
         let zeroed = if what == 0 { Ok(()) } else { self.punch(ino, before.size, offset..end) };
         let grown = match zeroed {
@@ -71,6 +71,17 @@ impl Fs {
             self.reserved.release(ino.0, offset.div_ceil(bs)..end / bs);
         }
         self.store(ino, &before, changed(size))
+    }
+
+    /// Makes a hole of the blocks from one on, the last ones of a range that goes in parts.
+    fn punch_part(&mut self, ino: Ino, size: u64, range: Range<u64>, from: u64) -> Result<()> {
+        // What could go wrong with the last part does so before the first.
+        let (_, edges) = self.edges(ino, size, &range)?;
+        if !edges.is_empty() {
+            let first = range.start >> self.volume.geometry().block_bits;
+            self.need_for(ino, first..first + 2)?;
+        }
+        self.volume.cut(ino, from..self.whole_blocks(&range).end).of(ino)
     }
 
     /// Blocks for which there must be space ([`silt_engine::Volume::check_space`]) where [`Fs::fallocate`] is to find

@@ -33,6 +33,18 @@ pub(crate) fn tell_names(
     kinds
 }
 
+/// The same of some directories, besides what was told before.
+pub(crate) fn tell_more_names(
+    mender: &mut Mender,
+    directories: &BTreeSet<u64>,
+    inodes: &BTreeSet<u64>,
+) -> BTreeMap<u64, u8> {
+    let names = dirs::names_in(mender.volume(), directories, inodes);
+    let kinds = names.iter().map(|(ino, (kind, _))| (*ino, *kind)).collect();
+    mender.know_more_names(names.into_iter().map(|(ino, (_, name))| (ino, name)).collect());
+    kinds
+}
+
 /// Puts an inode back; where nothing is left but a name it becomes what that says it is, if that has no content.
 pub(crate) fn come_back(
     mender: &mut Mender,

@@ -8,7 +8,7 @@ use silt_format::dir::file_type;
 use silt_format::{Cno, Geometry, Ino};
 use silt_verify::{Finding, Held, Report};
 
-use crate::coming_back::{bring_back, come_back, tell_names};
+use crate::coming_back::{bring_back, come_back, tell_more_names, tell_names};
 use crate::words::CHANGES_LOST;
 use crate::{Result, dirs, tables, words};
 
@@ -348,17 +348,15 @@ fn directories_back(
             let knows = mender.knows_blocks(Ino(nr));
             if !come_back(mender, Ino(nr), true, kinds.get(&nr), said)? {
                 cut(mender, Ino(nr), said)?;
-            } else if knows {
+            } else if knows && mender.volume().inode(Tree::Live, Ino(nr)).is_ok_and(|i| i.attr.is_dir()) {
                 exact.insert(nr);
             }
             back.insert(nr);
         }
         // An older directory has names of then.
-        let named = dirs::names_in(mender.volume(), &exact, lost);
-        for (nr, (kind, _)) in &named {
-            kinds.entry(*nr).or_insert(*kind);
+        for (nr, kind) in tell_more_names(mender, &exact, lost) {
+            kinds.entry(nr).or_insert(kind);
         }
-        mender.know_more_names(named.into_iter().map(|(nr, (_, name))| (nr, name)).collect());
     }
 }
 
@@ -403,7 +401,7 @@ fn types(mender: &mut Mender, work: &Work, said: &mut Vec<String>) -> Result<BTr
             // Without older versions and logs it is left to be made possible.
             Ok(Mistyped::Inode) => {
                 let kind = Some(file_type::to_mode(kind));
-                tell_names(mender, Some(&work.directories), &BTreeSet::from([ino]));
+                tell_more_names(mender, &work.directories, &BTreeSet::from([ino]));
                 if !bring_back(mender, Ino(ino), true, kind, said)? {
                     continue;
                 }

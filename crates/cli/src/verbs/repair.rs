@@ -345,10 +345,10 @@ fn show(args: &Args, plan: &Plan) -> Result<()> {
         out.line(format!("[{}]", classes.join(", ")))?;
         // What the current tree loses is not buried under what older ones do, nor what is lost under what may be wrong,
         // nor snapshots under plain checkpoints.
-        let (past, mut now): (Vec<_>, Vec<_>) =
-            round.done.iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
-        let doubtful: Vec<&String> = now.extract_if(.., |line| doubtful::is_one(line)).collect();
+        let (doubtful, lines): (Vec<_>, Vec<_>) = round.done.iter().partition(|line| doubtful::is_one(line));
         let doubtful = doubtful::in_words(&doubtful);
+        let (past, mut now): (Vec<_>, Vec<_>) =
+            lines.into_iter().partition(|line| line.starts_with("checkpoint ") && line.contains(": "));
         // Nor names of files under what is said of a segment each.
         let segments: Vec<&String> = now.extract_if(.., |line| line.starts_with("segment ")).collect();
         let number = |line: &str| line.strip_prefix("checkpoint ")?.split(':').next()?.parse().ok();

@@ -182,11 +182,19 @@ fn whole(host: &dyn Host, segment: silt_format::SegNr) -> Result<()> {
     let keep = with(host, |v| v.keep(Some(0)))??;
     let usage = silt_cleaner::count(&Via(host), keep)?;
     let bad = with(host, |v| v.in_the_way(segment.0))??.0;
-    match bad.into_iter().find(|s| usage.of(*s).live + usage.of(*s).kept > 0) {
+    // What cannot be counted may be needed.
+    let unknown = usage.damaged() > 0;
+    match bad.into_iter().find(|s| unknown || usage.of(*s).live + usage.of(*s).kept > 0) {
         None => Ok(()),
         Some(s) => Err(ControlError::new(
             Kind::Unavailable,
-            format!("segment {s} is marked bad and holds blocks that are needed, so it cannot be cut off"),
+            if unknown {
+                format!(
+                    "segment {s} is marked bad, and what it holds cannot be told, so it cannot be cut off"
+                )
+            } else {
+                format!("segment {s} is marked bad and holds blocks that are needed, so it cannot be cut off")
+            },
         )
         .hint("silt scrub tells which files are hurt")),
     }

@@ -187,8 +187,8 @@ impl Volume {
     }
 
     /// How long a file is with these blocks, and whether that is a guess. A version with the same last block says it; else
-    /// it ends with the last byte of it that is not zero, or with what versions before and behind agree on, or with the block
-    /// if one of these does.
+    /// it ends with what versions before and behind agree on, or with the block if one of these does, or if it is all zeroes, or
+    /// cannot be read; or with the last byte of it that is not zero.
     fn size_of(&self, raw: &RawInode, versions: &[Version], blocks: &BTreeMap<u64, VBlockNr>) -> (u64, bool) {
         let bs = u64::from(self.store.geometry.block_size);
         let Some((offset, v)) = blocks.last_key_value() else { return (0, false) };
@@ -205,15 +205,16 @@ impl Volume {
             return (same.raw.size.get(), false);
         }
         let used = self.bytes_of(v.0).ok();
-        let used = used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map_or(bs, |n| n as u64 + 1);
-        // Nothing says how long a hole behind the last block was. That block itself was part of the file, whatever is in it.
-        let used = least.saturating_add(used);
+        let used = used.and_then(|b| b.iter().rposition(|byte| *byte != 0)).map(|n| n as u64 + 1);
+        // Nothing says how long a hole behind the last block was.
+        let at_least = least.saturating_add(used.unwrap_or(0));
         let nearest = |later: bool| versions.iter().find(|v| self.is_later(v.cno) == later);
         let sizes = [nearest(false), nearest(true)].map(|v| v.map(|v| v.raw.size.get()).filter(|s| fits(*s)));
         let size = match sizes {
-            [Some(before), Some(behind)] if before == behind && before >= used => before,
+            [Some(before), Some(behind)] if before == behind && before >= at_least => before,
             [Some(whole), _] | [_, Some(whole)] if whole == most => whole,
-            _ => used,
+            // The last block is part of the file, whatever is in it.
+            _ => least.saturating_add(used.unwrap_or(bs)),
         };
         (size, true)
     }

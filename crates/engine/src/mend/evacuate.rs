@@ -31,9 +31,9 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Of the current tree, where `newest` is `u64::MAX`, or of a checkpoint.
-    pub fn new(newest: u64, ino: u64) -> Self {
-        File { newest: Reverse(newest), ino }
+    /// A file of the current tree.
+    pub fn current(ino: Ino) -> Self {
+        File { newest: Reverse(u64::MAX), ino: ino.0 }
     }
 }
 
@@ -151,6 +151,14 @@ pub(crate) fn inodes_in(g: &Geometry, offset: u64, block: &[u8]) -> Vec<u64> {
 }
 
 impl Volume {
+    /// A file of the current tree, where `newest` is `u64::MAX`, or of a checkpoint. What this repair makes are no checkpoints of
+    /// the volume's: what these have from before is that of the one it began with.
+    pub(super) fn file_of(&self, newest: u64, ino: Ino) -> File {
+        let ours = newest != u64::MAX && self.mended_from.is_some_and(|c| c.0 < newest);
+        let newest = if ours { self.mended_from.map_or(newest, |c| c.0) } else { newest };
+        File { newest: Reverse(newest), ino: ino.0 }
+    }
+
     /// Makes everything that is wanted of these segments part of the next logs; with `zero`, zeroes in the place of
     /// file data that cannot be read, in every checkpoint that has it; with `unowned`, what no checkpoint maps is nobody's.
     pub(crate) fn evacuate(
@@ -201,7 +209,7 @@ impl Volume {
                 && let Some((newest, ino, _)) = mappers.newest.get(&v)
                 && !(Ino::DAT.0..=Ino::IFILE.0).contains(&ino.0)
             {
-                *out.strangers.entry(File::new(*newest, ino.0)).or_insert(0) += 1;
+                *out.strangers.entry(self.file_of(*newest, *ino)).or_insert(0) += 1;
             }
             // A whole log beside its place, a block further, is none that counts.
             let is_sure =
@@ -287,7 +295,7 @@ impl Volume {
                                     out.attributes.extend(inodes_in(&self.store.geometry, offset, &bytes));
                                 }
                                 _ if ino == Ino::IFILE => {}
-                                _ => *out.suspects.entry(File::new(newest, ino.0)).or_insert(0) += 1,
+                                _ => *out.suspects.entry(self.file_of(newest, ino)).or_insert(0) += 1,
                             }
                         }
                         bytes
@@ -295,10 +303,10 @@ impl Volume {
                     // Directories and symlinks are mended as such.
                     (Err(_), Some(offset)) if self.is_regular(ino, newest) => {
                         if !zero {
-                            out.unreadable.insert((File::new(newest, ino.0), offset));
+                            out.unreadable.insert((self.file_of(newest, ino), offset));
                             return Ok(false);
                         }
-                        out.zeroed.insert((File::new(newest, ino.0), offset));
+                        out.zeroed.insert((self.file_of(newest, ino), offset));
                         block::zeroed(self.store.geometry.bs())
                     }
                     (Err(_), Some(offset)) if zero && ino == Ino::IFILE && self.is_unused(newest, offset) => {

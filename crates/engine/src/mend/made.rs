@@ -18,12 +18,17 @@ impl Mender {
         self.volume.make_inode(ino, attr)
     }
 
+    /// Bytes that wait in memory to be written.
+    pub fn waiting(&self) -> u64 {
+        let v = &self.volume;
+        v.dirty_blocks.saturating_mul(u64::from(v.store.geometry.block_size))
+    }
+
     /// Writes what waits in memory, if it is much. Nothing points at it before [`Mender::finish`]. Errors end the work with
     /// this volume.
     pub fn relieve(&mut self, now: u64) -> Result<()> {
-        let v = &mut self.volume;
-        if v.dirty_blocks.saturating_mul(u64::from(v.store.geometry.block_size)) > WAITING {
-            v.checkpoint_with(std::mem::take(&mut self.moved), now)?;
+        if self.waiting() > WAITING {
+            self.volume.checkpoint_with(std::mem::take(&mut self.moved), now)?;
         }
         Ok(())
     }

@@ -250,7 +250,7 @@ fn content_of(device: &dyn Device, g: &Geometry, at: BlockNr, h: &Header) -> Res
                 attributes.extend(inodes_in(g, offset, &block));
             }
         } else if p.ino == Ino::ROOT || p.ino.0 >= Ino::FIRST_USER.0 {
-            *files.entry(File::new(u64::MAX, p.ino.0)).or_insert(0) += 1;
+            *files.entry(File::current(p.ino)).or_insert(0) += 1;
         }
     });
     Ok(suspects(&files, &attributes))

@@ -352,16 +352,18 @@ impl Volume {
                 continue;
             };
             let Ok(e) = self.dat.entry(&self.store, VBlockNr(v)) else { continue };
+            // While part of the current tree cannot be read, what only a past one is seen to have may be its, too.
+            let file = self.file_of(if mappers.broken_now { u64::MAX } else { newest }, ino);
             // A map that names another file's block is wrong itself. Where the summary is lost, nothing speaks against the table.
             let offset = if let Role::Data(key) = role { Some(key) } else { None };
             let record = records.get(&v);
             if record.is_none() && self.could_be(&e, newest, &mut logs) {
                 if offset.is_some() {
-                    *silent.entry(File::new(newest, ino.0)).or_insert(0) += 1;
+                    *silent.entry(file).or_insert(0) += 1;
                 }
             } else if record.is_none_or(|r| (r.ino, r.offset) != (ino, offset)) {
                 foreign += 1;
-                *strangers.entry(File::new(newest, ino.0)).or_insert(0) += 1;
+                *strangers.entry(file).or_insert(0) += 1;
                 continue;
             }
             // While part of the current tree cannot be read, nothing current is taken for past.

@@ -113,7 +113,9 @@ impl Volume {
     /// blocks seem to have lived at the checkpoints that were left, in which the number may have been another file's. What
     /// cannot be read of a map does not tell against it.
     fn is_linked(&self, lives: &Lives, cno: Cno, raw: &RawInode) -> bool {
-        let at_both = lives.iter().filter(|((start, end), _)| (*start..*end).contains(&cno.0));
+        // Those that began last are the least likely to have come back to life.
+        let begun = lives.range(..=(cno.0, u64::MAX)).rev();
+        let at_both = begun.filter(|((_, end), _)| *end > cno.0);
         let mut blocks = at_both.flat_map(|(_, blocks)| blocks).take(LOOKED_UP);
         blocks.any(|(offset, v)| self.has_block(raw, *offset, *v))
     }

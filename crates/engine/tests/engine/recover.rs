@@ -71,6 +71,36 @@ fn synced_data_is_recovered_in_bounded_memory() {
     compare(&mut v, &content);
 }
 
+/// What was synced fits once more into what is clean, and a little: it is no reason to leave the volume read-only.
+#[test]
+fn what_a_recovery_takes_is_not_told_far_too_high() {
+    let device = Arc::new(formatted(MemoryDevice::new(64 << 20), BS as u32, 256));
+    let options = OpenOptions { cache_bytes: 64 << 20, ..options() };
+    let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+    v.take_over(2000).unwrap();
+    let [synced, other] = [4000, 4400].map(|blocks| {
+        let ino = file(&mut v);
+        (0..blocks).for_each(|key| v.write_block(ino, key, vec![1; BS].into()).unwrap());
+        v.checkpoint(2001).unwrap();
+        ino
+    });
+    for key in 0..3000 {
+        v.write_block(synced, key, vec![2; BS].into()).unwrap();
+    }
+    assert!(v.begin_data_sync(&[synced], 2002).unwrap());
+    v.finish_construction(2002).unwrap();
+    let clean = v.free_blocks();
+    assert!(clean < 6000, "{clean} blocks are clean");
+    drop(v);
+    let (mut v, report) = Volume::open(device.clone(), &options).unwrap();
+    assert_eq!(report.rolled_forward, 3000);
+    v.take_over(2010).unwrap();
+    let content = (0..4000).map(|key| ((synced, key), if key < 3000 { 2 } else { 1 }));
+    compare(&mut v, &content.chain((0..4400).map(|key| ((other, key), 1))).collect());
+    v.close(2020).unwrap();
+    judge(&*device);
+}
+
 #[test]
 fn the_power_may_fail_at_any_write_of_a_recovery() {
     let (device, content) = cut_off();

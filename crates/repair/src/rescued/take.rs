@@ -36,7 +36,10 @@ impl Take<'_, '_, '_, '_> {
         let nr = Ino(ino);
         let bs = self.mender.volume().geometry().bs();
         let content = self.tree.content(&inode);
-        if let Some(why) = self.too_much(&content, bs) {
+        // Of a directory the first block alone is made.
+        if inode.raw.file_type() == 0o100_000
+            && let Some(why) = self.too_much(&content, bs)
+        {
             return Ok(Some(why));
         }
         let mut problem = self.tree.examine(b"", &inode, &content);
@@ -102,9 +105,10 @@ impl Take<'_, '_, '_, '_> {
         let behind = content.size.div_ceil(bs as u64);
         let blocks = content.mapped.extents.iter().take_while(|e| e.offset < behind);
         let blocks = blocks.fold(0u64, |sum, e| sum.saturating_add(e.len.min(behind - e.offset)));
-        // What is written is there twice: as it was written, and as it is read.
-        let bytes = blocks.saturating_mul(bs as u64).saturating_mul(2);
-        if self.trial.memory().saturating_add(bytes) > self.wanted.memory {
+        // What is written is there twice, as it was written and as it is read, with what tells where it is.
+        let bytes = blocks.saturating_mul(bs as u64).saturating_add(self.mender.waiting());
+        let written = bytes.saturating_mul(2).saturating_add(bytes / 4);
+        if self.trial.memory().saturating_add(written) > self.wanted.memory {
             return Some(Left::Memory);
         }
         let fits = !self.wanted.what_fits || self.mender.volume().check_space(blocks).is_ok();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use silt_device::{Device, Fault, MemoryDevice, Times};
 use silt_format::{BlockNr, Cno, Ino};
+use silt_fs::WriteFlags;
 use silt_repair::{Options, plan};
 use silt_verify::surgeon::{Sums, Surgeon};
 use silt_verify::{Moment, Tree};
@@ -79,6 +80,32 @@ fn a_name_that_is_new_gets_no_owner_of_before() {
     let (after, said) = without_inodes_of(m.done(), d);
     let (_, owner, mode, size) = after["d/new"];
     assert_eq!((owner, mode & 0o777, size), (0, 0o600, 2 * 4096), "{said}");
+}
+
+/// Versions before and behind agree on how long a file is, though its last block is all zeroes in between.
+#[test]
+fn zeroes_at_the_end_make_no_file_longer() {
+    let mut m = Making::new();
+    let file = m.make(Ino::ROOT, "file", 100);
+    m.write(file, 1, 1);
+    let mut synced = Vec::new();
+    for byte in [7, 0, 7] {
+        let ctx = m.context();
+        m.fs.write(&ctx, file, 4096, &[byte; 100], WriteFlags::default()).unwrap();
+        let c = m.sync();
+        m.fs.volume_mut().make_snapshot(Cno(c)).unwrap();
+        synced.push(c);
+    }
+    let mut s = Surgeon { device: m.done() };
+    let c = synced[1];
+    let block = s.past_file(c, 6)[&silt_format::palloc::Layout::ifile(&s.g()).entry(file.0).block];
+    s.patch_with(block, Sums::None, |b| b.fill(0x55));
+    let broken = s.device.fork();
+    let made = plan(Arc::new(broken.fork()), &Options { drop_snapshots: false, ..options() }).unwrap();
+    made.apply(&broken).unwrap();
+    let walked = Tree::open(&broken, Moment::Checkpoint(c)).unwrap().walk().unwrap();
+    let own = walked.iter().find(|w| w.path == b"file").unwrap();
+    assert_eq!((own.attributes.size, own.attributes.uid), (4196, 100), "{}", say(&made));
 }
 
 /// What may be wrong is a snapshot's, and not the file's that has the number now.

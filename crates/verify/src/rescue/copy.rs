@@ -9,7 +9,7 @@
 //!
 //! Memory: the names of directories, and of files with several names.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,22 +77,32 @@ impl Rescue<'_> {
             at: None,
             finish: Vec::new(),
             names: HashMap::new(),
+            here: Here::default(),
+            older: None,
             synced: if self.roots().first().is_some_and(|r| r.cno == cno) {
                 self.beside()
             } else {
                 BTreeMap::new()
             },
-            maimed: Vec::new(),
             beside: Vec::new(),
             tally: Tally::default(),
         };
         walk(&tree, watch, &mut copier)?;
-        copier.put_older()?;
         copier.put_synced()?;
         copier.finish()?;
         Ok(copier.tally)
     }
 }
+
+/// The directory that was met last, and which of the names in it could be those of versions beside files.
+#[derive(Default)]
+struct Here {
+    path: Vec<u8>,
+    names: HashSet<Vec<u8>>,
+}
+
+/// What comes behind a file's name and before the number of a moment.
+const BESIDE: &str = ".checkpoint-";
 
 struct Copier<'t, 'r, 'd> {
     rescue: &'r Rescue<'d>,
@@ -106,11 +116,12 @@ struct Copier<'t, 'r, 'd> {
     finish: Vec<(Vec<u8>, RawInode)>,
     /// Names of files that have several.
     names: HashMap<u64, Vec<u8>>,
+    here: Here,
+    /// Trees of earlier moments, newest first, opened at the first use.
+    older: Option<Vec<Tree<'r, 'd>>>,
     /// Whole blocks that were synced behind what does not verify, by inode.
     synced: BTreeMap<u64, Vec<Extent>>,
-    /// Files of which bytes are lost: whole versions are put beside when all names are taken.
-    maimed: Vec<(Vec<u8>, Inode)>,
-    /// Files that have some, to be put beside then, too.
+    /// Files that have some, to be put beside when all names are taken.
     beside: Vec<(Vec<u8>, Inode)>,
     tally: Tally,
 }
@@ -326,38 +337,15 @@ impl Copier<'_, '_, '_> {
         Ok(made.is_some())
     }
 
-    /// Puts whole versions of earlier moments beside files of which bytes are lost.
-    fn put_older(&mut self) -> Result<(), CopyError> {
+    /// Looks for a whole version in earlier moments, and puts it beside.
+    fn put_older(&mut self, problem: &mut Problem, inode: &Inode) -> Result<(), CopyError> {
         let (rescue, now) = (self.rescue, self.tree.cno());
-        let maimed = std::mem::take(&mut self.maimed);
-        if maimed.is_empty() {
-            return Ok(());
-        }
-        let moments = rescue.moments().into_iter().filter(|m| m.cno < now && !m.minor);
-        let mut last = None;
-        let older: Vec<Tree<'_, '_>> =
-            moments.take(VERSIONS).filter_map(|m| rescue.tree_with(m.cno, &mut last).ok()).collect();
-        for (path, inode) in maimed {
-            if self.watch.stop() {
-                return Ok(());
-            }
-            let put = self.put_version(&path, &inode, &older)?;
-            let told = self.tally.problems.iter_mut().find(|p| p.path == path);
-            if let Some((cno, problem)) = put.zip(told) {
-                problem.notes.push(Note::WholeVersionBeside { cno });
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks for a whole version of a file, the newest first, and puts it beside: of which moment.
-    fn put_version(
-        &mut self,
-        path: &[u8],
-        inode: &Inode,
-        older: &[Tree<'_, '_>],
-    ) -> Result<Option<u64>, CopyError> {
-        for tree in older {
+        let older = self.older.take().unwrap_or_else(|| {
+            let moments = rescue.moments().into_iter().filter(|m| m.cno < now && !m.minor);
+            let mut last = None;
+            moments.take(VERSIONS).filter_map(|m| rescue.tree_with(m.cno, &mut last).ok()).collect()
+        });
+        for tree in &older {
             let Some(before) = tree.inode(inode.ino, 0) else { break };
             if before.raw.generation != inode.raw.generation
                 || before.raw.file_type() != inode.raw.file_type()
@@ -365,19 +353,27 @@ impl Copier<'_, '_, '_> {
                 break;
             }
             let content = tree.content(&before);
-            let found = examine(tree, path, &before, &content);
+            let found = examine(tree, &problem.path, &before, &content);
             let readable = content.mapped.extents.iter().all(|e| {
                 tree.survey().unreadable_in(e.block..e.block.saturating_add(e.len)).next().is_none()
             });
             if !readable || !found.missing.is_empty() || !found.notes.is_empty() || content.size == 0 {
                 continue;
             }
-            let path = [path, format!(".checkpoint-{}", tree.cno()).as_bytes()].concat();
+            let path = [&problem.path, format!("{BESIDE}{}", tree.cno()).as_bytes()].concat();
+            let (parent, name) = split(&path);
+            // A file that has that name comes later, or was there before.
+            if parent == self.here.path && self.here.names.contains(name) {
+                break;
+            }
             let mut beside = Problem { path, ino: inode.ino, missing: Vec::new(), notes: Vec::new() };
-            let whole = self.regular(&mut beside, tree, &before, &content)? && beside.notes.is_empty();
-            return Ok(whole.then_some(tree.cno()));
+            if self.regular(&mut beside, tree, &before, &content)? && beside.notes.is_empty() {
+                problem.notes.push(Note::WholeVersionBeside { cno: tree.cno() });
+            }
+            break;
         }
-        Ok(None)
+        self.older = Some(older);
+        Ok(())
     }
 
     /// Puts files with what was synced later beside them.
@@ -427,6 +423,9 @@ impl Sink for Copier<'_, '_, '_> {
 
     fn directory(&mut self, path: &[u8], inode: &Inode, found: &Directory) -> Result<(), CopyError> {
         let mut problem = examine_directory(self.tree, path, inode, found);
+        let names = found.entries.iter().map(|e| &e.name);
+        let like_versions = names.filter(|n| n.windows(BESIDE.len()).any(|part| part == BESIDE.as_bytes()));
+        self.here = Here { path: path.to_vec(), names: like_versions.cloned().collect() };
         let made =
             path.is_empty() || self.make(&mut problem, |dir, name| mkdirat(dir, name, Mode::RWXU))?.is_some();
         if made {
@@ -453,7 +452,7 @@ impl Sink for Copier<'_, '_, '_> {
                 }
             }
             if made && !problem.missing.is_empty() {
-                self.maimed.push((path.to_vec(), *inode));
+                self.put_older(&mut problem, inode)?;
             }
             made
         } else {
