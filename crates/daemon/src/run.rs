@@ -197,7 +197,11 @@ fn mount(
             Err(e) => tracing::info!("not mounted as fuseblk: {e}"),
         }
         // The mount would have claimed it: now nobody does.
-        device.claim_again()?;
+        if let Err(e) = device.claim_again() {
+            // Whoever took it meanwhile writes there: nothing of ours must come after that.
+            core.fs.lock().volume_mut().fail(e.to_string());
+            return Err(e.into());
+        }
     }
     Ok((Session::mount(&config.dir, &plain)?, false, None))
 }

@@ -16,7 +16,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::file::{Descriptors, Kind};
 use crate::usage::{self, Usage};
-use crate::{Error, FileDevice, Result};
+use crate::{Device, Error, FileDevice, Result};
 
 /// How often a lock or claim is tried that somebody may hold for a moment only, and the time between.
 const TRIES: u32 = 6;
@@ -82,6 +82,10 @@ pub fn create_image(path: impl AsRef<Path>, size: u64, overwrite: bool) -> Resul
             if device.is_block_device() {
                 let why = io::Error::new(io::ErrorKind::InvalidInput, "is a block device, not an image file");
                 return Err(Error::of_path(path, why));
+            }
+            // What cannot be that large keeps what it holds.
+            if size > device.len() {
+                device.set_size(size)?;
             }
             device.set_size(0)?;
             device.set_size(size)?;

@@ -97,6 +97,10 @@ fn nothing_is_left_of_an_image_that_cannot_be() {
     let path = dir.path("image");
     assert!(create_image(&path, u64::MAX, false).is_err());
     assert!(!path.exists());
+    // Nor is anything taken from one that is there.
+    fs::write(&path, b"mine").unwrap();
+    assert!(create_image(&path, u64::MAX, true).is_err());
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
 }
 
 #[test]
