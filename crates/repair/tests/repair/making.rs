@@ -47,6 +47,14 @@ impl Making {
         ino
     }
 
+    /// A checkpoint in which a file is gone, and its number free.
+    pub fn remove(&mut self, parent: Ino, name: &str, ino: Ino) {
+        let ctx = self.context();
+        self.fs.unlink(&ctx, parent, name.as_bytes()).unwrap();
+        self.fs.forget(ino, u64::MAX).unwrap();
+        self.sync();
+    }
+
     pub fn write(&mut self, ino: Ino, blocks: usize, seed: u64) {
         let ctx = self.context();
         self.fs.write(&ctx, ino, 0, &noise(blocks * 4096, seed), WriteFlags::default()).unwrap();
