@@ -39,7 +39,12 @@ impl First {
         self.is_moment
     }
 
-    /// Whether it is mounted where it was.
+    /// Whether the kernel's table has it where it was, if under something else.
+    pub fn is_mounted(&self) -> bool {
+        self.place.is_mounted()
+    }
+
+    /// Whether it is mounted where it was, as far as we have heard.
     pub fn is_there(&self) -> bool {
         !self.unmounted.load(Ordering::Relaxed) && !self.gone.load(Ordering::Relaxed)
     }

@@ -12,6 +12,7 @@ mod account;
 mod aside;
 mod burst;
 mod changing;
+mod claim;
 mod cleanerd_conf;
 mod cleaning;
 mod closing;

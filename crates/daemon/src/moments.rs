@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use silt_engine::Tree;
 use silt_format::Cno;
-use silt_fuse::{MountOptions, Running, Session, Unmount};
+use silt_fuse::{Destroy, MountOptions, Running, Session, Unmount};
 
 use crate::Error;
 use crate::core::Core;
@@ -85,7 +85,7 @@ impl Moments {
         core.fs.lock().volume_mut().open_view(c).map_err(volume)?;
         let close = {
             let core = Arc::downgrade(core);
-            move || {
+            move |_: Destroy| {
                 if let Some(core) = core.upgrade() {
                     core.fs.lock().volume_mut().close_view(c);
                 }
@@ -106,7 +106,7 @@ impl Moments {
                 Ok(dir)
             }
             Err(e) => {
-                close();
+                close(Destroy::Unasked);
                 Err(e)
             }
         }

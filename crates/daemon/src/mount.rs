@@ -14,9 +14,9 @@ use silt_format::inode::flags;
 use silt_fs::{Fs, FsError, Seek, SetAttr, Stat, WriteFlags};
 use silt_fuse::ops::{Create, Fallocate, Ioctl, Lseek, Read, ReadDir, Rename, Write};
 use silt_fuse::{
-    Config, Context, Errno, FileType, Filesystem, InitFlags, KernelInfo, NodeId, OpenFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyStatfs, ReplyWrite, Statfs,
+    Config, Context, Destroy, Errno, FileType, Filesystem, InitFlags, KernelInfo, NodeId, OpenFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyStatfs, ReplyWrite, Statfs,
 };
 
 use crate::changing::{Change, Takes, errno};
@@ -47,7 +47,7 @@ pub struct Mount {
     /// Directories whose inodes cannot be used, which the kernel knows: shown as empty and closed to all.
     broken_dirs: Mutex<HashSet<NodeId>>,
     /// Runs when the kernel lets go of the mount.
-    on_destroy: Box<dyn Fn() + Send + Sync>,
+    on_destroy: Box<dyn Fn(Destroy) + Send + Sync>,
 }
 
 impl Mount {
@@ -55,7 +55,7 @@ impl Mount {
         core: Arc<Core>,
         tree: Tree,
         readers: Arc<Readers>,
-        on_destroy: impl Fn() + Send + Sync + 'static,
+        on_destroy: impl Fn(Destroy) + Send + Sync + 'static,
     ) -> Self {
         Mount {
             core,
@@ -217,8 +217,8 @@ impl Filesystem for Mount {
         Ok(())
     }
 
-    fn destroy(&self) {
-        (self.on_destroy)();
+    fn destroy(&self, how: Destroy) {
+        (self.on_destroy)(how);
     }
 
     fn panicked(&self, operation: &'static str) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use silt_control::lost;
 use silt_device::FileDevice;
 use silt_engine::Tree;
-use silt_fuse::{BlockDevice, MountOptions as FuseOptions, Place, Session, Unmount};
+use silt_fuse::{BlockDevice, Destroy, MountOptions as FuseOptions, Place, Session, Unmount};
 use silt_verify::Behind;
 
 use crate::Error;
@@ -70,6 +70,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     });
     let tree = options.moment.map_or(Tree::Live, |m| Tree::Past(m.0));
     let core = Core::new(fs, options.clone());
+    crate::host_space::tell_of_super_block(&core);
     let writer = {
         let writer = Writer::new(core.clone(), interval);
         std::thread::Builder::new().name("log writer".into()).spawn(move || writer.run())?
@@ -242,8 +243,16 @@ fn serve(
     };
     let on_destroy = {
         let (closer, moments, first) = (closer.clone(), moments.clone(), first.clone());
+        let (device, core) = (device.clone(), core.clone());
         // A moment that is still there when the live tree goes, goes with it, and outlives another one.
-        move || {
+        move |how| {
+            if how == Destroy::Unasked
+                && on_block_device
+                && device.is_block_device()
+                && let Err(e) = crate::claim::take_back(&device, &first)
+            {
+                core.fs.lock().volume_mut().fail(e.to_string());
+            }
             first.let_go();
             if first.is_moment() {
                 return;

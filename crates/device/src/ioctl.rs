@@ -1,5 +1,4 @@
-//! The ioctls of block and loop devices, and of files, that rustix has no function for. The only unsafe code of
-//! the crate: each call pairs an opcode with the type that the kernel reads or writes for it.
+//! The ioctls of block and loop devices, and of files, that rustix has no function for. Each call pairs an opcode with the type that the kernel reads or writes for it.
 
 use std::os::fd::AsFd;
 

@@ -46,6 +46,7 @@ mod hosted;
 mod ioctl;
 mod masked;
 mod memory;
+mod ofd;
 mod open;
 mod overlay;
 mod random;

@@ -1,7 +1,9 @@
 //! Opening a volume's file so that nobody else uses it meanwhile, and making image files.
 //!
 //! Who writes has the volume alone; readers share it. On an image that is a lock on the file
-//! (`flock`), shared or exclusive; on a block device the kernel's exclusive claim (`O_EXCL`).
+//! (`flock`), shared or exclusive. On a block device it is the kernel's exclusive claim (`O_EXCL`), which keeps
+//! out every mount and `mkfs`, and a lock on its node, which tells one Silt from another: of several readers the first
+//! has the claim, and a mount on the device (`fuseblk`) has it in the writer's place.
 //! On top of both the tables of mounts and loop devices are asked (see [`crate::usage`](mod@crate::usage)), since
 //! a mount through a loop device does not lock the file. The tables are asked after the lock is
 //! held, so of two openings at once at most one succeeds.
@@ -15,6 +17,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::file::{Descriptors, Kind};
+use crate::ofd;
 use crate::usage::{self, Usage};
 use crate::{Device, Error, FileDevice, Result};
 
@@ -145,7 +148,10 @@ fn finish(path: &Path, main: OwnedFd, access: Access, options: &OpenOptions) -> 
     if !(read_only && options.without_lock) {
         claim = match kind {
             Kind::Image => lock(path, &main, access, options).map(|()| None)?,
-            Kind::Block => claim_block(path, &main, access, options)?,
+            Kind::Block => {
+                lock_node(path, &main, access)?;
+                claim_block(path, &main, access, options)?
+            }
         };
         let used = usage::find(path, &stat, &options.ignore_loops, false)?;
         if let Some(u) = used.filter(|u| !(read_only && u.is_read_only())) {
@@ -194,13 +200,35 @@ fn lock(path: &Path, main: &OwnedFd, access: Access, options: &OpenOptions) -> R
     }
 }
 
-/// Claims the block device that `main` is open on, for writing.
+/// Claims the block device that `main` is open on, for writing, where its node is locked already.
 pub(crate) fn claim(path: &Path, main: &OwnedFd) -> Result<Option<OwnedFd>> {
     claim_block(path, main, Access::ReadWrite, &OpenOptions::default())
 }
 
-/// Claims a block device: for writing until the claim is dropped, for reading only to see whether
-/// somebody else has, where a read-only mount is no obstacle.
+/// Locks the node of a block device, as far as the file system that it is in knows locks.
+fn lock_node(path: &Path, main: &OwnedFd, access: Access) -> Result<()> {
+    let kind = match access {
+        Access::ReadOnly => ofd::Lock::Shared,
+        Access::ReadWrite => ofd::Lock::Exclusive,
+    };
+    for patience in (0..TRIES).rev() {
+        match ofd::take(main, kind) {
+            Ok(true) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK | Errno::INVAL) => return Ok(()),
+            Ok(false) => {}
+            Err(e) => return Err(Error::of_path(path, e)),
+        }
+        if patience > 0 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    // The tables name a mount; they do not tell who has such a lock.
+    let stat = rustix::fs::fstat(main).map_err(|e| Error::of_path(path, e))?;
+    let by = usage::find(path, &stat, &[], false)?;
+    Err(busy(path, Some(by.map_or_else(|| "used by another silt".to_owned(), |u| u.to_string()))))
+}
+
+/// Claims a block device until the claim is dropped. For reading `None` where another reader has it: a read-only mount
+/// of the kernel's, or another Silt.
 fn claim_block(
     path: &Path,
     main: &OwnedFd,
@@ -210,7 +238,7 @@ fn claim_block(
     let mut patience = TRIES;
     loop {
         match reopen(path, main, access_flags(Access::ReadOnly) | OFlags::EXCL) {
-            Ok(fd) => return Ok((access == Access::ReadWrite).then_some(fd)),
+            Ok(fd) => return Ok(Some(fd)),
             Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
             Err(e) => return Err(Error::of_path(path, e)),
         }
@@ -218,9 +246,11 @@ fn claim_block(
         match usage::find(path, &stat, &options.ignore_loops, false)? {
             Some(u) if access == Access::ReadOnly && u.is_read_only() => return Ok(None),
             Some(u) => return Err(busy(path, Some(u.to_string()))),
+            // Beside our shared lock there are none but shared ones.
+            None if access == Access::ReadOnly && ofd::is_taken(main).unwrap_or(false) => return Ok(None),
             None => {}
         }
-        // Whoever sets up a loop device or only tries a claim, as a reader here, has it for a moment.
+        // Whoever sets up a loop device, or looks only what is on it, has it for a moment.
         patience -= 1;
         if patience == 0 {
             return Err(busy(path, Some("claimed by the kernel or another program".to_owned())));

@@ -3,11 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // tests: a surprise is a failure
 
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use silt_device::{
     Access, Device, Error, FileDevice, OpenOptions, Usage, create_image, open, usage, usage_except,
 };
@@ -195,12 +198,61 @@ fn block_devices() {
     assert!(back[..100] == data[..100]);
     assert!(back[100 + MIB as usize..] == data[100 + MIB as usize..]);
 
+    // Between two claims only others than Silt get at it.
     writer.release_claim();
-    let other = open(&l.device, Access::ReadWrite, &o).unwrap();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        assert_eq!(busy(open(&l.device, access, &o)), "used by another silt");
+    }
+    let other = claim(&l.device).unwrap();
     assert!(matches!(writer.claim_again(), Err(Error::Busy { .. })));
     drop(other);
     writer.claim_again().unwrap();
+    assert!(claim(&l.device).is_err());
     assert!(!busy(open(&l.device, Access::ReadWrite, &o)).is_empty());
+}
+
+/// What mounts and mkfs ask the kernel for.
+fn claim(device: &Path) -> std::io::Result<File> {
+    File::options().read(true).custom_flags(OFlags::EXCL.bits().cast_signed()).open(device)
+}
+
+#[test]
+fn nobody_writes_to_a_block_device_beneath_readers() {
+    let dir = dir();
+    let image = dir.path().join("image");
+    drop(create_image(&image, 4 * MIB, false).unwrap());
+    let Some(l) = Loop::attach(&image, &[]) else { return };
+    let o = OpenOptions::default();
+    let first = open(&l.device, Access::ReadOnly, &o).unwrap();
+    assert!(claim(&l.device).is_err(), "a mount, or mkfs");
+    let second = open(&l.device, Access::ReadOnly, &o).unwrap();
+    let third = open(&l.device, Access::ReadOnly, &o).unwrap();
+    for readers in [Some(first), Some(second), None] {
+        assert_eq!(busy(open(&l.device, Access::ReadWrite, &o)), "used by another silt");
+        drop(readers);
+    }
+    drop(third);
+    let writer = open(&l.device, Access::ReadWrite, &o).unwrap();
+    drop(writer);
+
+    // One that only has a claim, and is no reader, is not taken for one.
+    let other = claim(&l.device).unwrap();
+    assert!(!busy(open(&l.device, Access::ReadOnly, &o)).is_empty());
+    drop(other);
+    drop(open(&l.device, Access::ReadOnly, &o).unwrap());
+}
+
+/// udev asks for such a lock before it looks at a device.
+#[test]
+fn a_block_device_in_use_can_be_locked_by_udev() {
+    let dir = dir();
+    let image = dir.path().join("image");
+    drop(create_image(&image, 4 * MIB, false).unwrap());
+    let Some(l) = Loop::attach(&image, &[]) else { return };
+    let writer = open(&l.device, Access::ReadWrite, &OpenOptions::default()).unwrap();
+    let node = File::open(&l.device).unwrap();
+    rustix::fs::flock(&node, rustix::fs::FlockOperation::NonBlockingLockShared).unwrap();
+    drop(writer);
 }
 
 #[test]

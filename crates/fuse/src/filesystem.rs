@@ -17,6 +17,16 @@ use crate::reply::{
     ReplyWrite, ReplyXattr,
 };
 
+/// How a session came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Destroy {
+    /// The kernel's DESTROY. A `fuseblk` unmount waits for the answer, and the block device is claimed until then.
+    Asked,
+    /// The session ended without one: a plain mount's always does, a `fuseblk` mount's when it is aborted or unmounted by
+    /// force. Nobody may have a claim on the block device any more.
+    Unasked,
+}
+
 /// See the module. Names are bytes without slash and NUL, never empty; only [`Self::lookup`] gets "." and
 /// "..", and only with `EXPORT_SUPPORT`.
 #[allow(unused_variables)]
@@ -27,9 +37,8 @@ pub trait Filesystem: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Called once at the end: at the kernel's DESTROY (a `fuseblk` unmount waits for it), or when the
-    /// session ends without one. Nothing is asked afterwards, though replies may still be unanswered.
-    fn destroy(&self) {}
+    /// Called once at the end. Nothing is asked afterwards, though replies may still be unanswered.
+    fn destroy(&self, how: Destroy) {}
 
     /// A handler panicked; its caller got EIO. What the file system has in memory may be half changed.
     fn panicked(&self, operation: &'static str) {}

@@ -67,7 +67,7 @@ pub use abi::{InitFlags, IoctlFlags, OpenFlags, ROOT_ID};
 pub use attr::{Attr, Entry, FileType, NodeId, Statfs, Statx, Timestamp};
 pub use errno::Errno;
 pub use error::{Error, Result};
-pub use filesystem::Filesystem;
+pub use filesystem::{Destroy, Filesystem};
 pub use init::{Config, KernelInfo, MAX_WRITE};
 pub use mount::{
     BlockDevice, MountEntry, MountOptions, Place, Unmount, abort_connection, find_mount, locate_mount,

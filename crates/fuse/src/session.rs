@@ -13,7 +13,7 @@ use crate::channel::Channel;
 use crate::dispatch::Target;
 use crate::errno::Errno;
 use crate::error::{Error, Result};
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Destroy, Filesystem};
 use crate::init::{self, MAX_WRITE, Negotiation};
 use crate::mount::{self, MountOptions, Mounted, Place, Unmount, control};
 use crate::notify::Notifier;
@@ -100,7 +100,7 @@ impl Session {
         if matches!(ended, Ok(Ended::Unmounted)) {
             self.disarm();
         }
-        target.destroy();
+        target.destroy(Destroy::Unasked);
         ended
     }
 

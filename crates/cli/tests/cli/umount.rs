@@ -1,10 +1,14 @@
 //! `silt umount`
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Bench, Mounted, can_mount, is_mounted, is_root};
+use silt_device::{Access, OpenOptions};
+
+use crate::common::disk::Loop;
+use crate::common::{Bench, Mounted, can_mount, find, is_mounted, is_root};
 
 /// A file system of somebody else, with a file in it.
 struct Others<'a>(&'a Path);
@@ -427,4 +431,85 @@ fn a_moment_that_was_moved_is_found() {
     assert!(!is_mounted(&moved) && !m.is_mounted() && inner.is_mounted());
     others.unmount();
     assert!(Command::new("umount").arg("-l").arg(&parent).status().unwrap().success());
+}
+
+/// A volume on a loop device, mounted on it as the kernel's own are; `None` where that cannot be.
+fn on_a_device<'a>(b: &'a Bench, device: &Loop) -> Option<(Mounted<'a>, u64)> {
+    let (m, _) = Mounted::new(b, &[device.path(), "-o", "interval=3600"], "m");
+    let kind = Command::new("findmnt").args(["-no", "FSTYPE", m.dir()]).output().ok()?;
+    if !kind.stdout.starts_with(b"fuseblk") {
+        eprintln!("left out: no mounts on a block device here");
+        return None;
+    }
+    let pid = b.json(&["status", "--json", m.dir()])["pid"].as_u64().unwrap();
+    Some((m, pid))
+}
+
+/// By then the kernel has let go of the device, which is claimed again for the last checkpoint.
+#[test]
+fn what_waits_is_written_after_a_forced_unmount() {
+    if !can_mount() || !find("findmnt") {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let Some(device) = Loop::writable(&v) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device) else { return };
+    std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
+    assert!(Command::new("umount").args(["-f", m.dir()]).status().unwrap().success());
+    wait_for(pid);
+    let s = b.json(&["status", "--json", device.path()]);
+    assert_eq!((s["clean"].as_bool(), s["files"].as_u64()), (Some(true), Some(2)));
+    let (m, _) = Mounted::new(&b, &[device.path()], "n");
+    assert!(std::fs::read(m.path("f")).unwrap() == vec![7; 3 << 20]);
+    m.unmount();
+}
+
+#[test]
+fn nothing_is_written_to_what_another_one_took_after_a_forced_unmount() {
+    if !can_mount() || !find("findmnt") {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let Some(device) = Loop::writable(&v) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device) else { return };
+    std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let forced = Command::new("umount").args(["-f", m.dir()]).status();
+    // As a mount and mkfs do; another Silt does not get so far.
+    let other = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed())
+        .open(device.path());
+    let second = silt_device::open(device.path(), Access::ReadOnly, &OpenOptions::default()).map(drop);
+    let before = std::fs::read(device.path());
+    signal("-CONT");
+    assert!(forced.unwrap().success());
+    let other = other.unwrap();
+    assert!(second.unwrap_err().to_string().contains("used by another silt"));
+    wait_for(pid);
+    assert!(std::fs::read(device.path()).unwrap() == before.unwrap(), "something was written");
+    drop(other);
+}
+
+/// An abort takes nothing from the kernel's hold on the device.
+#[test]
+fn what_waits_is_written_after_an_abort() {
+    if !can_mount() || !find("findmnt") {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let Some(device) = Loop::writable(&v) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device) else { return };
+    std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
+    silt_fuse::abort_connection(Path::new(m.dir())).unwrap();
+    wait_for(pid);
+    let s = b.json(&["status", "--json", device.path()]);
+    assert_eq!((s["clean"].as_bool(), s["files"].as_u64()), (Some(true), Some(2)));
 }

@@ -7,7 +7,7 @@ mod operations;
 
 use crate::abi::{ForgetIn, InterruptIn, opcode, opcode_name};
 use crate::errno::Errno;
-use crate::filesystem::Filesystem;
+use crate::filesystem::{Destroy, Filesystem};
 use crate::ops::{Context, Forgets};
 use crate::reply::{Raw, ReplyInterrupt, Way};
 use crate::request::{Malformed, Request};
@@ -31,9 +31,9 @@ impl<F: Filesystem> Target<F> {
     }
 
     /// Calls `destroy` unless that has happened.
-    pub(crate) fn destroy(&self) {
+    pub(crate) fn destroy(&self, how: Destroy) {
         if !self.destroyed.swap(true, Ordering::AcqRel) {
-            self.guarded("DESTROY", || self.fs.destroy());
+            self.guarded("DESTROY", || self.fs.destroy(how));
         }
     }
 
@@ -91,7 +91,7 @@ impl<F: Filesystem> Target<F> {
                 self.fs.interrupt(&ctx, interrupt.unique, reply);
             }
             opcode::DESTROY => {
-                self.destroy();
+                self.destroy(Destroy::Asked);
                 raw.parts(&[]);
             }
             // Negotiation is over by now.

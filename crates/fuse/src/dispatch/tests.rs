@@ -22,8 +22,8 @@ struct Recorder {
 }
 
 impl Filesystem for Recorder {
-    fn destroy(&self) {
-        self.seen.lock().push("destroy".to_owned());
+    fn destroy(&self, how: Destroy) {
+        self.seen.lock().push(format!("destroy {how:?}"));
     }
 
     fn panicked(&self, operation: &'static str) {
@@ -135,10 +135,10 @@ fn forgets_are_not_answered() {
 fn destroy_happens_once() {
     let rig = Rig::new();
     rig.send(&encode(opcode::DESTROY, 1, 0, &[], &[]));
-    rig.target.destroy();
+    rig.target.destroy(Destroy::Unasked);
     rig.send(&encode(opcode::DESTROY, 2, 0, &[], &[]));
     assert_eq!(rig.answers(), [(0, 1), (0, 2)]);
-    assert_eq!(*rig.target.fs().seen.lock(), ["destroy"]);
+    assert_eq!(*rig.target.fs().seen.lock(), ["destroy Asked"]);
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Place {
     }
 
     /// Whether it is mounted where it was, if under something else.
-    pub(crate) fn is_mounted(&self) -> bool {
+    pub fn is_mounted(&self) -> bool {
         self.entries().is_ok_and(|own| own.iter().any(|entry| entry.mount_point == self.path))
     }
 

@@ -81,7 +81,7 @@ impl Filesystem for Probe {
         config.want(self.flags | super::common::rings());
         self.refuse.map_or(Ok(()), Err)
     }
-    fn destroy(&self) {
+    fn destroy(&self, _: Destroy) {
         self.log("destroy");
     }
     fn panicked(&self, operation: &'static str) {

@@ -4,8 +4,8 @@ use super::tree::{Content, Directory, Tree};
 use parking_lot::Mutex;
 use silt_fuse::ops::{Create, Open, Read, ReadDir, Rename, Write};
 use silt_fuse::{
-    Config, Context, Errno, FileType, Filesystem, InitFlags, KernelInfo, NodeId, OpenFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
+    Config, Context, Destroy, Errno, FileType, Filesystem, InitFlags, KernelInfo, NodeId, OpenFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyStatfs, ReplyWrite, SetAttr, SetTime, Statfs, Timestamp,
 };
 use std::io::IoSlice;
@@ -204,7 +204,7 @@ impl Filesystem for Memfs {
         Ok(())
     }
 
-    fn destroy(&self) {
+    fn destroy(&self, _: Destroy) {
         self.destroys.fetch_add(1, Ordering::SeqCst);
     }
 
