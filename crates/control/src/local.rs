@@ -81,6 +81,7 @@ impl LocalVolume {
         let lost = behind.as_ref().is_some_and(Behind::is_lost);
         let mut notes = notes(&report, access, lost);
         notes.extend(room);
+        notes.extend(volume.super_block_note());
         let mut fs = Fs::new(volume, &silt_fs::Options { seed: options.seed, ..Default::default() });
         let lost = behind.as_ref().map_or_else(Vec::new, |behind| lost::sentences(behind, &mut fs));
         // A status carries them itself, and what any power cut leaves.

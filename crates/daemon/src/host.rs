@@ -229,6 +229,7 @@ impl Host for DaemonHost {
 
     fn notes(&self) -> Vec<String> {
         let mut notes = self.found.notes.clone();
+        notes.extend(self.core.fs.lock().volume().super_block_note());
         let has_ended = self.core.fs.lock().volume().failure().is_some();
         if let Some(e) = self.core.stall().filter(|_| !has_ended) {
             let e = std::io::Error::from_raw_os_error(e);

@@ -270,6 +270,22 @@ fn renew(core: &Core, backing: &Backing) -> silt_engine::Result<Vec<Backing>> {
 
 /// Writes a super block, also where the host has no space for it and writes it elsewhere.
 pub fn write_super(core: &Core, write: &SuperWrite) -> silt_engine::Result<()> {
+    let known = core.fs.lock().volume().super_block_given_up();
+    let written = write_super_or_yield(core, write);
+    if written.is_err() && known.is_none() {
+        tell_of_super_block(core);
+    }
+    written
+}
+
+/// Warns of a super block that cannot be written, if there is one.
+pub fn tell_of_super_block(core: &Core) {
+    if let Some(note) = core.fs.lock().volume().super_block_note() {
+        tracing::warn!("{note}");
+    }
+}
+
+fn write_super_or_yield(core: &Core, write: &SuperWrite) -> silt_engine::Result<()> {
     let mut given = core.fs.lock().volume_mut().give_way_below(false);
     let mut written = write.write(&*core.device);
     if given.is_none() && matches!(&written, Err(silt_engine::Error::Device(e)) if e.is_no_space()) {

@@ -490,8 +490,12 @@ impl Writer {
     /// and nothing else: the other copy is whole.
     fn update_super_block(&mut self) {
         let due = self.core.fs.lock().volume_mut().due_super_write((self.clock)());
-        if let Some(Err(e)) = due.map(|write| crate::host_space::write_super(&self.core, &write)) {
-            tracing::error!("writing a super block: {e}");
+        let Some(due) = due else { return };
+        if let Err(e) = crate::host_space::write_super(&self.core, &due) {
+            // That was said when it was given up.
+            if self.core.fs.lock().volume().super_block_given_up() != Some(due.copy()) {
+                tracing::error!("writing a super block: {e}");
+            }
         }
     }
 

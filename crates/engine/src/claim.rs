@@ -1,6 +1,6 @@
 //! What the super blocks say of a volume that is open: who has claimed it, how it was left, which log is its newest.
 
-use silt_format::super_block::{STATE_ERROR, STATE_VALID};
+use silt_format::super_block::{Copy, STATE_ERROR, STATE_VALID};
 
 use crate::supers::{self, SuperWrite};
 use crate::volume::Volume;
@@ -28,7 +28,10 @@ impl Volume {
             }
             b.state = (b.state.get() & !STATE_VALID).into();
         });
-        self.write_supers(&writes)?;
+        self.write_supers_or_one(&writes)?;
+        if self.supers.given_up() == Some(Copy::Primary) {
+            self.outdo_primary(now)?;
+        }
         self.super_seq = self.supers.first.1.last_seq.get();
         self.super_written = now;
         self.moved = false;
@@ -55,7 +58,7 @@ impl Volume {
             supers::set_cursor(b, last, free);
             b.state = (state | (b.state.get() & STATE_ERROR)).into();
         });
-        self.write_supers(&writes)?;
+        self.write_supers_or_one(&writes)?;
         self.write_where_cut()
     }
 
@@ -89,6 +92,7 @@ impl Volume {
             return Ok(());
         }
         self.check_writing()?;
+        let before = self.supers.clone();
         let second = self.supers.second.clone();
         let mut writes = self.supers.write_both(now, |b| b.state = (b.state.get() | STATE_ERROR).into());
         if let Some((copy, mut block)) = second {
@@ -98,7 +102,49 @@ impl Volume {
             writes.push(self.supers.emit(copy, &block));
             self.supers.second = Some((copy, block));
         }
-        self.write_supers(&writes)
+        // What was not told is tried again.
+        self.write_supers_or_one(&writes).inspect_err(|_| self.supers = before)
+    }
+
+    /// As [`Volume::write_supers`], where one copy is enough if the place of the other takes nothing. To be followed by
+    /// something that gives the one a later checkpoint, unless it is the primary: of two with the same that is chosen.
+    pub(crate) fn write_supers_or_one(&mut self, writes: &[SuperWrite]) -> Result<()> {
+        let Err(e) = self.write_supers(writes) else { return Ok(()) };
+        // Those behind one that failed were not tried, and a place that fails once may take the next.
+        for _ in 0..supers::TRIES {
+            let each: Vec<bool> =
+                writes.iter().map(|w| self.write_supers(std::slice::from_ref(w)).is_ok()).collect();
+            let given_up = self.supers.given_up();
+            if writes.iter().zip(each).all(|(w, is_written)| is_written || Some(w.copy()) == given_up) {
+                return Ok(());
+            }
+        }
+        Err(e)
+    }
+
+    /// The primary copy cannot be written and may say that the volume is unmounted: it is chosen as long as the secondary
+    /// one has no later checkpoint.
+    fn outdo_primary(&mut self, now: u64) -> Result<()> {
+        self.meta_dirty = true;
+        self.checkpoint(now)?;
+        let write = self.supers.write_one(Copy::Secondary, now, self.last, self.free_blocks());
+        self.write_supers(&[write])
+    }
+
+    /// Which super block cannot be written, where there is one, after some tries. The other is enough.
+    pub fn super_block_given_up(&self) -> Option<Copy> {
+        self.supers.given_up()
+    }
+
+    /// That in words.
+    pub fn super_block_note(&self) -> Option<String> {
+        let (lost, used) = match self.supers.given_up()? {
+            Copy::Primary => ("primary", "secondary"),
+            Copy::Secondary => ("secondary", "primary"),
+        };
+        Some(format!(
+            "the {lost} super block cannot be written; all hangs on the {used} one: copy what is here elsewhere"
+        ))
     }
 
     /// The super block write that is due after a checkpoint, if any: there is one that no super block points at, and
@@ -121,5 +167,130 @@ impl Volume {
         self.super_seq = self.last.seq;
         let free = self.free_blocks();
         Some(self.supers.write_older(now, self.last, free))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    use silt_device::{Fault, MemoryDevice, Times};
+    use silt_format::inode::RawInode;
+    use silt_format::super_block as sb;
+
+    use super::*;
+    use crate::inode::Attr;
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::OpenOptions;
+
+    const SIZE: u64 = 60 * 16 * 4096;
+
+    type Disk = Arc<Fault<MemoryDevice>>;
+
+    fn disk() -> Disk {
+        let device = Arc::new(Fault::new(MemoryDevice::new(SIZE)));
+        let parameters = Parameters { blocks_per_segment: 16, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, SIZE).unwrap().write(&*device, false).unwrap();
+        device
+    }
+
+    fn place(copy: Copy) -> Range<u64> {
+        let at = match copy {
+            Copy::Primary => sb::PRIMARY_OFFSET,
+            Copy::Secondary => sb::secondary_offset(SIZE),
+        };
+        at..at + sb::SIZE as u64
+    }
+
+    fn open(device: &Disk) -> Volume {
+        Volume::open(device.clone(), &OpenOptions::default()).unwrap().0
+    }
+
+    /// Makes as many files, each in a checkpoint.
+    fn work(v: &mut Volume, files: u64) {
+        for n in 0..files {
+            let attr = Attr { mode: 0o100_644, links: 1, ..Attr::of(&RawInode::zeroed()) };
+            v.create_inode(attr).unwrap();
+            v.checkpoint(3000 + n).unwrap();
+        }
+        v.flush_logs().unwrap();
+    }
+
+    fn inodes(v: &Volume) -> u64 {
+        v.stat().unwrap().inodes
+    }
+
+    /// The copy that stays as it was says that the volume is unmounted.
+    #[test]
+    fn one_super_block_is_enough_after_a_power_cut() {
+        for copy in [Copy::Primary, Copy::Secondary] {
+            for closed in [false, true] {
+                let device = disk();
+                device.fail_writes(place(copy), Times::Always);
+                let mut v = open(&device);
+                let before = inodes(&v);
+                v.take_over(2000).unwrap();
+                assert_eq!(v.super_block_given_up(), Some(copy));
+                work(&mut v, 3);
+                if closed {
+                    v.close(4000).unwrap();
+                }
+                drop(v);
+                // Later it is written again.
+                device.heal();
+                let mut v = open(&device);
+                assert_eq!(inodes(&v), before + 3, "{copy:?}, closed: {closed}");
+                v.take_over(5000).unwrap();
+                assert_eq!(v.super_block_given_up(), None);
+                v.close(6000).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_super_block_leads_to_that_cannot_be_written_is_reclaimed() {
+        for copy in [Copy::Primary, Copy::Secondary] {
+            let device = disk();
+            let mut v = open(&device);
+            v.take_over(2000).unwrap();
+            device.fail_writes(place(copy), Times::Always);
+            let before = v.protected_sequence();
+            for n in 1..=3 {
+                work(&mut v, 10);
+                assert_eq!(v.protected_sequence(), before, "after {} tries", n - 1);
+                let writes = v.advance_super_blocks(4000);
+                assert_eq!(writes.iter().filter(|w| w.write(&*device).is_err()).count(), 1);
+            }
+            assert_eq!(v.super_block_given_up(), Some(copy));
+            assert_eq!(v.protected_sequence(), v.last_log().seq);
+            let files = inodes(&v);
+            drop(v);
+            // Who mounts it then does not go by the old one.
+            let mut v = open(&device);
+            assert_eq!(inodes(&v), files);
+            device.heal();
+            v.take_over(5000).unwrap();
+            assert_eq!((v.super_block_given_up(), v.protected_sequence()), (None, v.last_log().seq));
+        }
+    }
+
+    #[test]
+    fn one_is_not_given_up_for_what_is_wrong_with_both() {
+        let device = disk();
+        let mut v = open(&device);
+        v.take_over(2000).unwrap();
+        device.fail_writes(0..SIZE, Times::Always);
+        for _ in 0..5 {
+            assert!(v.set_error_flag(3000).is_err());
+        }
+        assert_eq!(v.super_block_given_up(), None);
+        device.heal();
+        let mut v = open(&device);
+        device.set_full(true);
+        assert!(v.take_over(4000).is_err());
+        assert_eq!(v.super_block_given_up(), None, "a full host is no bad place");
     }
 }

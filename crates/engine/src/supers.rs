@@ -5,14 +5,20 @@
 //!
 //! A write is made under the volume's lock and may be done outside of it. One that another has
 //! overtaken meanwhile is left out: its bytes hold settings of the past.
+//!
+//! A copy whose place cannot be written is given up after some tries, and the other one is enough (spec 2.8: so does
+//! Linux). What it leads to is reclaimed then, so it must be the one that nobody chooses: the other has a later cursor.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use silt_device::Device;
+use silt_device::{Device, Operation};
 use silt_format::super_block::{self as sb, Copies, Copy, SuperBlock};
 use silt_format::{Error as FormatError, Geometry};
 
 use crate::{Error, Result};
+
+/// Writes of a copy that fail, one after the other, before it is given up.
+pub const TRIES: u32 = 3;
 
 /// The newest log with a super root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +50,29 @@ struct Made {
     number: [u64; 2],
     /// `s_last_seq` of what is on the medium; none where the copy cannot be used.
     sequence: [Option<u64>; 2],
+    /// Writes that its place refused since the last that it took.
+    refused: [u32; 2],
+}
+
+impl Made {
+    /// The copy that cannot be written, where the other can.
+    fn given_up(&self) -> Option<Copy> {
+        let lost = |one: Copy, other: Copy| {
+            self.refused[index(one)] >= TRIES
+                && self.refused[index(other)] == 0
+                && self.sequence[index(other)].is_some()
+        };
+        match () {
+            () if lost(Copy::Primary, Copy::Secondary) => Some(Copy::Primary),
+            () if lost(Copy::Secondary, Copy::Primary) => Some(Copy::Secondary),
+            () => None,
+        }
+    }
+}
+
+/// Whether the place of a super block refused it, and nothing else is wrong.
+fn is_of_the_place(e: &silt_device::Error) -> bool {
+    matches!(e, silt_device::Error::Io { operation: Operation::Write, .. })
 }
 
 /// Reads both copies and chooses (spec 2.5).
@@ -118,9 +147,23 @@ impl SuperWrite {
         if made.number[index(self.copy)] != self.number {
             return Ok(());
         }
-        device.write_durably(self.offset, &self.bytes[..])?;
-        made.sequence[index(self.copy)] = Some(self.sequence);
-        Ok(())
+        match device.write_durably(self.offset, &self.bytes[..]) {
+            Ok(()) => {
+                made.sequence[index(self.copy)] = Some(self.sequence);
+                made.refused[index(self.copy)] = 0;
+                Ok(())
+            }
+            Err(e) => {
+                let refused = &mut made.refused[index(self.copy)];
+                *refused = refused.saturating_add(u32::from(is_of_the_place(&e)));
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Which copy it is of.
+    pub fn copy(&self) -> Copy {
+        self.copy
     }
 }
 
@@ -130,13 +173,20 @@ impl Supers {
         self.first.1.geometry(device.len()).map_err(Error::Unusable)
     }
 
+    /// The copy whose place cannot be written, after some tries; the other one is there.
+    pub fn given_up(&self) -> Option<Copy> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).given_up()
+    }
+
     /// The lowest sequence number that a copy on the medium leads to, one whose writing failed as it was before: from
-    /// there on recovery may walk.
+    /// there on recovery may walk. A copy that was given up does not count.
     pub fn oldest_sequence(&self) -> u64 {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = self.first.1.last_seq.get();
         let distance = |s: &u64| newest.wrapping_sub(*s).cast_signed();
-        made.sequence.into_iter().flatten().max_by_key(distance).unwrap_or(newest)
+        let given_up = made.given_up().map(index);
+        let counts = |(copy, sequence): (usize, Option<u64>)| sequence.filter(|_| Some(copy) != given_up);
+        made.sequence.into_iter().enumerate().filter_map(counts).max_by_key(distance).unwrap_or(newest)
     }
 
     /// Byte offset of a copy.
@@ -181,6 +231,19 @@ impl Supers {
     pub fn both_as_they_are(&self) -> Vec<SuperWrite> {
         let second = self.second.as_ref().map(|(copy, block)| self.emit(*copy, block));
         std::iter::once(self.emit(self.first.0, &self.first.1)).chain(second).collect()
+    }
+
+    /// Points one copy at a log, and prefers it.
+    pub fn write_one(&mut self, copy: Copy, now: u64, last: LastLog, free_blocks: u64) -> SuperWrite {
+        if self.first.0 != copy
+            && let Some(second) = self.second.take()
+        {
+            self.second = Some(std::mem::replace(&mut self.first, second));
+        }
+        let block = &mut self.first.1;
+        set_cursor(block, last, free_blocks);
+        block.wtime = now.into();
+        self.emit(self.first.0, &self.first.1)
     }
 
     /// Brings the older copy up to date with the newest log; it becomes the preferred one.

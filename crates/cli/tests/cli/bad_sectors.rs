@@ -236,6 +236,34 @@ fn super_blocks_that_cannot_be_read_are_written_anew() {
     }
 }
 
+/// The other one is enough, and it is said.
+#[test]
+fn a_super_block_that_cannot_be_written_keeps_nobody_from_writing() {
+    if !can_mount() {
+        return;
+    }
+    for first in [true, false] {
+        let b = Bench::new();
+        let g = b.golden("basic-4k");
+        let size = std::fs::metadata(&g).unwrap().len();
+        let disk = Disk::writable(&b, &g);
+        disk.fix(if first { 1024..2048 } else { size - 4096..size });
+        let note =
+            format!("the {} super block cannot be written", if first { "primary" } else { "secondary" });
+        let volume = disk.path();
+        let (m, _) = crate::common::Mounted::new(&b, &[&volume], "m");
+        let status = b.ok(&["status", m.dir()]);
+        assert!(status.contains(&note), "{status}");
+        std::fs::write(m.path("new"), "new").unwrap();
+        m.unmount();
+        let run = b.run(&["mkcp", &volume]);
+        assert!(run.code == 0 && run.err.contains(&note), "{}{}", run.out, run.err);
+        let (m, _) = crate::common::Mounted::new(&b, &[&volume, "-o", "ro"], "again");
+        assert_eq!(std::fs::read_to_string(m.path("new")).unwrap(), "new");
+        m.unmount();
+    }
+}
+
 /// An image that lies in a mounted volume, with its first super block or both overwritten: it is not taken for a file of
 /// that volume.
 #[test]

@@ -88,6 +88,6 @@ impl Volume {
                 b.state = (b.state.get() & !STATE_VALID).into();
             }
         });
-        self.write_supers(&writes)
+        self.write_supers_or_one(&writes)
     }
 }

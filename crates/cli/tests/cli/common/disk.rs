@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct State {
     /// Bytes that cannot be read.
     bad: Vec<Range<u64>>,
+    /// Bytes that cannot be written.
+    fixed: Vec<Range<u64>>,
     /// Reads of [`LARGE`] bytes that begin below this byte wait.
     held: Option<u64>,
     /// How long each read of [`LARGE`] bytes takes.
@@ -90,6 +92,11 @@ impl Disk {
     /// These bytes cannot be read any more.
     pub fn spoil(&self, bytes: Range<u64>) {
         self.files.state.lock().unwrap().bad.push(bytes);
+    }
+
+    /// These bytes cannot be written any more.
+    pub fn fix(&self, bytes: Range<u64>) {
+        self.files.state.lock().unwrap().fixed.push(bytes);
     }
 
     /// Large reads wait until [`Disk::release`]: those that read logs, not those that look where they are.
@@ -221,6 +228,9 @@ impl Filesystem for Files {
         let dead = state.dead;
         // A sector that is written whole is good again.
         let end = write.offset + write.data.len() as u64;
+        if state.fixed.iter().any(|fixed| fixed.start < end && write.offset < fixed.end) {
+            return reply.error(Errno::EIO);
+        }
         state.bad.retain(|bad| dead || bad.start < write.offset || bad.end > end);
         drop(state);
         match self.image.write_all_at(write.data, write.offset) {
