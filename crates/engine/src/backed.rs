@@ -6,8 +6,9 @@
 //! count as clean.
 //!
 //! ```text
-//! unknown -> told to be whole below -> ready (clean, may be written) -> written -> freed -> ready again
-//!                                              \____ discarded: unknown
+//! unknown -> told to be whole below -> ready (clean, may be written) -> handed out -> written -> freed -> ready again
+//!                                         ^    \____ discarded: unknown   |
+//!                                         \_ given back, not written _____/
 //! ```
 //!
 //! Who tells is the caller: the device is asked without the volume's lock, since the host may take its time
@@ -30,6 +31,8 @@ pub(crate) struct Backed {
     /// Those of them that may be written.
     pub ready: RangeSet<u64>,
     pub ready_len: u64,
+    /// Handed out when they were ready, and perhaps not written yet.
+    pub handed: RangeSet<u64>,
     /// Handed out, and not known to be whole.
     pub begun: RangeSet<u64>,
     /// Freed, and not known to be whole: hardly anything can be missing.
@@ -71,6 +74,9 @@ impl Backed {
     /// A segment was handed out.
     pub fn taken(&mut self, segment: u64) {
         let range = segment..segment + 1;
+        if self.ready.contains(&segment) {
+            self.handed.insert(range.clone());
+        }
         self.drop_ready(range.clone());
         self.freed.remove(range.clone());
         if !self.whole.contains(&segment) {
@@ -78,10 +84,30 @@ impl Backed {
         }
     }
 
+    /// A segment that was handed out was not written, and may be: it has below what it had. May be told again.
+    pub fn given_back(&mut self, segment: u64) {
+        if self.ready.contains(&segment) {
+            return;
+        }
+        if self.handed.contains(&segment) && self.whole.contains(&segment) {
+            self.handed.remove(segment..segment + 1);
+            self.put(segment..segment + 1);
+        } else {
+            self.released(segment);
+        }
+    }
+
+    /// All that was handed out was written, but for what of these was not.
+    pub fn written_but(&mut self, segments: [u64; 2]) {
+        let kept = segments.into_iter().filter(|s| self.handed.contains(s)).map(|s| s..s + 1);
+        self.handed = kept.collect();
+    }
+
     /// A segment that was in use may be written.
     pub fn released(&mut self, segment: u64) {
         let range = segment..segment + 1;
         self.begun.remove(range.clone());
+        self.handed.remove(range.clone());
         if self.once {
             self.whole.remove(range.clone());
         }
@@ -92,7 +118,7 @@ impl Backed {
     pub fn discarded(&mut self, segments: Range<u64>) {
         self.discards += 1;
         self.drop_ready(segments.clone());
-        for set in [&mut self.whole, &mut self.begun, &mut self.freed] {
+        for set in [&mut self.whole, &mut self.handed, &mut self.begun, &mut self.freed] {
             set.remove(segments.clone());
         }
     }
@@ -181,5 +207,29 @@ mod tests {
         b.only = true;
         b.cut(5);
         assert_eq!((b.count(None), b.most(None)), (1, Some(1)));
+    }
+
+    #[test]
+    fn what_was_not_written_is_ready_as_before() {
+        for once in [false, true] {
+            let mut b = Backed { once, ..Backed::default() };
+            b.whole.insert(3..8);
+            b.put(3..8);
+            (3..7).for_each(|s| b.taken(s));
+            b.taken(20);
+            // A host that writes elsewhere has nothing for what was there before.
+            b.whole.insert(20..21);
+            b.begun.remove(20..21);
+            for s in [3, 3, 20] {
+                b.given_back(s);
+            }
+            assert_eq!((b.count(None), b.freed.contains(&20)), (if once { 2 } else { 3 }, once));
+            b.written_but([4, 7]);
+            b.discarded(6..7);
+            for s in [4, 5, 6] {
+                b.given_back(s);
+            }
+            assert_eq!([4, 5, 6].map(|s| b.ready.contains(&s)), [true, !once, false]);
+        }
     }
 }

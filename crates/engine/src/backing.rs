@@ -297,7 +297,15 @@ impl Volume {
         }
     }
 
-    /// A segment that was handed out was not written, and may be again.
+    /// A segment that was handed out was not written and is clean: an attempt was taken back, or had planned more than it took.
+    /// Nothing is read for it.
+    pub(crate) fn was_not_written(&mut self, segment: SegNr) {
+        if let Some(b) = &mut self.store.held.backed {
+            b.given_back(segment.0);
+        }
+    }
+
+    /// A segment that was handed out may be again, if it is clean; it may have been written.
     pub(crate) fn is_clean_again(&mut self, segment: SegNr) -> Result<()> {
         if self.store.held.backed.is_none() {
             return Ok(());

@@ -77,10 +77,13 @@ impl Volume {
                 self.sufile.touch(&self.store, &self.dat, s)?;
             }
             while segments.len() <= entered {
-                segments.push(self.sufile.allocate(&mut self.store, &self.dat)?);
+                let segment = self.sufile.allocate(&mut self.store, &self.dat)?;
+                k.planned.push(segment);
+                segments.push(segment);
             }
         };
         let logs = self.lay_out(first, items, &mut segments)?;
+        k.planned.retain(|s| segments.contains(s));
         self.finish_logs(k, logs, &fresh)
     }
 
@@ -263,8 +266,11 @@ impl Volume {
         logs.push(log);
         for s in segments.split_off(entered + 1) {
             self.sufile.free(&self.store, &self.dat, s)?;
-            self.store.held.give_back(s);
-            self.is_clean_again(s)?;
+            if self.store.held.is_lent(s) {
+                self.store.held.give_back(s);
+            } else {
+                self.was_not_written(s);
+            }
         }
         Ok(logs)
     }

@@ -99,8 +99,12 @@ pub struct Construction {
     pub(crate) begun: Begun,
     /// Segments it has taken since.
     pub(crate) allocated: Vec<SegNr>,
+    /// Segments it has taken for what is composed.
+    pub(crate) planned: Vec<SegNr>,
     /// Segments that the composed logs lie in.
     pub(crate) composed_in: Vec<SegNr>,
+    /// Segments of logs that were handed out, in order.
+    pub(crate) written_in: Vec<SegNr>,
     /// Blocks of files in logs that are closed, in order.
     pub(crate) items: Vec<Item>,
     /// The metadata before it was composed.
@@ -238,6 +242,9 @@ impl Volume {
     }
 
     fn start(&mut self, kind: Kind, files: VecDeque<u64>, begun: Begun, now: u64) {
+        if let Some(backed) = &mut self.store.held.backed {
+            backed.written_but(begun.segments().map(|s| s.0));
+        }
         self.construction = Some(Construction {
             kind,
             // Log times must not run backwards, whatever the clock does (spec 19, 33).
@@ -263,7 +270,9 @@ impl Volume {
             available: self.available_segments(),
             begun,
             allocated: Vec::new(),
+            planned: Vec::new(),
             composed_in: Vec::new(),
+            written_in: Vec::new(),
             items: Vec::new(),
             before: None,
             launched: Vec::new(),
@@ -317,6 +326,9 @@ impl Volume {
         loop {
             if let Some(log) = k.ready.pop_front() {
                 k.outstanding += 1;
+                if k.written_in.last() != Some(&log.segment) {
+                    k.written_in.push(log.segment);
+                }
                 return Ok(Step::Write(log));
             }
             if k.composed {

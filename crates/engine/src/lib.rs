@@ -46,6 +46,8 @@ mod stages;
 mod store;
 mod sufile;
 mod supers;
+#[cfg(test)]
+mod taken_back_tests;
 mod verify_log;
 mod view;
 mod virt;

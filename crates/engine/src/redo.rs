@@ -135,13 +135,15 @@ impl Volume {
         self.sufile = before.sufile;
         self.dat = before.dat;
         self.tree_blocks = before.tree_blocks;
-        if let Some(segment) = self.store.held.lent().filter(|_| before.lent.is_none()) {
+        let lent = self.store.held.lent().filter(|_| before.lent.is_none());
+        if let Some(segment) = lent {
             self.store.held.give_back(segment);
         }
-        let allocated = k.allocated.split_off(before.allocated.min(k.allocated.len()));
-        for segment in allocated.into_iter().chain(std::mem::take(&mut k.composed_in)) {
-            // What cannot be read counts as in use.
-            let _ = self.is_clean_again(segment);
+        k.composed_in.clear();
+        let taken = k.allocated.split_off(before.allocated.min(k.allocated.len()));
+        // They were clean when they were handed out, and none of them was written.
+        for segment in taken.into_iter().chain(std::mem::take(&mut k.planned)).filter(|s| Some(*s) != lent) {
+            self.was_not_written(segment);
         }
         // Logs of data that were closed wait to be handed out still.
         let composed = usize::try_from(k.logs.saturating_sub(before.logs)).unwrap_or(0);
@@ -215,6 +217,10 @@ impl Volume {
         // Ahead of every log that was handed out.
         let seq = self.cursor.seq.wrapping_add(SEQ_JUMP);
         let mut items = std::mem::take(&mut k.items);
+        // Clean as soon as the tables are put back.
+        let mut planned = std::mem::take(&mut k.planned);
+        let written_in = std::mem::take(&mut k.written_in);
+        k.composed_in.clear();
         for key in k.launched.drain(..) {
             self.store.recall(key);
         }
@@ -224,7 +230,7 @@ impl Volume {
             self.sufile = before.sufile;
             self.dat = before.dat;
             self.tree_blocks = before.tree_blocks;
-            k.allocated.truncate(before.allocated);
+            planned.extend(k.allocated.split_off(before.allocated.min(k.allocated.len())));
             items.extend(before.items);
         }
         items.extend(k.open.take().into_iter().flat_map(|log| log.items));
@@ -250,8 +256,13 @@ impl Volume {
             self.sufile.scrap(store, dat, log.segment)?;
             self.bad_places.push(BadPlace { segment: log.segment, byte: log.byte, len: log.len() });
         }
-        for segment in left {
-            self.is_clean_again(segment)?;
+        let lent = self.store.held.lent();
+        for segment in left.into_iter().chain(planned).filter(|s| *s != log.segment && Some(*s) != lent) {
+            if written_in.contains(&segment) {
+                self.is_clean_again(segment)?;
+            } else {
+                self.was_not_written(segment);
+            }
         }
         let fresh = self.sufile.allocate(&mut self.store, &self.dat)?;
         self.cursor = Cursor { segment: fresh, next: fresh, offset: 0, seq };
