@@ -132,6 +132,9 @@ impl From<silt_device::Error> for ControlError {
             }
             E::Io { operation: Operation::Read, .. } => ControlError::new(Kind::Io, e.to_string())
                 .hint("silt check says what that hits, silt rescue copies out what can be read"),
+            E::Shorter { .. } => ControlError::new(Kind::Io, e.to_string()).hint(
+                "make it as long as it was with what it held, or let silt rescue copy out what is left",
+            ),
             E::Io { .. } | E::OutOfRange { .. } => ControlError::new(Kind::Io, e.to_string()),
         }
     }

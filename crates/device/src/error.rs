@@ -48,6 +48,9 @@ pub enum Error {
     /// The file system below an image has no room for the write.
     #[error("no space left below the image{}", place(" for ", *.offset, *.len))]
     NoSpace { offset: u64, len: u64 },
+    /// It was made shorter by others while it is in use, and ends within the range or before it.
+    #[error("{operation}{} failed: the device is {size} bytes long now, shorter than the volume", place(" of ", *.offset, *.len))]
+    Shorter { operation: Operation, offset: u64, len: u64, size: u64 },
     /// Whatever else the operating system said.
     #[error("{operation}{} failed: {source}", place(" of ", *.offset, *.len))]
     Io { operation: Operation, offset: u64, len: u64, source: io::Error },

@@ -13,6 +13,7 @@
 
 mod around;
 mod direct;
+mod length;
 mod place;
 mod streams;
 mod transfer;
@@ -29,9 +30,7 @@ use rustix::fs::{Advice, AtFlags, SeekFrom, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::sysfs::{self, DevNr};
-use crate::{
-    self as device, Allocation, Capabilities, Device, Error, Operation, Result, check_range, ioctl, total,
-};
+use crate::{self as device, Allocation, Capabilities, Device, Error, Operation, Result, ioctl, total};
 use around::{Around, SMALL};
 use direct::Direct;
 use streams::Streams;
@@ -80,6 +79,8 @@ pub struct FileDevice {
     sectors: Option<Direct>,
     claim: Mutex<Option<OwnedFd>>,
     len: AtomicU64,
+    /// Others cut it off there, at the lowest place that was found.
+    cut_at: AtomicU64,
     capabilities: Capabilities,
     around: Around,
     streams: Streams,
@@ -115,6 +116,7 @@ impl FileDevice {
             main: fds.main,
             claim: Mutex::new(fds.claim),
             len: AtomicU64::new(0),
+            cut_at: AtomicU64::new(u64::MAX),
             capabilities,
             around: Around::default(),
             streams: Streams::default(),
@@ -160,55 +162,6 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Makes an image `size` bytes long, the new part a hole. Errors: a block device, a `size`
-    /// below the present one, a limit of the file system below.
-    pub fn grow(&self, size: u64) -> Result<()> {
-        if self.capabilities.read_only {
-            return Err(Error::ReadOnly);
-        }
-        let unfit = |why| Error::of_path(&self.path, io::Error::new(io::ErrorKind::InvalidInput, why));
-        if self.kind == Kind::Block {
-            return Err(unfit("a block device cannot be made longer"));
-        }
-        if size < self.refresh_len()? {
-            return Err(unfit("an image can only be made longer"));
-        }
-        self.set_size(size)
-    }
-
-    /// Cuts an image off at `size` bytes. Errors: a block device, a `size` above the present one.
-    pub fn shrink(&self, size: u64) -> Result<()> {
-        if self.capabilities.read_only {
-            return Err(Error::ReadOnly);
-        }
-        let unfit = |why| Error::of_path(&self.path, io::Error::new(io::ErrorKind::InvalidInput, why));
-        if self.kind == Kind::Block {
-            return Err(unfit("a block device cannot be cut off"));
-        }
-        if size > self.refresh_len()? {
-            return Err(unfit("the image is shorter than that"));
-        }
-        self.set_size(size)
-    }
-
-    /// Sets the size of an image, whatever it was.
-    pub(crate) fn set_size(&self, size: u64) -> Result<()> {
-        retry_on_intr(|| rustix::fs::ftruncate(&self.main, size))
-            .map_err(|e| Error::of_path(&self.path, e))?;
-        self.refresh_len().map(|_| ())
-    }
-
-    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
-        check_range(operation, offset, len, self.len())
-    }
-
-    fn check_write(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
-        if self.capabilities.read_only {
-            return Err(Error::ReadOnly);
-        }
-        self.check(operation, offset, len)
-    }
-
     fn write(&self, offset: u64, bufs: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
         match &self.direct {
             Some(direct) => direct.write_at(self.main.as_fd(), self.len(), offset, bufs, flags),
@@ -252,7 +205,8 @@ impl FileDevice {
 
     /// Whether a request failed because the system below cannot do it past the page cache; none will be tried again.
     fn does_without_large(&self, e: &io::Error) -> bool {
-        let lacks = lacks_flag(e);
+        // What ends within a unit is read in part, and then from where no such request can begin.
+        let lacks = lacks_flag(e) && self.shorter().is_none();
         if lacks {
             self.lacks_large.store(true, Ordering::Relaxed);
         }
@@ -332,11 +286,7 @@ impl Device for FileDevice {
     }
 
     fn refresh_len(&self) -> Result<u64> {
-        let len = match self.kind {
-            Kind::Block => ioctl::block_size(&self.main),
-            Kind::Image => rustix::fs::fstat(&self.main).map(|s| u64::try_from(s.st_size).unwrap_or(0)),
-        };
-        let len = len.map_err(|e| Error::of_path(&self.path, e))?;
+        let len = self.length_now().map_err(|e| Error::of_path(&self.path, e))?;
         self.len.store(len, Ordering::Release);
         Ok(len)
     }
@@ -383,7 +333,7 @@ impl Device for FileDevice {
                 }
             },
         }
-        .map_err(|e| Error::of_request(Operation::Read, offset, len, e))
+        .map_err(|e| self.failed(Operation::Read, offset, len, e))
     }
 
     fn read_if_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
@@ -405,7 +355,7 @@ impl Device for FileDevice {
                 self.lacks_nowait.store(true, Ordering::Relaxed);
                 Ok(false)
             }
-            Err(e) => Err(Error::of_request(Operation::Read, offset, len, e.into())),
+            Err(e) => Err(self.failed(Operation::Read, offset, len, e)),
         }
     }
 
@@ -425,7 +375,7 @@ impl Device for FileDevice {
         }
         transfer::read_at(self.main.as_fd(), offset, buf)
             .or_else(|e| self.read_beside_the_cache(e, offset, buf))
-            .map_err(|e| Error::of_request(Operation::Read, offset, len, e))?;
+            .map_err(|e| self.failed(Operation::Read, offset, len, e))?;
         Ok(around)
     }
 
@@ -454,7 +404,7 @@ impl Device for FileDevice {
         let len = total(bufs);
         self.check_write(Operation::Write, offset, len)?;
         self.write(offset, bufs, ReadWriteFlags::empty())
-            .map_err(|e| Error::of_request(Operation::Write, offset, len, e))
+            .map_err(|e| self.failed(Operation::Write, offset, len, e))
     }
 
     fn write_cached(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
@@ -464,7 +414,7 @@ impl Device for FileDevice {
         let len = total(bufs);
         self.check_write(Operation::Write, offset, len)?;
         self.write_through_the_cache(offset, bufs, ReadWriteFlags::empty())
-            .map_err(|e| Error::of_request(Operation::Write, offset, len, e))
+            .map_err(|e| self.failed(Operation::Write, offset, len, e))
     }
 
     fn flush(&self) -> Result<()> {
@@ -472,10 +422,15 @@ impl Device for FileDevice {
             return Ok(());
         }
         let mut failed = self.failed_flushes.lock();
-        retry_on_intr(|| rustix::fs::fdatasync(&self.main)).map_err(|e| {
-            *failed += 1;
-            Error::of_request(Operation::Flush, 0, 0, e.into())
-        })
+        let flushed = retry_on_intr(|| rustix::fs::fdatasync(&self.main))
+            .map_err(|e| Error::of_request(Operation::Flush, 0, 0, e.into()));
+        let flushed = match self.kind {
+            // What was written may lie behind an end that others made: a place that is not to be counted on.
+            Kind::Image => flushed.and_then(|()| self.check_length(Operation::Flush, 0, 0)),
+            Kind::Block => flushed,
+        };
+        *failed += u64::from(flushed.is_err());
+        flushed
     }
 
     fn failed_flushes(&self) -> u64 {
@@ -494,7 +449,7 @@ impl Device for FileDevice {
                 Err(e) => {
                     // It tells of all that the system could not write.
                     *failed += 1;
-                    return Err(Error::of_request(Operation::Write, offset, len, e));
+                    return Err(self.failed(Operation::Write, offset, len, e));
                 }
             }
         }
@@ -513,7 +468,7 @@ impl Device for FileDevice {
                 self.lacks_discard.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Err(e) => Err(Error::of_request(Operation::Discard, offset, len, e.into())),
+            Err(e) => Err(self.failed(Operation::Discard, offset, len, e)),
         }
     }
 

@@ -359,7 +359,28 @@ fn a_file_cut_short_is_an_error() {
     let device = create_image(&path, MIB, false).unwrap();
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
     let e = device.read_at(50, &mut [0; 100]).unwrap_err();
-    assert!(e.to_string().contains("shorter"), "{e}");
+    assert!(e.to_string().contains("is 100 bytes long now, shorter than the volume"), "{e}");
+}
+
+/// The system lets an image grow with what is written behind its end, and shows zeroes where data was.
+#[test]
+fn what_is_written_behind_an_end_that_others_made_is_not_promised() {
+    let dir = Dir::new();
+    let path = dir.path("image");
+    let device = create_image(&path, 4 * MIB, false).unwrap();
+    device.write_at(0, &[&vec![1; 4 << 20]]).unwrap();
+    device.flush().unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(MIB).unwrap();
+    device.write_at(2 * MIB, &[&[2; 4096]]).unwrap();
+    let e = device.flush().unwrap_err();
+    assert!(e.to_string().contains("bytes long now, shorter than the volume"), "{e}");
+    assert_eq!(device.failed_flushes(), 1);
+    // Once it is known it does not become longer, and not as long as before, so that nobody would see it.
+    for at in [3 * MIB, 4 * MIB - 4096] {
+        let e = device.write_at(at, &[&[2; 4096]]).unwrap_err();
+        assert!(e.to_string().contains("shorter than the volume"), "{e}");
+    }
+    assert!(fs::metadata(&path).unwrap().len() < 3 * MIB);
 }
 
 #[test]

@@ -307,3 +307,38 @@ fn mounted_volumes() {
     assert!(open(&image, Access::ReadOnly, &o).is_ok());
     drop(mount);
 }
+
+/// The kernel says of a write behind the end of a block device what it says on a full file system.
+#[test]
+fn a_block_device_that_became_shorter_is_not_a_full_one() {
+    for direct in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        drop(create_image(&image, 4 * MIB, false).unwrap());
+        let Some(attached) = Loop::attach(&image, &[]) else { return };
+        let options = OpenOptions { direct, ..OpenOptions::default() };
+        let device = open(&attached.device, Access::ReadWrite, &options).unwrap();
+        device.write_at(3 * MIB, &[&[1; 4096]]).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(2 * MIB).unwrap();
+        let set = Command::new("losetup").arg("--set-capacity").arg(&attached.device).status();
+        assert!(set.unwrap().success());
+        let told = [
+            device.write_at(3 * MIB, &[&[2; 4096]]),
+            device.write_at(2 * MIB - 4096, &[&[2; 8192]]),
+            device.write_at(2 * MIB - 4096, &[&vec![2; 1 << 20]]),
+            device.write_durably(3 * MIB, &[2; 512]),
+            device.read_at(3 * MIB, &mut [0; 4096]),
+            device.read_at(2 * MIB - 4096, &mut [0; 8192]),
+            device.read_at(MIB, &mut vec![0; 2 << 20]),
+        ];
+        for (n, told) in told.into_iter().enumerate() {
+            let e = told.unwrap_err();
+            assert!(!e.is_no_space(), "{n}: {e}");
+            let words = "the device is 2097152 bytes long now, shorter than the volume";
+            assert!(e.to_string().contains(words), "{n}: {e}");
+        }
+        device.write_at(MIB, &[&[2; 4096]]).unwrap();
+        device.flush().unwrap();
+        drop(device);
+    }
+}

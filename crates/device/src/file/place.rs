@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, IFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{FileDevice, Kind};
-use crate::{Allocation, Error, Operation, Result, ioctl};
+use crate::{Allocation, Operation, Result, ioctl};
 
 /// Hosts that write what is allocated in place, by the magic numbers of their file systems: ext2 to ext4, XFS, tmpfs. Others,
 /// as btrfs, take new space for what is written over.
@@ -77,7 +77,12 @@ impl FileDevice {
         if self.kind == Kind::Block {
             return None;
         }
-        let stat = rustix::fs::fstat(&self.main).ok()?;
+        let mut found = None;
+        self.shorter_of(|| {
+            found = rustix::fs::fstat(&self.main).ok();
+            found.as_ref().and_then(|stat| u64::try_from(stat.st_size).ok())
+        });
+        let stat = found?;
         let allocated = u64::try_from(stat.st_blocks).ok()?.saturating_mul(512);
         if allocated >= u64::try_from(stat.st_size).ok()? {
             return None;
@@ -125,7 +130,7 @@ impl FileDevice {
             match asked {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return lacks(),
-                Err(e) => return Err(Error::of_request(Operation::Allocate, offset, len, e.into())),
+                Err(e) => return Err(self.failed(Operation::Allocate, offset, len, e)),
             }
         }
         Ok(if in_place && !shared { Allocation::InPlace } else { Allocation::Once })
