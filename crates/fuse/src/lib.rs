@@ -37,7 +37,7 @@
 //!
 //! # Modules
 //! [`abi`] the messages, `request` and `dispatch` from bytes to methods, `reply` back, `init` the negotiation,
-//! `session` the loop, `patience` how it waits, `channel` the descriptor, `ring` and `slot` the other way through io_uring, `mount`
+//! `session` the loop, `patience` how it waits, `channel` the descriptor, `stop` how waiting at it ends, `ring` and `slot` the other way through io_uring, `mount`
 //! mounting, unmounting and aborting, `notify` notifications.
 
 #[cfg(not(target_os = "linux"))]
@@ -62,6 +62,7 @@ mod request;
 mod ring;
 mod session;
 mod slot;
+mod stop;
 
 pub use abi::{InitFlags, IoctlFlags, OpenFlags, ROOT_ID};
 pub use attr::{Attr, Entry, FileType, NodeId, Statfs, Statx, Timestamp};

@@ -21,6 +21,7 @@ use crate::patience::Patience;
 use crate::reply::{Raw, Way};
 use crate::request::Request;
 use crate::ring::Rings;
+use crate::stop::Stop;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno as Os;
 use std::path::{Path, PathBuf};
@@ -81,17 +82,33 @@ impl Session {
 
     /// Serves until unmounted or aborted, with `threads` threads of which the caller's is one (0 counts as
     /// 1). What is still mounted after an abort or an error is unmounted lazily.
-    pub fn run<F: Filesystem>(mut self, fs: Arc<F>, threads: usize) -> Result<Ended> {
+    pub fn run<F: Filesystem>(self, fs: Arc<F>, threads: usize) -> Result<Ended> {
+        self.run_until(fs, threads, Arc::new(Stop::new()), false)
+    }
+
+    /// With rings, and else where `may_stop`, it can be stopped.
+    fn run_until<F: Filesystem>(
+        mut self,
+        fs: Arc<F>,
+        threads: usize,
+        stop: Arc<Stop>,
+        may_stop: bool,
+    ) -> Result<Ended> {
         let target = Target::new(fs);
         let mut buffer = Buffer::new();
-        let failed = || self.abort();
+        let failed = || {
+            self.abort();
+            // That may not have been possible.
+            stop.stop();
+        };
         let ended = std::thread::scope(|scope| {
             let prepare = || Rings::prepare(scope, &target, &self.channel, &failed);
             let rings = match self.negotiate(&target, &mut buffer, prepare)? {
                 Agreed::Serve(rings) => rings,
                 Agreed::End(ended) => return Ok(ended),
             };
-            let ended = self.serve(&target, &mut buffer, threads);
+            let stop = (may_stop || rings.is_some()).then_some(&*stop);
+            let ended = self.serve(&target, &mut buffer, threads, stop);
             if let Some(rings) = rings {
                 rings.end();
             }
@@ -100,7 +117,15 @@ impl Session {
         if matches!(ended, Ok(Ended::Unmounted)) {
             self.disarm();
         }
+        if !stop.is_stopped() {
+            target.destroy(Destroy::Unasked);
+            return ended;
+        }
+        // What no ring answers waits until nobody has `/dev/fuse` open. A block device stays the mount's until all is written.
+        let mount = self.mount.take();
+        drop(self);
         target.destroy(Destroy::Unasked);
+        drop(mount);
         ended
     }
 
@@ -123,7 +148,7 @@ impl Session {
         prepare: impl Fn() -> Result<Rings<'scope>>,
     ) -> Result<Agreed<'scope>> {
         loop {
-            let bytes = match next(&self.channel, buffer)? {
+            let bytes = match next(&self.channel, buffer, None)? {
                 Next::Request(bytes) => bytes,
                 Next::End(ended) => return Ok(Agreed::End(ended)),
             };
@@ -166,13 +191,20 @@ impl Session {
         }
     }
 
-    fn serve<F: Filesystem>(&self, target: &Target<F>, buffer: &mut Buffer, threads: usize) -> Result<Ended> {
+    /// With `stop` where that may end it.
+    fn serve<F: Filesystem>(
+        &self,
+        target: &Target<F>,
+        buffer: &mut Buffer,
+        threads: usize,
+        stop: Option<&Stop>,
+    ) -> Result<Ended> {
         let further = threads.max(1) - 1;
         std::thread::scope(|scope| {
             for number in 0..further {
                 let channel = self.further_channel();
                 let serve = move || {
-                    if let Err(error) = serve(target, &channel, &mut Buffer::new()) {
+                    if let Err(error) = serve(target, &channel, &mut Buffer::new(), stop) {
                         tracing::error!(%error, "a thread stopped serving");
                     }
                 };
@@ -181,10 +213,11 @@ impl Session {
                     tracing::warn!(%error, "serving with fewer threads");
                 }
             }
-            let ended = serve(target, &self.channel, buffer);
+            let ended = serve(target, &self.channel, buffer, stop);
             if ended.is_err() {
                 // The other threads wait in the kernel: only the end of the connection gets them out.
                 self.abort();
+                stop.iter().for_each(|stop| stop.stop());
             }
             ended
         })
@@ -332,14 +365,18 @@ enum Next<'a> {
     End(Ended),
 }
 
-/// Waits for the next request.
-fn next<'a>(channel: &Channel, buffer: &'a mut Buffer) -> Result<Next<'a>> {
+/// Waits for the next request, until stopped.
+fn next<'a>(channel: &Channel, buffer: &'a mut Buffer, stop: Option<&Stop>) -> Result<Next<'a>> {
     let mut aborted = false;
     let length = loop {
+        if stop.is_some_and(|stop| !stop.wait(channel)) {
+            return Ok(Next::End(Ended::Aborted));
+        }
         match channel.read(buffer.space()) {
             Ok(length) => break length,
             // A signal, or the request was taken back before we saw it.
             Err(Os::INTR | Os::NOENT) => {}
+            Err(Os::AGAIN) if stop.is_some() => {}
             Err(Os::AGAIN) => channel.wait_readable(),
             Err(Os::NODEV) => return Ok(Next::End(Ended::Unmounted)),
             // An unmount that takes a request away while it is being read says this as well, but only once.
@@ -364,8 +401,19 @@ fn look(channel: &Channel, buffer: &mut Buffer, patience: &mut Patience) -> Opti
     None
 }
 
-/// Serves one channel to the end.
-fn serve<F: Filesystem>(target: &Target<F>, channel: &Arc<Channel>, buffer: &mut Buffer) -> Result<Ended> {
+/// Serves one channel to the end, or until stopped.
+fn serve<F: Filesystem>(
+    target: &Target<F>,
+    channel: &Arc<Channel>,
+    buffer: &mut Buffer,
+    stop: Option<&Stop>,
+) -> Result<Ended> {
+    if stop.is_some()
+        && let Err(error) = channel.never_block()
+    {
+        // Another thread may take what this one is woken for.
+        tracing::warn!(%error, "a failing ring may not end the session");
+    }
     let dispatch = |by: &Arc<Channel>, bytes: &[u8]| {
         target.dispatch(Way::Device(Arc::clone(by)), Request::parse(bytes));
     };
@@ -373,6 +421,9 @@ fn serve<F: Filesystem>(target: &Target<F>, channel: &Arc<Channel>, buffer: &mut
     let quick = if processors > 1 { quick(channel) } else { None };
     let mut patience = Patience::new(quick.is_some(), processors);
     loop {
+        if stop.is_some_and(Stop::is_stopped) {
+            return Ok(Ended::Aborted);
+        }
         patience.begin(Instant::now());
         let looked = quick.as_ref().and_then(|quick| Some((quick, look(quick, buffer, &mut patience)?)));
         if let Some((quick, length)) = looked {
@@ -380,7 +431,7 @@ fn serve<F: Filesystem>(target: &Target<F>, channel: &Arc<Channel>, buffer: &mut
             dispatch(quick, buffer.space().get(..length).unwrap_or_default());
             continue;
         }
-        match next(channel, buffer)? {
+        match next(channel, buffer, stop)? {
             Next::Request(bytes) => {
                 patience.came(Instant::now());
                 dispatch(channel, bytes);
@@ -397,16 +448,4 @@ fn quick(channel: &Channel) -> Option<Arc<Channel>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn write_data_is_page_aligned() {
-        for _ in 0..4 {
-            let mut buffer = Buffer::new();
-            let space = buffer.space();
-            assert_eq!((space.as_ptr().addr() + Buffer::HEAD) % Buffer::ALIGNMENT, 0);
-            assert!(space.len() >= Buffer::LENGTH);
-        }
-    }
-}
+mod tests;

@@ -28,9 +28,15 @@ pub fn abort_connection(path: &Path) -> Result<()> {
 /// Aborts a connection by number. One that is gone is no error.
 pub(crate) fn abort(connection: u64) -> io::Result<()> {
     match open_abort(connection).and_then(|mut file| file.write_all(b"1")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Where there is no control file system, that tells nothing.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_there() => Ok(()),
         result => result,
     }
+}
+
+fn is_there() -> bool {
+    find_mount(Path::new(CONNECTIONS))
+        .is_ok_and(|there| there.is_some_and(|entry| entry.fs_type == "fusectl"))
 }
 
 /// The file that aborts a connection when anything is written to it. The control file system is mounted if it is not and

@@ -11,6 +11,7 @@
 //! The kernel wants a queue for every processor that could ever be there, and holds all requests back until it
 //! has them: rings are set up before INIT is answered, so that what may fail has failed before.
 
+mod after;
 mod cpus;
 mod server;
 

@@ -3,7 +3,10 @@
 //! ```text
 //! REGISTER (every entry once) -> completion: a request -> handler -> answer -> COMMIT_AND_FETCH -> completion ...
 //! ```
+//!
+//! An entry that completes with an error is tried again, or left out ([`after`](super::after)).
 
+use super::after::{After, after, is_end};
 use crate::abi::{InHeader, RingCommand, ring_command};
 use crate::channel::Channel;
 use crate::dispatch::Target;
@@ -48,6 +51,12 @@ struct Entry {
     used: usize,
     /// All of its data may.
     resident: bool,
+    /// The command that was submitted last.
+    command: u32,
+    /// Errors in a row.
+    errors: u32,
+    /// It is not left out, and the connection has not ended for it.
+    alive: bool,
 }
 
 /// What became of an entry that completed.
@@ -67,7 +76,9 @@ impl Server {
             .setup_cqsize(entries.saturating_mul(2))
             .build(entries)?;
         answers.claim();
-        let entry = |qid| Entry { qid, commit_id: 0, used: 0, resident: false };
+        let command = ring_command::REGISTER;
+        let entry =
+            |qid| Entry { qid, commit_id: 0, used: 0, resident: false, command, errors: 0, alive: true };
         let entries = queues.into_iter().map(entry).collect();
         Ok(Self { uring, answers, entries, resident: 0, count: Box::new([0; 8]) })
     }
@@ -79,7 +90,6 @@ impl Server {
             self.submit(fd, ring_command::REGISTER, entry)?;
         }
         self.listen()?;
-        let mut alive = self.entries.len();
         let mut list: Vec<Answer> = Vec::new();
         let mut completed: Vec<Completed> = Vec::new();
         loop {
@@ -102,15 +112,38 @@ impl Server {
                 match usize::try_from(data) {
                     _ if data == WOKEN => self.listen()?,
                     Ok(entry) if result >= 0 => self.request(target, entry),
-                    _ if matches!(-result, libc::ENOTCONN | libc::ECANCELED | libc::ECONNABORTED) => {
-                        alive -= 1
-                    }
-                    _ => return Err(Error::Ring(std::io::Error::from_raw_os_error(-result))),
+                    Ok(entry) => self.fail(fd, entry, -result)?,
+                    Err(_) => {}
                 }
             }
-            if alive == 0 || self.answers.has_ended() {
+            if !self.entries.iter().any(|entry| entry.alive) || self.answers.has_ended() {
                 return Ok(());
             }
+        }
+    }
+
+    /// An entry completed without a request.
+    fn fail(&mut self, fd: types::Fd, entry: usize, errno: i32) -> Result<()> {
+        let Some(&Entry { qid, .. }) = self.entries.get(entry) else { return Ok(()) };
+        let alive = self.entries.iter().filter(|other| other.alive && other.qid == qid).count();
+        let Some(state) = self.entries.get_mut(entry) else { return Ok(()) };
+        if is_end(errno) {
+            state.alive = false;
+            return Ok(());
+        }
+        state.errors += 1;
+        let error = std::io::Error::from_raw_os_error(errno);
+        match after(errno, state.command, state.errors, alive.saturating_sub(1)) {
+            After::Submit(command) => {
+                tracing::debug!(%error, queue = qid, entry, "an entry of a ring is tried again");
+                self.submit(fd, command, entry)
+            }
+            After::LeaveOut => {
+                state.alive = false;
+                tracing::warn!(%error, queue = qid, entry, "a ring goes on without one of its entries");
+                Ok(())
+            }
+            After::End => Err(Error::Ring(error)),
         }
     }
 
@@ -122,6 +155,7 @@ impl Server {
         let length = usize::try_from(head.entry.payload_sz).unwrap_or(usize::MAX);
         if let Some(state) = self.entries.get_mut(entry) {
             state.commit_id = head.entry.commit_id;
+            state.errors = 0;
             if state.used > KEPT && !state.resident {
                 // The answer before was large.
                 // SAFETY: as above; the request's own data is kept.
@@ -172,7 +206,9 @@ impl Server {
 
     /// Queues a command for an entry.
     fn submit(&mut self, fd: types::Fd, command: u32, entry: usize) -> Result<()> {
-        let Some(&Entry { qid, commit_id, .. }) = self.entries.get(entry) else { return Ok(()) };
+        let Some(state) = self.entries.get_mut(entry) else { return Ok(()) };
+        state.command = command;
+        let Entry { qid, commit_id, .. } = *state;
         let Some(vector) = self.answers.memory.vector(entry) else { return Ok(()) };
         let mut bytes = [0; 80];
         let wire = RingCommand { flags: 0, commit_id, qid, padding: [0; 6] };
@@ -207,4 +243,41 @@ fn with_length(mut sqe: Entry128, length: u32) -> Entry128 {
     // u32 at 24.
     unsafe { (&raw mut sqe).cast::<u8>().add(AT).cast::<u32>().write(length) };
     sqe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slot::Memory;
+
+    #[test]
+    fn an_unexpected_completion_costs_no_more_than_its_entry() {
+        let answers = Answers::new(Memory::new(3, 4096).unwrap()).unwrap();
+        let mut server = match Server::new(Arc::new(answers), vec![0, 0, 1]) {
+            Ok(server) => server,
+            Err(error) => return println!("skipped: no io_uring: {error}"),
+        };
+        // Nothing is handed to the kernel.
+        let fd = types::Fd(-1);
+        let queued = |server: &mut Server| {
+            server.uring = IoUring::builder().build(4).unwrap();
+        };
+        server.submit(fd, ring_command::COMMIT_AND_FETCH, 0).unwrap();
+        server.fail(fd, 0, libc::ENOENT).unwrap();
+        assert_eq!((server.entries[0].command, server.uring.submission().len()), (ring_command::REGISTER, 2));
+        for _ in 0..3 {
+            queued(&mut server);
+            server.fail(fd, 0, libc::EINVAL).unwrap();
+        }
+        assert_eq!(server.uring.submission().len(), 0, "it is left out");
+        let alive: Vec<_> = server.entries.iter().map(|entry| entry.alive).collect();
+        assert_eq!(alive, [false, true, true]);
+        // What is requested on the processor of the last one would wait for ever.
+        server.fail(fd, 1, libc::EINVAL).unwrap();
+        queued(&mut server);
+        let ends = (0..4).find_map(|_| server.fail(fd, 1, libc::EINVAL).err());
+        assert!(matches!(ends, Some(Error::Ring(_))));
+        server.fail(fd, 2, libc::ENOTCONN).unwrap();
+        assert!(!server.entries[2].alive);
+    }
 }
