@@ -28,7 +28,7 @@ pub fn lines(c: &Cleaner, block_size: u32) -> Vec<String> {
     }];
     let file = c.file.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut say = |what: String, from: Source| match from {
-        Source::Default => {}
+        Source::Default | Source::Unknown => {}
         Source::File => lines.push(format!("  {what} ({file})")),
         Source::Mount => lines.push(format!("  {what} (as mounted)")),
         Source::Volume => lines.push(format!("  {what} (the volume says so)")),

@@ -12,7 +12,7 @@ use silt_format::Ino;
 use silt_fs::Fs;
 
 use crate::response::Discarding;
-use crate::retention::Given;
+use crate::retention::{Given, Known};
 use crate::scrub::{ScrubAction, ScrubStatus};
 use crate::{ControlError, Damage, GivenUp, Kind, MomentMount, MountPoint, Result, UnmountWhat};
 
@@ -175,6 +175,11 @@ pub trait Host {
     /// What was said about retention when it was mounted.
     fn retention_given(&self) -> Given {
         Given::default()
+    }
+
+    /// What the file with the wish said last, which holds while it cannot be told.
+    fn retention_known(&self) -> Option<&Known> {
+        None
     }
 
     /// Hears that the file with the wish was put in place, in this directory, or that this was tried: the names of the

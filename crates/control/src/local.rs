@@ -17,7 +17,7 @@ use crate::error::plain;
 use crate::execute::{execute, settings};
 use crate::host::{Caller, Host, MountInfo};
 use crate::open_with_room::open_with_room;
-use crate::retention::Given;
+use crate::retention::{Given, Known};
 use crate::{ControlError, Kind, Request, Response, Result, lost};
 
 /// An unmounted volume.
@@ -91,7 +91,8 @@ impl LocalVolume {
             let mut told = notes.iter().chain(&lost);
             told.try_for_each(|note| out(Response::Notice(note.clone())))?;
         }
-        let host = Opened { path: &self.path, file, fs: Mutex::new(fs), notes, lost };
+        let fs = Mutex::new(fs);
+        let host = Opened { path: &self.path, file, fs, notes, lost, known: Known::default() };
         let result = execute(&host, &Caller::this_process(), request, out);
         // Also after an error: what was done before it must not look like a crash.
         let fs = host.fs.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -173,6 +174,7 @@ struct Opened<'a> {
     fs: Mutex<Fs>,
     notes: Vec<String>,
     lost: Vec<String>,
+    known: Known,
 }
 
 impl Host for Opened<'_> {
@@ -223,5 +225,9 @@ impl Host for Opened<'_> {
 
     fn lost(&self) -> Vec<String> {
         self.lost.clone()
+    }
+
+    fn retention_known(&self) -> Option<&Known> {
+        Some(&self.known)
     }
 }

@@ -5,7 +5,7 @@ use silt_engine::{OpenReport, Result, Volume};
 use silt_fs::Fs;
 use silt_retention::Ladder;
 
-use crate::retention::{Effective, Given};
+use crate::retention::{Effective, Given, Known};
 
 /// Opens a volume for writing with `open`, which does not take it over, and makes room on it where there is none even for
 /// the cleaner: of what retention does not keep, and where that is too little, of ever more, down to the floor. What was
@@ -35,7 +35,7 @@ fn make_room(
     now: u64,
 ) -> Result<(Volume, Option<String>)> {
     let mut fs = Fs::new(volume, &silt_fs::Options::default());
-    let counts = Effective::read(&mut fs, given);
+    let counts = Effective::read(&mut fs, given, &Known::default());
     let mut volume = fs.into_volume();
     let ladder = Ladder::new(&counts.wish, &counts.floor);
     let (mut segments, mut moments, mut beyond) = (0, 0, 0);
@@ -59,6 +59,11 @@ fn make_room(
     }
     // A volume of Silt's own may be so for a while when it is full: its cleaner goes on.
     let note = (segments > 0).then(|| said(segments, moments, beyond));
+    // Of an unknown floor nothing goes: that may be why there is no room.
+    let note = match (note, counts.problem) {
+        (Some(note), Some(problem)) => Some(format!("{note}; {problem}")),
+        (note, problem) => note.or(problem),
+    };
     Ok((volume, note))
 }
 

@@ -3,6 +3,11 @@
 //! It lies in an ordinary file of the volume, `.silt/retention`, and so every moment has the one that counted then.
 //! Mount options go before it; without either there is a default. Where others may write into the root directory they can
 //! make such a file as well: it counts only if it is root's or the root directory's owner's.
+//!
+//! A floor is a promise. Where the file cannot be told, what it said last holds; where that is not known either, all of the
+//! past is kept, for the floor may be that.
+
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use silt_engine::{Time, Tree};
@@ -15,6 +20,10 @@ pub const DIR: &[u8] = b".silt";
 pub const FILE: &[u8] = b"retention";
 /// What a new file is called until it is whole.
 pub const NEW: &[u8] = b"retention.new";
+
+/// What comes of a floor that is not known.
+const PROTECTED: &str = "; nothing of the past is given up, since what was to be kept whatever comes is not known: say it with \
+    the mount option keep=, or with silt retain --keep and the wish, both";
 
 /// What was said when the volume was mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,6 +50,8 @@ pub enum Source {
     Mount,
     /// `nilfs_cleanerd.conf`.
     File,
+    /// It is not known what the volume says: as if it were everything.
+    Unknown,
 }
 
 /// What counts.
@@ -57,7 +68,7 @@ pub struct Effective {
 /// Why the file on a volume does not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// What was wished for is not known.
+    /// What it says is not known: it cannot be read, or makes no sense.
     Unknown(String),
     /// It is not of those who say what is kept: as if there were none.
     Foreign(String),
@@ -71,11 +82,27 @@ impl Problem {
     }
 }
 
+/// What a volume's file said when it could be told last.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<Option<Settings>>);
+
+impl Known {
+    /// Notes what the file says now.
+    pub fn note(&self, settings: &Settings) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings.clone());
+    }
+
+    /// What it said last; none where it never could be told.
+    pub fn last(&self) -> Option<Settings> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 impl Effective {
     /// Of what was given, of what the volume says, and else the default.
     pub fn of(given: &Given, volume: Result<Settings, Problem>) -> Self {
         let is_unknown = matches!(volume, Err(Problem::Unknown(_)));
-        let (volume, problem) = match volume {
+        let (volume, mut problem) = match volume {
             Ok(settings) => (settings, None),
             Err(problem) => (Settings::default(), Some(problem.into_text())),
         };
@@ -83,7 +110,7 @@ impl Effective {
             (Some(wish), _, pp) => (with(wish, pp), Source::Mount),
             (None, Some(wish), pp) => (with(&wish, pp), Source::Volume),
             // What was wished for is not known: nothing goes for it as long as there is space.
-            (None, None, _) if is_unknown => (Wish::everything(), Source::Default),
+            (None, None, _) if is_unknown => (Wish::everything(), Source::Unknown),
             (None, None, Some(seconds)) => (Wish::protecting(seconds), Source::Mount),
             (None, None, None) => match given.file_protection {
                 Some(seconds) => (Wish::protecting(seconds), Source::File),
@@ -93,14 +120,34 @@ impl Effective {
         let (floor, floor_from) = match (&given.floor, volume.floor) {
             (Some(floor), _) => (floor.clone(), Source::Mount),
             (None, Some(floor)) => (floor, Source::Volume),
+            (None, None) if is_unknown => (Wish::everything(), Source::Unknown),
             (None, None) => (Wish::nothing(), Source::Default),
         };
+        if floor_from == Source::Unknown
+            && let Some(problem) = &mut problem
+        {
+            problem.push_str(PROTECTED);
+        }
         Effective { wish, wish_from, floor, floor_from, problem }
     }
 
-    /// Of a file system and how it was mounted.
-    pub fn read(fs: &mut Fs, given: &Given) -> Self {
-        Effective::of(given, read(fs))
+    /// Of a file system and how it was mounted, and where its file cannot be told, of what that said last.
+    pub fn read(fs: &mut Fs, given: &Given, known: &Known) -> Self {
+        match (read(fs), known.last()) {
+            (Err(Problem::Unknown(text)), Some(last)) => {
+                let held = Effective::of(given, Ok(last));
+                Effective { problem: Some(format!("{text}; what it said before holds")), ..held }
+            }
+            (volume, _) => {
+                match &volume {
+                    Ok(settings) => known.note(settings),
+                    // As if there were none.
+                    Err(Problem::Foreign(_)) => known.note(&Settings::default()),
+                    Err(Problem::Unknown(_)) => {}
+                }
+                Effective::of(given, volume)
+            }
+        }
     }
 }
 
@@ -262,7 +309,7 @@ mod tests {
         assert_eq!(of(&conf, file(None)).1, Source::File);
         assert!(of(&conf, file(None)).0.starts_with("all for 1 hour, one an hour for 1 month"));
         for given in [&conf, &pp] {
-            assert_eq!(of(given, unknown()), ("all for ever".to_owned(), Source::Default));
+            assert_eq!(of(given, unknown()), ("all for ever".to_owned(), Source::Unknown));
         }
         assert_eq!(of(&conf, file(Some("nothing"))), ("nothing".to_owned(), Source::Volume));
         let both = Given { protection: Some(60), ..conf };
@@ -272,7 +319,11 @@ mod tests {
         let given = Given { wish: Some(wish("all for ever")), floor: Some(wish("all for 1 hour")), ..pp };
         assert_eq!(of(&given, day.clone()), ("all for ever".to_owned(), Source::Mount));
         let e = Effective::of(&none, unknown());
-        assert_eq!((e.wish, e.problem.as_deref()), (Wish::everything(), Some("broken")));
+        assert_eq!((&e.wish, &e.floor), (&Wish::everything(), &Wish::everything()));
+        assert!(e.problem.is_some_and(|p| p.starts_with("broken; nothing of the past is given up")));
+        let e = Effective::of(&given, unknown());
+        assert_eq!((e.floor.to_string(), e.floor_from), ("all for 1 hour".to_owned(), Source::Mount));
+        assert_eq!(e.problem.as_deref(), Some("broken"));
         let e = Effective::of(&none, Err(Problem::Foreign("not yours".to_owned())));
         assert_eq!((e.wish, e.problem.as_deref()), (Wish::usual(), Some("not yours")));
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use silt_control::retention::Known;
 use silt_device::Device;
 use silt_engine::Time;
 use silt_format::Ino;
@@ -159,6 +160,8 @@ pub struct Core {
     notices: Notices,
     /// How much may wait for the next log while somebody syncs.
     pub burst: Burst,
+    /// What the volume said last of what is kept.
+    pub retention: Known,
     /// Whether there is space, and what is done to get some.
     pub space: Space,
     /// How much of the log writer's time that may take.
@@ -204,6 +207,7 @@ impl Core {
             notifier: OnceLock::new(),
             notices: Notices::default(),
             burst: Burst::default(),
+            retention: Known::default(),
             space: Space::default(),
             pace: Pace::default(),
             account: Keeper::default(),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use silt_cleaner::{Mover as _, Outcome};
 use silt_control::cleaner::Cleaner;
-use silt_control::retention::{DIR, FILE, Given, NEW};
+use silt_control::retention::{DIR, FILE, Given, Known, NEW};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
     Caller, ControlError, Damage, Discarding, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint,
@@ -300,6 +300,10 @@ impl Host for DaemonHost {
 
     fn retention_given(&self) -> Given {
         self.core.options.retention.clone()
+    }
+
+    fn retention_known(&self) -> Option<&Known> {
+        Some(&self.core.retention)
     }
 
     fn retention_changed(&self, dir: Ino) {

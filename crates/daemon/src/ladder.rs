@@ -97,11 +97,12 @@ fn tried(core: &Core, end: Result<End>) -> End {
 
 /// What counts now; what is wrong with it is told once.
 pub fn effective(core: &Core) -> Effective {
-    let counts = Effective::read(&mut core.fs.lock(), &core.options.retention);
+    let counts = Effective::read(&mut core.fs.lock(), &core.options.retention, &core.retention);
     if core.space.is_news(counts.problem.as_ref())
         && let Some(problem) = &counts.problem
     {
-        tracing::warn!("{problem}; what is kept is: {}", counts.wish);
+        let Effective { wish, floor, .. } = &counts;
+        tracing::warn!("{problem}; what is kept is: {wish}; and whatever comes: {floor}");
     }
     counts
 }

@@ -5,18 +5,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use silt_control::retention::{Source, store};
 use silt_device::{Device, Fault, Times};
 use silt_engine::{OpenOptions, Volume};
 use silt_format::checkpoint;
 use silt_format::{Cno, Ino};
 use silt_fs::{Context, Fs, WriteFlags};
 use silt_fuse::Errno;
+use silt_retention::{Settings, Wish};
 
 use crate::changing::{Change, Takes};
 use crate::config::MountOptions;
 use crate::core::{Core, Want, now_secs};
 use crate::fault_tests::mkfs_of;
-use crate::ladder::{Came, clean};
+use crate::ladder::{Came, clean, effective};
 use crate::space::is_enough;
 use crate::writer::Writer;
 
@@ -59,9 +61,31 @@ impl Kept {
             }
             assert!(n > 3, "{n}");
         }
-        let writer = Writer::new(core.clone(), Duration::from_secs(3600));
-        let writer = Some(std::thread::spawn(move || writer.run()));
+        let writer = Some(written(&core));
         Kept { core, device, file, writer }
+    }
+
+    /// Mounted anew, with nothing of it in memory.
+    fn again(&mut self) {
+        self.stop();
+        let (mut volume, _) = Volume::open(self.device.clone(), &OpenOptions::default()).unwrap();
+        volume.take_over(now_secs()).unwrap();
+        self.core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
+        self.writer = Some(written(&self.core));
+    }
+
+    fn stop(&mut self) {
+        self.core.queue.lock().stop = true;
+        self.core.wake.notify_all();
+        self.writer.take().unwrap().join().unwrap();
+    }
+
+    /// Where blocks begin like this.
+    fn places(&self, with: &[u8]) -> Vec<u64> {
+        let mut block = vec![0; 4096];
+        let blocks = (0..self.device.len()).step_by(4096);
+        let has = |at: &u64| self.device.inner().read_at(*at, &mut block).is_ok() && block.starts_with(with);
+        blocks.filter(has).collect()
     }
 
     fn given_up(&self) -> (u64, u64) {
@@ -72,10 +96,13 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.core.queue.lock().stop = true;
-        self.core.wake.notify_all();
-        self.writer.take().unwrap().join().unwrap();
+        self.stop();
     }
+}
+
+fn written(core: &Arc<Core>) -> std::thread::JoinHandle<()> {
+    let writer = Writer::new(core.clone(), Duration::from_secs(3600));
+    std::thread::spawn(move || writer.run())
 }
 
 fn ctx() -> Context {
@@ -276,4 +303,84 @@ fn a_floor_that_is_set_meanwhile_is_obeyed() {
     let (steps, there) = setting.join().unwrap();
     assert!(kept.core.space.report().work.steps >= steps && there.len() > 10, "{there:?}");
     assert_eq!(moments(&kept.core.fs.lock(), *there.last().unwrap()), there);
+}
+
+/// A mounted volume with a floor that keeps everything, whose file can be read no more, and its moments. `is_known`: it was
+/// read before.
+fn with_an_unreadable_floor(is_known: bool) -> (Kept, Vec<u64>) {
+    let mut kept = Kept::new();
+    let floor = Settings { wish: Some(Wish::nothing()), floor: Some(Wish::everything()) };
+    store(&mut kept.core.fs.lock(), &floor, crate::core::now()).unwrap();
+    kept.core.sync_and_wait(Want::All).unwrap();
+    kept.again();
+    if is_known {
+        assert_eq!(effective(&kept.core).problem, None);
+    }
+    let places = kept.places(floor.text().as_bytes());
+    assert!(!places.is_empty());
+    for at in places {
+        kept.device.fail_reads(at..at + 4096, Times::Always);
+    }
+    assert!(effective(&kept.core).problem.is_some(), "it is read from the device");
+    let fs = kept.core.fs.lock();
+    let there = moments(&fs, fs.volume().last_log().cno);
+    drop(fs);
+    assert!(there.len() > 10);
+    (kept, there)
+}
+
+/// What cleaning comes to where more space is wanted than there is.
+fn short(core: &Arc<Core>) -> Came {
+    core.space.enable(true);
+    let wanted = core.fs.lock().volume().free_blocks() * 100;
+    assert!(core.space.may_come(core.fs.lock().volume(), wanted));
+    clean(core)
+}
+
+/// A floor that was read once holds while its file cannot be; one that is not known may be anything, and all is kept. Who
+/// deletes is answered all the same, and once the file is gone the default counts.
+#[test]
+fn a_floor_is_not_lost_with_a_read_of_its_file() {
+    for is_known in [true, false] {
+        let (kept, there) = with_an_unreadable_floor(is_known);
+        let core = &kept.core;
+        assert_eq!(short(core), Came::Nothing);
+        let counts = effective(core);
+        assert_eq!((&counts.floor, counts.wish.is_nothing()), (&Wish::everything(), is_known));
+        assert_eq!(counts.floor_from, if is_known { Source::Volume } else { Source::Unknown });
+        let is_there = || moments(&core.fs.lock(), *there.last().unwrap());
+        assert_eq!((is_there(), kept.given_up()), (there.clone(), (0, 0)), "known: {is_known}");
+        let (tell, told) = std::sync::mpsc::channel();
+        let unlink = |fs: &mut Fs| {
+            let dir = fs.lookup(silt_engine::Tree::Live, Ino::ROOT, b".silt")?.ino;
+            fs.unlink(&ctx(), dir, b"retention").map(|_| ((), None))
+        };
+        let answer = move |result: Result<(), Errno>| tell.send(result.map_err(|e| e.raw())).unwrap();
+        Change { names: Vec::new(), node: None, takes: Takes::NOTHING, run: unlink, answer, begun: false }
+            .start(core);
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(Ok(())));
+        let counts = effective(core);
+        assert_eq!((counts.floor_from, counts.problem), (Source::Default, None));
+        assert_eq!(short(core), Came::Nothing);
+        assert!(is_there().len() < there.len());
+    }
+}
+
+/// Nor for longer than it lasts.
+#[test]
+fn a_file_that_can_be_read_again_counts() {
+    let (kept, _) = with_an_unreadable_floor(false);
+    kept.device.heal();
+    let counts = effective(&kept.core);
+    assert_eq!((counts.wish_from, counts.floor_from), (Source::Volume, Source::Volume));
+    assert_eq!(counts.problem, None);
+    // What makes no sense is no change.
+    let mut fs = kept.core.fs.lock();
+    let dir = fs.lookup(silt_engine::Tree::Live, Ino::ROOT, b".silt").unwrap().ino;
+    let file = fs.lookup(silt_engine::Tree::Live, dir, b"retention").unwrap().ino;
+    fs.write(&ctx(), file, 0, b"kep", WriteFlags::default()).unwrap();
+    drop(fs);
+    let held = effective(&kept.core);
+    assert_eq!((held.wish, held.floor), (counts.wish, counts.floor));
+    assert!(held.problem.is_some_and(|p| p.ends_with("; what it said before holds")));
 }

@@ -103,6 +103,7 @@ fn from(source: Source) -> &'static str {
         Source::Volume => "the volume says so",
         Source::Mount => "as mounted",
         Source::File => "nilfs_cleanerd.conf says so",
+        Source::Unknown => "what the volume says is not known",
     }
 }
 

@@ -108,7 +108,7 @@ fn mounted_it_is_a_plain_file_and_lasts() {
     std::fs::write(m.path(".silt/retention"), "all for 3 days\nall for 3 daze\n").unwrap();
     b.ok(&["sync", m.dir()]);
     let r = b.json(&["retain", "--json", m.dir()]);
-    assert_eq!((&r["wish"], &r["wish_from"]), (&"all for ever".into(), &"default".into()));
+    assert_eq!((&r["wish"], &r["wish_from"]), (&"all for 3 days".into(), &"volume".into()), "as before");
     let status = b.ok(&["status", m.dir()]);
     assert!(status.contains(".silt/retention does not count: line 2"), "{status}");
     b.ok(&["retain", m.dir(), "all for 5 days"]);

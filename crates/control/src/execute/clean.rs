@@ -11,7 +11,7 @@ use silt_format::{BlockNr, SegNr};
 use silt_retention::{Ladder, Wish};
 
 use super::Out;
-use super::retain::{effective, wish};
+use super::retain::{effective, tell_problem, wish};
 use super::status::{for_users, not_for_users};
 use crate::host::{Host, with};
 use crate::request::MAX_LIST;
@@ -112,6 +112,7 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
         now,
         ..defaults
     };
+    tell_problem(host, out)?;
     let mut wishes = wishes(host, clean)?;
     keep(host, clean, &wishes, oldest, &mut options)?;
     // A floor that is set meanwhile holds for the rest of it.

@@ -11,14 +11,21 @@ use super::Out;
 use super::clean::Via;
 use crate::host::{Host, ROOM, wait_for_room, with, with_fs};
 use crate::response::Progress;
-use crate::retention::{DIR, Effective, Retention, RetentionPreview, Source, in_the_way, read, store};
+use crate::retention::{
+    DIR, Effective, Known, Problem, Retention, RetentionPreview, Source, in_the_way, read, store,
+};
 use crate::{ControlError, Kind, Response, Result, Retain, brief};
 
 /// What counts on a volume.
 pub fn effective(host: &dyn Host) -> Effective {
-    let given = host.retention_given();
-    with_fs(host, |fs| Effective::read(fs, &given))
+    let (given, none) = (host.retention_given(), Known::default());
+    with_fs(host, |fs| Effective::read(fs, &given, host.retention_known().unwrap_or(&none)))
         .unwrap_or_else(|| Effective::of(&given, Ok(Settings::default())))
+}
+
+/// Tells why the volume's file does not count, if it does not: less is given up then than whoever asks may expect.
+pub fn tell_problem(host: &dyn Host, out: Out<'_>) -> Result<()> {
+    effective(host).problem.map_or(Ok(()), |problem| out(Response::Notice(problem)))
 }
 
 /// A wish in words.
@@ -57,7 +64,26 @@ fn words(given: Option<&str>) -> Result<Option<Option<Wish>>> {
     }
 }
 
-/// Puts words into the volume's file; what there is of them else stays, unless it makes no sense.
+/// What the volume's file says besides what is set anew. What nobody can tell is not lost silently.
+fn rest(host: &dyn Host, fs: &mut silt_fs::Fs, sets_all: bool) -> Result<Settings> {
+    match read(fs) {
+        Ok(settings) => Ok(settings),
+        Err(Problem::Foreign(_)) => Ok(Settings::default()),
+        Err(Problem::Unknown(why)) => match host.retention_known().and_then(Known::last) {
+            Some(last) => Ok(last),
+            None if sets_all => Ok(Settings::default()),
+            None => Err(ControlError::new(
+                Kind::Invalid,
+                format!("{why}, so what else it says would be lost"),
+            )
+            .hint(
+                "say both: silt retain DIR 'all for 1 day' --keep nothing (\"default\" is a wish as well)",
+            )),
+        },
+    }
+}
+
+/// Puts words into the volume's file; what there is of them else stays.
 pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let (new_wish, new_floor) = (words(retain.wish.as_deref())?, words(retain.floor.as_deref())?);
     if with(host, |v| v.is_read_only())? {
@@ -72,12 +98,15 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let now = Time { secs: i64::try_from(host.now()).unwrap_or(i64::MAX), nanos: 0 };
     let store = || {
         with_fs(host, |fs| {
-            let mut settings = read(fs).unwrap_or_default();
+            let mut settings = rest(host, fs, new_wish.is_some() && new_floor.is_some())?;
             settings.wish = new_wish.clone().unwrap_or(settings.wish);
             settings.floor = new_floor.clone().unwrap_or(settings.floor);
             // A full volume may be full of what is to be kept no more.
             let stored = fs.of_the_reserve(|fs| store(fs, &settings, now));
-            (stored, fs.lookup(Tree::Live, Ino::ROOT, DIR))
+            if let (Ok(()), Some(known)) = (&stored, host.retention_known()) {
+                known.note(&settings);
+            }
+            Ok::<_, ControlError>((stored, fs.lookup(Tree::Live, Ino::ROOT, DIR)))
         })
     };
     let until = Instant::now() + ROOM;
@@ -87,7 +116,7 @@ pub fn set(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
         let Some(stored) = store() else {
             return Err(ControlError::new(Kind::Unavailable, "the volume is being closed"));
         };
-        let (stored, dir) = stored;
+        let (stored, dir) = stored?;
         tries += 1;
         if stored != Err(silt_fs::FsError::NoSpace) || tries == TRIES {
             break (stored, dir, None);

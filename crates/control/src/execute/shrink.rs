@@ -8,7 +8,7 @@ use silt_retention::Wish;
 
 use super::Out;
 use super::clean::Via;
-use super::retain::effective;
+use super::retain::{effective, tell_problem};
 use crate::host::{Host, change, with};
 use crate::response::{Progress, Resized, Response};
 use crate::{ControlError, Kind, Result, size};
@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Makes the volume `size` bytes large, and the image it lies in.
 pub fn resize(host: &dyn Host, size: u64, out: Out<'_>) -> Result<()> {
     host.sync()?;
+    tell_problem(host, out)?;
     let result = tried(host, size, out);
     // Those who waited for what it would come to hear of it with the next checkpoint.
     if let Err(e) = host.settle() {

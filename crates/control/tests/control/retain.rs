@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use silt_control::retention::{Known, Source};
 use silt_control::{
     Clean, ControlError, Host, Kind, MountInfo, Request, Response, Result, Retain, Retention, execute,
 };
@@ -26,6 +27,7 @@ struct FsHost {
     device: Arc<dyn Device>,
     fs: Mutex<Fs>,
     fails: AtomicBool,
+    known: Known,
     /// How often it was told that the file is another one.
     changed: Mutex<Vec<Ino>>,
 }
@@ -39,7 +41,13 @@ impl FsHost {
         let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
         volume.take_over(2_000).unwrap();
         let fs = Mutex::new(Fs::new(volume, &silt_fs::Options::default()));
-        FsHost { device, fs, fails: AtomicBool::new(false), changed: Mutex::default() }
+        FsHost {
+            device,
+            fs,
+            fails: AtomicBool::new(false),
+            known: Known::default(),
+            changed: Mutex::default(),
+        }
     }
 
     /// Makes the file as somebody would by hand: owner, group and mode of the directory and the file.
@@ -98,6 +106,10 @@ impl Host for FsHost {
 
     fn mounted(&self) -> Option<MountInfo> {
         None
+    }
+
+    fn retention_known(&self) -> Option<&Known> {
+        Some(&self.known)
     }
 
     fn retention_changed(&self, dir: Ino) {
@@ -179,6 +191,39 @@ fn a_change_is_told_even_if_it_cannot_be_written() {
     // What makes no sense changes nothing.
     assert_eq!(host.set("an hour").unwrap_err().kind, Kind::Invalid);
     assert_eq!(told(), 2);
+}
+
+/// Nobody can tell what else is in it.
+#[test]
+fn half_of_a_file_that_makes_no_sense_is_set_only_where_the_other_half_is_known() {
+    let mut host = FsHost::new();
+    host.ask(Request::SetRetention(Retain {
+        wish: Some("all for 2 days".to_owned()),
+        floor: Some("all for 1 hour".to_owned()),
+    }))
+    .unwrap();
+    let spoil = |host: &FsHost| {
+        let mut fs = host.fs.lock().unwrap();
+        let dir = fs.lookup(Tree::Live, Ino::ROOT, b".silt").unwrap().ino;
+        let file = fs.lookup(Tree::Live, dir, b"retention").unwrap().ino;
+        let ctx = Context { privileged: true, ..Context::default() };
+        fs.write(&ctx, file, 0, b"kep", WriteFlags::default()).unwrap();
+    };
+    spoil(&host);
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert_eq!((&shown.wish[..], &shown.floor[..]), ("all for 2 days", "all for 1 hour"));
+    assert!(shown.problem.is_some_and(|p| p.ends_with("; what it said before holds")));
+    let set = host.set("all for 3 days").unwrap();
+    assert_eq!((&set.wish[..], &set.floor[..], set.problem), ("all for 3 days", "all for 1 hour", None));
+    spoil(&host);
+    host.known = Known::default();
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert_eq!((&shown.floor[..], shown.floor_from), ("all for ever", Source::Unknown));
+    let refused = host.set("nothing").unwrap_err();
+    assert!(refused.kind == Kind::Invalid && refused.hint.is_some(), "{refused}");
+    let both = Retain { wish: Some("default".to_owned()), floor: Some("nothing".to_owned()) };
+    let set = host.ask(Request::SetRetention(both)).unwrap();
+    assert_eq!((&set.floor[..], set.floor_from, set.problem), ("nothing", Source::Volume, None));
 }
 
 /// A host with a past of some 40 MiB, of which nobody wishes anything.
