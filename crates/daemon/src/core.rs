@@ -27,8 +27,8 @@ use crate::damage::{DamageLog, Met};
 use crate::discarder::Discarder;
 use crate::notices::{Notice, Notices};
 use crate::pace::Pace;
-use crate::seeking::Seekers;
 use crate::space::Space;
+use crate::workers::Beside;
 
 /// What a caller wants durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,8 +170,8 @@ pub struct Core {
     pub account: Keeper,
     /// What gives clean segments back to the device.
     pub discarder: Discarder,
-    /// Who looks for data and holes.
-    pub seekers: Seekers,
+    /// What takes long beside the threads that serve requests.
+    pub beside: Beside,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -212,7 +212,7 @@ impl Core {
             pace: Pace::default(),
             account: Keeper::default(),
             discarder: Discarder::default(),
-            seekers: Seekers::default(),
+            beside: Beside::default(),
         })
     }
 

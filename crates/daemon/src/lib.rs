@@ -48,6 +48,7 @@ mod slices;
 mod space;
 mod stepped;
 mod tuning;
+mod workers;
 mod writer;
 mod writing;
 mod xflags;

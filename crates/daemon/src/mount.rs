@@ -142,9 +142,14 @@ impl Mount {
         if let Err(e) = self.live() {
             return reply.error(self.errno(&e));
         }
-        let (core, notifier) = (self.core.clone(), self.core.notifier.get().cloned());
+        let flags = self.core.fs.lock().flags_after(&ctx, ino(node), wanted);
+        let fixes = match flags {
+            Ok((before, after)) => after & !before & (flags::IMMUTABLE | flags::APPEND) != 0,
+            Err(e) => return reply.error(self.errno(&e)),
+        };
+        let notifier = self.core.notifier.get().cloned();
         let told = notifier.clone();
-        let set = move || {
+        let set = move |core: &Arc<Core>| {
             let run = move |fs: &mut Fs| fs.set_flags(&ctx, ino(node), wanted).map(|()| ((), None));
             let answer = move |result| match result {
                 Ok(()) => {
@@ -155,23 +160,19 @@ impl Mount {
                 Err(e) => reply.error(e),
             };
             Change { names: Vec::new(), node: Some(node), takes: Takes::NOTHING, run, answer, begun: false }
-                .start(&core);
+                .start(core);
         };
-        let before = self.core.fs.lock().flags(self.tree, ino(node)).unwrap_or(0);
-        let fixes = wanted & !before & (flags::IMMUTABLE | flags::APPEND) != 0;
-        let Some(notifier) = notifier.filter(|_| fixes) else { return set() };
+        let Some(notifier) = notifier.filter(|_| fixes) else { return set(&self.core) };
         self.fixing.begin(node);
-        // On a thread of its own: the kernel writes what is dirty first, which this one has to take.
-        let fix = move || {
+        // Not on this thread: the kernel writes what is dirty first, which this one has to take.
+        let fix = move |core: &Arc<Core>| {
             if let Err(e) = notifier.inval_inode(node, 0, 0) {
                 tracing::warn!("{e}");
             }
-            set();
+            set(core);
         };
         // Where there is no thread its answer is EIO.
-        if let Err(e) = std::thread::Builder::new().name("flags".into()).spawn(fix) {
-            tracing::warn!("no thread to fix a file: {e}");
-        }
+        self.core.beside.flags.start(&self.core, Box::new(fix));
     }
 
     fn sync(&self, want: Want, reply: ReplyEmpty) {

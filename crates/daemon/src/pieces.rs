@@ -1,12 +1,12 @@
 //! `fallocate` over much that is written: which of it is a hole only the file's map tells, and reading that takes long.
-//! So it goes piece by piece, on a thread of its own, each as a request of its own with the lock let go in between.
+//! So it goes piece by piece, each as a request of its own with the lock let go in between. One thread does that, and whoever
+//! asks for such gets his turn for a piece: all of them need the lock, and more threads would do no more.
 //!
 //! What the pieces before promised is taken back where one is refused, but for pieces in which something had been
 //! promised before.
 
 use std::ops::Range as Bytes;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use rangemap::RangeSet;
 use silt_fs::{Context, Fs, fallocate_mode};
@@ -51,42 +51,62 @@ fn in_pieces(core: &Arc<Core>, ctx: Context, range: Range, least: u64, answer: A
         }
         PIECE << fs.volume().geometry().block_bits
     };
-    let shared = core.clone();
-    let all = move || answer(one_after_the_other(&shared, &ctx, range, piece));
-    // Where there is no thread its answer is EIO.
-    if let Err(e) = std::thread::Builder::new().name("fallocate".into()).spawn(all) {
-        tracing::warn!("no thread to reserve space: {e}");
-    }
+    Pieces { ctx, range, piece, at: range.offset, promised: RangeSet::new(), answer }.turn(core, None);
 }
 
-fn one_after_the_other(core: &Arc<Core>, ctx: &Context, range: Range, piece: u64) -> Result<(), Errno> {
-    let mut promised = RangeSet::new();
-    let end = range.offset.saturating_add(range.length);
-    let mut at = range.offset;
-    while at < end {
-        let next = ((at / piece + 1) * piece).min(end);
+/// One that is under way.
+struct Pieces {
+    ctx: Context,
+    range: Range,
+    /// Bytes of a piece.
+    piece: u64,
+    /// Where the next one begins.
+    at: u64,
+    /// What those before promised, where nothing had been.
+    promised: RangeSet<u64>,
+    answer: Answer,
+}
+
+impl Pieces {
+    /// Goes on when the pieces had their turn that others wait for; `came`: what came of the one before. Where there is no thread,
+    /// and where the mount ends, its answer is EIO.
+    fn turn(self, core: &Arc<Core>, came: Option<Came>) {
+        core.beside.pieces.start(core, Box::new(move |core| self.go_on(core, came)));
+    }
+
+    fn go_on(mut self, core: &Arc<Core>, came: Option<Came>) {
+        if let Some(Came { bytes, is_new, result }) = came {
+            if let Err(errno) = result {
+                take_back(core, self.range, &self.promised);
+                return (self.answer)(Err(errno));
+            }
+            self.at = bytes.end;
+            if is_new {
+                self.promised.insert(bytes);
+            }
+        }
+        let Range { node, mode, offset, length } = self.range;
+        let end = offset.saturating_add(length);
+        if self.at >= end {
+            return (self.answer)(Ok(()));
+        }
+        let bytes = self.at..((self.at / self.piece + 1) * self.piece).min(end);
         // The last one makes the file longer, where it is to be.
-        let mode = if next == end { range.mode } else { range.mode | fallocate_mode::KEEP_SIZE };
-        let part = Range { node: range.node, mode, offset: at, length: next - at };
-        let is_new = core.fs.lock().promised_in(ino(range.node), at..next) == 0;
-        if let Err(errno) = one(core, ctx.clone(), part) {
-            take_back(core, range, &promised);
-            return Err(errno);
-        }
-        if is_new {
-            promised.insert(at..next);
-        }
-        at = next;
+        let mode = if bytes.end == end { mode } else { mode | fallocate_mode::KEEP_SIZE };
+        let part = Range { node, mode, offset: bytes.start, length: bytes.end - bytes.start };
+        let is_new = core.fs.lock().promised_in(ino(node), bytes.clone()) == 0;
+        let (ctx, shared) = (self.ctx.clone(), core.clone());
+        let told = move |result| self.turn(&shared, Some(Came { bytes, is_new, result }));
+        reserving::fallocate(core, ctx, part, Box::new(told));
     }
-    Ok(())
 }
 
-/// Does one and waits for what comes of it.
-fn one(core: &Arc<Core>, ctx: Context, part: Range) -> Result<(), Errno> {
-    let (told, hears) = channel();
-    reserving::fallocate(core, ctx, part, Box::new(move |result| told.send(result).unwrap_or(())));
-    // Who was to tell it is gone where the mount ends.
-    hears.recv().unwrap_or(Err(Errno::EIO))
+/// What came of a piece.
+struct Came {
+    bytes: Bytes<u64>,
+    /// Nothing had been promised there.
+    is_new: bool,
+    result: Result<(), Errno>,
 }
 
 fn take_back(core: &Arc<Core>, range: Range, promised: &RangeSet<u64>) {
@@ -131,13 +151,22 @@ mod tests {
         Range { node: file.0, mode: 0, offset: 5 * BS + 7, length }
     }
 
+    /// What comes of one in pieces of so many bytes.
+    fn all_of_it(core: &Arc<Core>, range: Range, piece: u64) -> Result<(), Errno> {
+        let (tell, told) = std::sync::mpsc::channel();
+        let answer: Answer = Box::new(move |result| tell.send(result).unwrap());
+        let at = range.offset;
+        Pieces { ctx: ctx(), range, piece, at, promised: RangeSet::new(), answer }.turn(core, None);
+        told.recv().unwrap()
+    }
+
     #[test]
     fn pieces_promise_what_the_whole_does() {
         let core = Core::new(open(Arc::new(mkfs_of(256 << 20, 64))), MountOptions::default());
         let (whole, parted) = (thirds(&core, b"whole"), thirds(&core, b"parted"));
         let length = 6000 * BS;
         core.fs.lock().fallocate(&ctx(), whole, 0, 5 * BS + 7, length).unwrap();
-        one_after_the_other(&core, &ctx(), range(parted, length), 700 * BS).unwrap();
+        all_of_it(&core, range(parted, length), 700 * BS).unwrap();
         let mut fs = core.fs.lock();
         let mut told = |file: Ino| {
             let each: Vec<u64> = (0..6100).map(|n| fs.promised_in(file, n * BS..(n + 1) * BS)).collect();
@@ -166,7 +195,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             });
-            let refused = one_after_the_other(&core, &ctx(), range(file, 60 << 20), 100 * BS);
+            let refused = all_of_it(&core, range(file, 60 << 20), 100 * BS);
             over.store(true, Ordering::Relaxed);
             refused
         });
@@ -199,5 +228,54 @@ mod tests {
         }
         assert!(is_long(&mut fs, &range(file, 2 * all)).is_some());
         assert_eq!(is_long(&mut fs, &Range { mode: 3, ..range(file, 2 * all) }), None);
+    }
+
+    /// Threads of this process with that name.
+    fn threads(name: &str) -> usize {
+        let is_one = |task: &std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+        };
+        std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok).filter(is_one).count()
+    }
+
+    /// Any number can be asked for, by anybody who may write a file; at the end all have their answer.
+    #[test]
+    fn few_threads_do_what_many_ask_for() {
+        let core = Core::new(open(Arc::new(mkfs_of(64 << 20, 64))), MountOptions::default());
+        let file = {
+            let mut fs = core.fs.lock();
+            let file = fs.create(&ctx(), Ino::ROOT, b"f", 0o644).unwrap().ino;
+            let mut at = 0;
+            while fs.write(&ctx(), file, at, &[1; 1 << 16], WriteFlags::default()).is_ok() {
+                at += 1 << 16;
+                fs.sync_all(3000).unwrap();
+            }
+            let clean_segments = fs.volume().stat().unwrap().clean_segments;
+            let rewritten = fs.volume().rewritten_blocks();
+            let reclaimable = silt_fs::Reclaimable { blocks: 2000, clean_segments, rewritten };
+            fs.set_reclaimable(Some(reclaimable));
+            file
+        };
+        core.space.enable(true);
+        let (tell, told) = std::sync::mpsc::channel();
+        for n in 0..200 {
+            let tell = tell.clone();
+            let range = Range { node: file.0, mode: 0, offset: 1 << 40, length: 1500 * BS };
+            let answer: Answer = Box::new(move |result| tell.send(result).unwrap());
+            match n % 2 {
+                0 => reserving::fallocate(&core, ctx(), range, answer),
+                _ => in_pieces(&core, ctx(), range, 0, answer),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let threads = threads("fallocate");
+        // Those of other tests count as well.
+        assert!((1..10).contains(&threads), "{threads}");
+        assert!(told.try_recv().is_err() && core.space.is_wanted());
+        core.space.stop();
+        core.queue.lock().stop = true;
+        for _ in 0..200 {
+            assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(Err(Errno::ENOSPC)));
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! `fallocate`: what it wants promised may be space that the cleaner has to make first.
 //!
-//! It waits on a thread of its own, not among the requests that wait for room: much space may take long, and others go
-//! on meanwhile with what little they take. Nobody waits for what cannot come, since the past would be given up for it
-//! in vain.
+//! It does not wait among the requests that wait for room: much space may take long, and others go on meanwhile with what
+//! little they take. One thread looks after all that wait, in turns. Nobody waits for what cannot come, since the past would
+//! be given up for it in vain.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use silt_engine::Volume;
 use silt_format::Ino;
@@ -21,6 +21,8 @@ use crate::notices::attributes_changed;
 
 /// Between two looks whether there is space.
 const PAUSE: Duration = Duration::from_millis(20);
+/// And between any two of those who wait, at least: a look takes the lock, and there may be many.
+const GAP: Duration = Duration::from_millis(1);
 /// After so many looks what waits is written: what it takes is estimated from above until then.
 const LOOKS: u32 = 50;
 
@@ -172,45 +174,69 @@ pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
     if matches!(next, Next::Do(_)) {
         return change.start(core);
     }
-    // Where there is no thread its answer is EIO.
-    let shared = core.clone();
-    let wait = move || wait(&shared, range, hope, change);
-    if let Err(e) = std::thread::Builder::new().name("fallocate".into()).spawn(wait) {
-        tracing::warn!("no thread to wait for space: {e}");
-    }
+    let due = Instant::now() + PAUSE;
+    Waiting { range, hope, change, may_be_old: true, looks: 0, due, took: GAP }.turn(core);
 }
 
-/// Does it when there is space.
-fn wait<F, A>(core: &Arc<Core>, range: Range, mut hope: Hope, mut change: Change<F, A>)
+/// One that waits for space.
+struct Waiting<F, A> {
+    range: Range,
+    hope: Hope,
+    change: Change<F, A>,
+    /// A pass that had begun before knew of less that is wanted, and ended early: that it found nothing more says little.
+    may_be_old: bool,
+    looks: u32,
+    /// When it is to be looked at, and how long that took the last time.
+    due: Instant,
+    took: Duration,
+}
+
+impl<F, A> Waiting<F, A>
 where
     F: FnMut(&mut Fs) -> Result<(bool, Option<Ino>), FsError> + Send + 'static,
     A: FnOnce(Result<bool, Errno>) + Send + 'static,
 {
-    // A pass that had begun before knew of less that is wanted, and ended early: that it found nothing more says little.
-    let mut may_be_old = true;
-    for look in 0u32.. {
-        if look.is_multiple_of(LOOKS) {
+    /// Looks when those did who came before. Where there is no thread its answer is EIO.
+    fn turn(self, core: &Arc<Core>) {
+        core.beside.space.start(core, Box::new(move |core| self.look(core)));
+    }
+
+    /// Does it if there is space.
+    fn look(mut self, core: &Arc<Core>) {
+        if self.looks.is_multiple_of(LOOKS) {
             let_run(core);
         }
-        std::thread::sleep(PAUSE);
+        self.looks = self.looks.wrapping_add(1);
+        // At the end nobody has to wait long for his answer.
+        let is_over = core.queue.lock().stop;
+        let left = if is_over { GAP } else { self.due.saturating_duration_since(Instant::now()) };
+        std::thread::sleep(left.max(self.took));
+        let begin = Instant::now();
         let mut fs = core.fs.lock();
-        let takes = match range.next(core, &mut fs, &mut hope) {
-            Next::Wait => continue,
+        let next = self.range.next(core, &mut fs, &mut self.hope);
+        self.due = begin + PAUSE;
+        self.took = begin.elapsed().clamp(GAP, PAUSE);
+        let takes = match next {
+            Next::Wait => {
+                drop(fs);
+                return self.turn(core);
+            }
             Next::Refuse => {
                 drop(fs);
-                return (change.answer)(Err(Errno::ENOSPC));
+                return (self.change.answer)(Err(Errno::ENOSPC));
             }
             Next::Do(takes) => takes,
         };
-        if std::mem::take(&mut may_be_old) && fs.volume().check_space(takes.reserves).is_err() {
+        if std::mem::take(&mut self.may_be_old) && fs.volume().check_space(takes.reserves).is_err() {
             core.space.think_again();
-            continue;
+            drop(fs);
+            return self.turn(core);
         }
-        match (Change { takes, ..change }).attempt(core, fs) {
-            Some(Undone::Refused(back)) => change = back,
-            Some(Undone::InPart(change)) => return change.go_on_with_parts(core),
-            Some(Undone::Confined(change)) => return change.go_on(core, false),
-            None => return,
+        match (Change { takes, ..self.change }).attempt(core, fs) {
+            Some(Undone::Refused(change)) => Waiting { change, ..self }.turn(core),
+            Some(Undone::InPart(change)) => change.go_on_with_parts(core),
+            Some(Undone::Confined(change)) => change.go_on(core, false),
+            None => {}
         }
     }
 }
@@ -218,8 +244,6 @@ where
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use std::time::Instant;
 
     use parking_lot::Mutex;
     use silt_fs::{Reclaimable, WriteFlags};

@@ -3,7 +3,6 @@
 //! The kernel asks without having written what is dirty in shared mappings: here that may still be a hole. So where an
 //! answer rests on a hole, the kernel is made to write what it has there first, and it is looked again.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -82,31 +81,6 @@ fn seek_on(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek, 
     apart(core, tree, reply, Err(FsError::NotSupported), look);
 }
 
-/// Threads that look at most. They wait for the kernel, which a program has many requests open to.
-const THREADS: usize = 8;
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Who looks beside the threads that serve requests, and what is still to be looked for.
-#[derive(Default)]
-pub struct Seekers(Mutex<Seeking>);
-
-#[derive(Default)]
-struct Seeking {
-    waiting: VecDeque<Job>,
-    threads: usize,
-}
-
-impl Seekers {
-    /// The next one; none ends the thread.
-    fn next(&self) -> Option<Job> {
-        let mut seeking = self.0.lock();
-        let job = seeking.waiting.pop_front();
-        seeking.threads -= usize::from(job.is_none());
-        job
-    }
-}
-
 /// Looks on another thread and answers; `or`: what is answered where there can be none.
 fn apart(
     core: &Arc<Core>,
@@ -116,41 +90,17 @@ fn apart(
     look: impl FnOnce(&Core) -> Result<u64, FsError> + Send + 'static,
 ) {
     let kept = Arc::new(Mutex::new(Some(reply)));
-    let (its, shared) = (kept.clone(), core.clone());
-    let job: Job = Box::new(move || {
-        let found = look(&shared);
+    let its = kept.clone();
+    let job = move |core: &Arc<Core>| {
+        let found = look(core);
         if let Some(reply) = its.lock().take() {
-            answer(&shared, tree, found, reply);
-        }
-    });
-    let begins = {
-        let mut seeking = core.seekers.0.lock();
-        seeking.waiting.push_back(job);
-        let begins = seeking.threads < THREADS;
-        seeking.threads += usize::from(begins);
-        begins
-    };
-    if !begins {
-        return;
-    }
-    let shared = core.clone();
-    let run = move || {
-        while let Some(job) = shared.seekers.next() {
-            crate::defects::contain(&shared, "seek", job);
+            answer(core, tree, found, reply);
         }
     };
-    if let Err(e) = std::thread::Builder::new().name("seek".into()).spawn(run) {
-        tracing::warn!("no thread to look for data: {e}");
-        let mut seeking = core.seekers.0.lock();
-        seeking.threads -= 1;
-        // Others come to it, if there are any.
-        if seeking.threads == 0 {
-            seeking.waiting.clear();
-            drop(seeking);
-            if let Some(reply) = kept.lock().take() {
-                answer(core, tree, or, reply);
-            }
-        }
+    if !core.beside.seek.start(core, Box::new(job))
+        && let Some(reply) = kept.lock().take()
+    {
+        answer(core, tree, or, reply);
     }
 }
 

@@ -147,10 +147,9 @@ impl Fs {
         })
     }
 
-    /// Sets inode flags (`FS_IOC_SETFLAGS`): what users may set and the type can carry, the rest
-    /// stays. Regular files and directories only. EPERM: not the owner, or without privilege
-    /// where immutable or append-only would change. EOPNOTSUPP: flags of other file systems.
-    pub fn set_flags(&mut self, ctx: &Context, ino: Ino, wanted: u32) -> Result<()> {
+    /// What inode flags there are, and what they would be with those that are wanted: what users may set and the type can
+    /// carry, the rest stays. Errors as of [`Fs::set_flags`].
+    pub fn flags_after(&mut self, ctx: &Context, ino: Ino, wanted: u32) -> Result<(u32, u32)> {
         self.writable()?;
         let before = self.live(ino)?;
         if !(before.is_dir() || before.is_regular()) {
@@ -164,10 +163,18 @@ impl Fs {
             return Err(FsError::NotSupported);
         }
         let settable = flags::USER_MODIFIABLE;
-        let new = (before.flags & !settable) | (flags::mask(before.mode, wanted) & settable);
-        if (new ^ before.flags) & (flags::IMMUTABLE | flags::APPEND) != 0 && !ctx.privileged {
+        let after = (before.flags & !settable) | (flags::mask(before.mode, wanted) & settable);
+        if (after ^ before.flags) & (flags::IMMUTABLE | flags::APPEND) != 0 && !ctx.privileged {
             return Err(FsError::NotPermitted);
         }
+        Ok((before.flags, after))
+    }
+
+    /// Sets inode flags (`FS_IOC_SETFLAGS`). Regular files and directories only. EPERM: not the owner, or without privilege
+    /// where immutable or append-only would change. EOPNOTSUPP: flags of other file systems.
+    pub fn set_flags(&mut self, ctx: &Context, ino: Ino, wanted: u32) -> Result<()> {
+        let (_, new) = self.flags_after(ctx, ino, wanted)?;
+        let before = self.live(ino)?;
         self.need_for_change(None)?;
         if (new ^ before.flags) & flags::APPEND != 0 {
             self.appends.forget(ino.0);
