@@ -7,9 +7,9 @@
 
 use hashbrown::HashMap;
 use silt_engine::{Owned, Result, Table, Volume};
-use silt_format::SegNr;
+use silt_format::{BlockNr, SegNr};
 
-use crate::gather::Access;
+use crate::gather::{Access, Medium};
 use crate::moments::{Holder, Moments};
 
 /// Blocks of the DAT, or of another table, that are looked at a time: about 60 us where they are in memory.
@@ -104,8 +104,10 @@ enum Next {
 }
 
 /// A count under way.
-#[derive(Debug, Clone)]
 pub struct Counting {
+    medium: Medium,
+    /// What the next step reads.
+    ahead: Vec<BlockNr>,
     moments: Moments,
     next: Next,
     account: Account,
@@ -135,7 +137,9 @@ impl Counting {
         // As many as there are blocks to be counted: a volume may say that it has any number of segments.
         let needed = HashMap::new();
         let writing = volume.writing();
-        Counting { moments, next: Next::Dat(0), account, needed, tables: 0, alone, left_to, writing }
+        let (medium, ahead) = (Medium::of(volume), volume.dat_ahead(0, SLICE));
+        let next = Next::Dat(0);
+        Counting { medium, ahead, moments, next, account, needed, tables: 0, alone, left_to, writing }
     }
 
     /// Whether all of it was looked at, for [`Counting::finish`].
@@ -143,8 +147,26 @@ impl Counting {
         matches!(self.next, Next::Done)
     }
 
-    /// Goes on for a moment. An error where the tables cannot be read.
-    pub fn step(&mut self, volume: &Volume) -> Result<()> {
+    /// Goes on for a moment; which part (0 to 1) is done. Nobody waits for the medium meanwhile: what is read of the DAT is
+    /// brought where it is at hand before.
+    pub fn advance(&mut self, access: &impl Access) -> Result<f64> {
+        self.medium.bring(&std::mem::take(&mut self.ahead));
+        access.with(|v| {
+            self.step(v)?;
+            self.ahead = self.ahead(v);
+            Ok(self.part(v))
+        })?
+    }
+
+    fn ahead(&self, volume: &Volume) -> Vec<BlockNr> {
+        match self.next {
+            Next::Dat(from) => volume.dat_ahead(from, SLICE),
+            Next::Table(..) | Next::Done => Vec::new(),
+        }
+    }
+
+    /// An error where the tables cannot be read.
+    fn step(&mut self, volume: &Volume) -> Result<()> {
         self.next = match self.next {
             Next::Dat(from) => match self.count_owned(volume, from)? {
                 Some(next) => Next::Dat(next),
@@ -164,7 +186,7 @@ impl Counting {
     }
 
     /// About which part is done, 0 to 1.
-    pub fn part(&self, volume: &Volume) -> f64 {
+    fn part(&self, volume: &Volume) -> f64 {
         match self.next {
             Next::Dat(from) => volume.table_part(from) * 0.9,
             Next::Table(..) => 0.9,
@@ -300,9 +322,9 @@ pub fn account(
     let mut counting = access.with(|v| Counting::new(v, moments))?;
     let mut steps = 0u32;
     while !counting.is_done() {
-        access.with(|v| counting.step(v))??;
+        let part = counting.advance(access)?;
         steps = steps.wrapping_add(1);
-        if steps.is_multiple_of(256) && !watch(access.with(|v| counting.part(v))?) {
+        if steps.is_multiple_of(256) && !watch(part) {
             return Ok(None);
         }
     }

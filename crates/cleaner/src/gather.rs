@@ -1,7 +1,9 @@
 //! Gathering what one checkpoint moves and frees.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use silt_device::Device;
 use silt_engine::clean::{Cleaning, Reused, Salvage, Victim};
 use silt_engine::{Error, Fate, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
@@ -17,6 +19,27 @@ const FEW: usize = 24;
 pub trait Access {
     /// Calls `f` with the volume, which nobody else has meanwhile. An error where there is none any more.
     fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R>;
+}
+
+/// Where a volume lies.
+pub struct Medium {
+    device: Arc<dyn Device>,
+    block_size: u64,
+}
+
+impl Medium {
+    /// That of a volume.
+    pub fn of(volume: &Volume) -> Self {
+        Medium { device: volume.device().clone(), block_size: u64::from(volume.geometry().block_size) }
+    }
+
+    /// Has blocks, which ascend, in a cache of the device, where it has one.
+    pub fn bring(&self, blocks: &[BlockNr]) {
+        if !blocks.is_empty() {
+            let offsets: Vec<u64> = blocks.iter().map(|at| at.0.saturating_mul(self.block_size)).collect();
+            self.device.bring(&offsets, usize::try_from(self.block_size).unwrap_or(0));
+        }
+    }
 }
 
 /// How much goes into one checkpoint.

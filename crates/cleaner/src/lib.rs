@@ -28,7 +28,7 @@ pub mod shrink;
 mod unwedge;
 
 pub use account::{Account, Counting, account};
-pub use gather::{Access, Gatherer, LARGEST, Limits, Plan, SetAside};
+pub use gather::{Access, Gatherer, LARGEST, Limits, Medium, Plan, SetAside};
 pub use history::{History, Preview, preview};
 pub use moments::{Holder, Moments, SOON};
 pub use past::{Holding, Past};

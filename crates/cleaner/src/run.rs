@@ -9,7 +9,7 @@ use silt_engine::clean::{Cleaned, Cleaning, Salvage, Usage};
 use silt_engine::{Error, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
 
-use crate::gather::{Access, Gatherer, Limits, SetAside};
+use crate::gather::{Access, Gatherer, Limits, Medium, SetAside};
 use crate::policy::{Candidate, Policy, all_candidates};
 use crate::rotation::Rotation;
 
@@ -213,11 +213,20 @@ pub fn run_as_wished(
     }
 }
 
-/// Counts how much of each segment is needed: one pass over the DAT, some blocks of it at a time.
+/// Counts how much of each segment is needed: one pass over the DAT, some blocks of it at a time. Nobody waits for the
+/// medium meanwhile: what is read next is brought where it is at hand before.
 pub fn count(access: &impl Access, keep: Keep) -> Result<Usage> {
-    let mut usage = access.with(|v| Usage::new(v.geometry(), keep))?;
+    let (mut usage, mut ahead, medium) = access.with(|v| {
+        let usage = Usage::new(v.geometry(), keep);
+        let ahead = v.count_ahead(&usage, COUNTED);
+        (usage, ahead, Medium::of(v))
+    })?;
     while !usage.is_complete() {
-        access.with(|v| v.count_usage(&mut usage, COUNTED))??;
+        medium.bring(&ahead);
+        ahead = access.with(|v| {
+            v.count_usage(&mut usage, COUNTED)?;
+            Ok::<_, Error>(v.count_ahead(&usage, COUNTED))
+        })??;
     }
     Ok(usage)
 }

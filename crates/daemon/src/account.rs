@@ -235,7 +235,7 @@ fn count(core: &Arc<Core>, ladder: &Ladder) -> Result<Option<silt_cleaner::Accou
     let moments = Moments::read(&access, ladder, now_secs())?;
     let mut counting = access.with(|v| Counting::new(v, moments))?;
     while !counting.is_done() {
-        let part = access.with(|v| counting.step(v).map(|()| counting.part(v)))??;
+        let part = counting.advance(&access)?;
         let mut state = keeper.state.lock();
         if state.stop {
             return Ok(None);

@@ -1,12 +1,17 @@
-//! What a construction reads next, told beforehand, so that nobody waits for the medium while it has the volume's lock.
+//! What a construction, or a pass over the DAT, reads next, told beforehand, so that nobody waits for the medium while it has
+//! the volume's lock.
 //!
 //! Of what is deleted each node of its map is read once, to end the blocks below it. In a tree of files nobody has read before these
 //! lie behind the data of the files in groups, and on volumes written otherwise between it, each for itself.
 
+use std::ops::ControlFlow;
+
 use silt_format::btree::{self, Node};
 use silt_format::{BlockNr, VBlockNr};
 
+use crate::bmap;
 use crate::construct::{Construction, Stage};
+use crate::meta::{NodeReader, Physical};
 use crate::store::Key;
 use crate::volume::Volume;
 
@@ -30,6 +35,29 @@ impl Volume {
         nodes.retain(|v| k.told.insert(*v));
         let mut places: Vec<BlockNr> = nodes.into_iter().filter_map(|v| self.place_of_node(v)).collect();
         self.construction = Some(k);
+        places.sort_unstable();
+        places
+    }
+
+    /// Where blocks of the DAT lie that a pass over it reads from its block `from` on, `most` at most, and that are not in
+    /// memory, ascending; for the same use. Reads nodes of its map, each of which leads to many.
+    pub fn dat_ahead(&self, from: u64, most: usize) -> Vec<BlockNr> {
+        let map = &self.dat.file.map;
+        let reader = NodeReader { nodes: &map.nodes, store: &self.store, resolve: &Physical };
+        let (mut left, mut places) = (most, Vec::new());
+        let walked = bmap::for_each(&map.root, &reader, from, |key, ptr| {
+            let is_in_memory =
+                self.dat.file.data.contains_key(&key) || self.store.cached(Key::Physical(ptr)).is_some();
+            if !is_in_memory && self.store.geometry.holds(BlockNr(ptr)) {
+                places.push(BlockNr(ptr));
+            }
+            left = left.saturating_sub(1);
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        // Whoever reads it tells what is wrong with it.
+        if walked.is_err() {
+            return Vec::new();
+        }
         places.sort_unstable();
         places
     }

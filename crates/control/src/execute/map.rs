@@ -1,6 +1,6 @@
 //! What lies in each segment, and who needs it.
 
-use silt_cleaner::{Access as _, History, Usage};
+use silt_cleaner::{Access as _, History, Medium, Usage};
 use silt_format::SegNr;
 use silt_retention::Ladder;
 
@@ -32,7 +32,10 @@ pub fn map(host: &dyn Host, out: Out<'_>) -> Result<()> {
         Ok((Usage::new(v.geometry(), fixed), Usage::new(v.geometry(), all)))
     })??;
     drop((history, kept, options));
+    let medium = via.with(|v| Medium::of(v))?;
     while !(fixed.is_complete() && all.is_complete()) {
+        // Nobody waits for the medium meanwhile.
+        medium.bring(&via.with(|v| v.count_ahead(&fixed, COUNTED))?);
         // The second one finds the blocks in the cache.
         via.with(|v| v.count_usage(&mut fixed, COUNTED).and_then(|()| v.count_usage(&mut all, COUNTED)))??;
     }

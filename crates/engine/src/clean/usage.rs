@@ -105,6 +105,11 @@ impl Volume {
         Ok(())
     }
 
+    /// Where blocks lie that [`Volume::count_usage`] reads next, as [`Volume::dat_ahead`] tells it.
+    pub fn count_ahead(&self, usage: &Usage, most: usize) -> Vec<BlockNr> {
+        usage.next.map_or_else(Vec::new, |from| self.dat_ahead(from, most))
+    }
+
     fn count_entries(&self, usage: &mut Usage, key: u64, numbers: RangeInclusive<u64>) -> Result<()> {
         let g = self.store.geometry;
         let dat = &self.dat;
