@@ -9,7 +9,7 @@
 //! nothing is added to the directory. All other chunks work. Changes are prepared on a copy of the chunk, so that
 //! an error leaves no trace.
 
-use silt_engine::{Block, Tree, Volume, writable, zeroed};
+use silt_engine::{Tree, Volume, writable, zeroed};
 use silt_format::{Ino, dir};
 
 use crate::Fs;
@@ -158,7 +158,11 @@ impl Fs {
                 Ok(ix) => Known::Index(Box::new(ix)),
                 Err(damaged) => Known::Unfit { damaged },
             };
+            let is_sound = matches!(&known, Known::Index(ix) if !ix.is_damaged());
             self.dirs.put(key, known);
+            if is_sound && tree == Tree::Live {
+                self.looked_into(dir);
+            }
         }
         Ok(match self.dirs.get(key) {
             Some(Known::Index(ix)) => Some((&mut self.volume, ix)),
@@ -482,38 +486,5 @@ impl Fs {
         let mut block = read_chunk(&mut self.volume, Tree::Live, dir, found.key)?;
         dir::replace(writable(&mut block), found.offset, ino, file_type).of(dir)?;
         self.put_block(dir, found.key, block)
-    }
-
-    /// The entry ".." of a directory.
-    fn dotdot(&mut self, tree: Tree, dir: Ino) -> Result<(Block, dir::Entry<'static>)> {
-        let block = read_chunk(&mut self.volume, tree, dir, 0)?;
-        let (offset, rec_len, ino, file_type) = {
-            let second = dir::entries(&block).nth(1).transpose().of(dir)?;
-            match second {
-                Some(e) if e.name == b".." && e.ino.0 != 0 => (e.offset, e.rec_len, e.ino, e.file_type),
-                _ => return Err(FsError::damaged(dir, "the directory has no \"..\"")),
-            }
-        };
-        Ok((block, dir::Entry { offset, rec_len, ino, file_type, name: b".." }))
-    }
-
-    /// The directory above.
-    pub(crate) fn dir_parent(&mut self, tree: Tree, dir: Ino) -> Result<Ino> {
-        if dir == Ino::ROOT { Ok(dir) } else { self.dotdot(tree, dir).map(|(_, e)| e.ino) }
-    }
-
-    /// Checks that [`Fs::dir_set_parent`] can do its work.
-    pub(crate) fn dir_check_parent(&mut self, dir: Ino) -> Result<()> {
-        self.dotdot(Tree::Live, dir).map(|_| ())
-    }
-
-    /// Rewrites "..".
-    pub(crate) fn dir_set_parent(&mut self, dir: Ino, parent: Ino) -> Result<()> {
-        let (mut block, e) = self.dotdot(Tree::Live, dir)?;
-        if e.ino == parent {
-            return Ok(());
-        }
-        dir::replace(writable(&mut block), e.offset, parent, e.file_type).of(dir)?;
-        self.put_block(dir, 0, block)
     }
 }

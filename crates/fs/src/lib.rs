@@ -23,6 +23,7 @@
 //!
 //! Memory is bounded by [`Options`], and by what is remembered.
 
+mod above;
 mod appends;
 mod attrs;
 mod cache;

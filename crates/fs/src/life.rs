@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub lookups: u32,
     /// Number of the directory it was last reached through; 0 where that is not known.
     pub parent: u64,
+    /// The ".." of the directory is known to be the same.
+    pub agrees: bool,
     /// Made without a name and never linked: may still get its first one.
     pub nameless: bool,
     /// It had no links when that was last looked at. Of all others nobody has to read the inode once it is

@@ -253,7 +253,7 @@ impl Fs {
         let mut attr = Self::newborn(ctx, &above, S_IFREG | (mode & 0o7777));
         attr.links = 0;
         let ino = self.volume.create_inode(attr).of(parent)?;
-        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true, unlinked: true, parent: 0 });
+        self.nodes.insert(ino.0, Node { lookups: 1, nameless: true, unlinked: true, ..Node::default() });
         self.getattr(Tree::Live, ino)
     }
 

@@ -21,6 +21,7 @@ impl Fs {
     /// Notes through which directory a remembered inode was reached.
     pub(crate) fn note_parent(&mut self, ino: Ino, parent: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino.0) {
+            node.agrees &= node.parent == parent.0;
             node.parent = parent.0;
         }
     }

@@ -53,7 +53,7 @@ impl Fs {
             if !seen.insert(at.0) {
                 return Err(FsError::damaged(at, "the directories above go round in a circle"));
             }
-            at = self.dir_parent(Tree::Live, at)?;
+            at = self.live_parent(at)?;
         }
     }
 

@@ -7,6 +7,7 @@ mod common;
 mod cleaning;
 mod content;
 mod damaged;
+mod deep;
 mod directories;
 mod golden;
 mod hostile;
