@@ -143,7 +143,7 @@ impl Mover for Whole<'_> {
         volume.checkpoint(self.now)?;
         volume.flush_logs()?;
         let writes = volume.advance_super_blocks(self.now);
-        volume.write_supers(&writes)
+        volume.write_supers_or_one(&writes)
     }
 }
 

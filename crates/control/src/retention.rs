@@ -226,22 +226,39 @@ fn whose(root: &Stat, stat: &Stat) -> String {
 pub fn read(fs: &mut Fs) -> Result<Settings, Problem> {
     let text = |what: String| format!(".silt/retention does not count: {what}");
     let about = |what: String| Problem::Unknown(text(what));
+    // A link has a mode that means nothing.
+    let unfit = |root: &Stat, stat: &Stat, name: &str, what: &str| {
+        if stat.uid == 0 || stat.uid == root.uid {
+            return about(format!("{name} is {what}"));
+        }
+        Problem::Foreign(text(format!("{name} {}", whose(root, stat))))
+    };
     let mut found = || {
         let dir = fs.lookup(Tree::Live, Ino::ROOT, DIR)?;
         Ok((fs.getattr(Tree::Live, Ino::ROOT)?, fs.lookup(Tree::Live, dir.ino, FILE)?, dir))
     };
     let (root, stat, dir) = match found() {
         Ok(found) => found,
-        Err(FsError::NotFound | FsError::NotDir) => return Ok(Settings::default()),
+        Err(FsError::NotFound) => return Ok(Settings::default()),
+        Err(FsError::NotDir) => {
+            let root = fs.getattr(Tree::Live, Ino::ROOT).map_err(|e| about(e.to_string()))?;
+            let stat = fs.lookup(Tree::Live, Ino::ROOT, DIR).map_err(|e| about(e.to_string()))?;
+            return Err(unfit(&root, &stat, ".silt", "no directory"));
+        }
         Err(e) => return Err(about(e.to_string())),
     };
-    for (name, stat) in [("the directory .silt", &dir), ("it", &stat)] {
-        if !is_theirs(&root, stat) {
-            return Err(Problem::Foreign(text(format!("{name} {}", whose(&root, stat)))));
-        }
+    if !is_theirs(&root, &dir) {
+        return Err(Problem::Foreign(text(format!("the directory .silt {}", whose(&root, &dir)))));
     }
     if !stat.is_regular() {
-        return Err(about("it is no plain file".to_owned()));
+        return Err(unfit(&root, &stat, "it", "no plain file"));
+    }
+    if !is_theirs(&root, &stat) {
+        return Err(Problem::Foreign(text(format!("it {}", whose(&root, &stat)))));
+    }
+    // Who edits it cuts it off first, and the new words may have to wait for space.
+    if stat.size == 0 {
+        return Err(about("it is empty".to_owned()));
     }
     let bytes = fs.read(Tree::Live, stat.ino, 0, LARGEST + 1).map_err(|e| about(e.to_string()))?;
     Settings::parse(&bytes).map_err(|e| about(e.to_string()))

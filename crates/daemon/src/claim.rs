@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use silt_device::{FileDevice, usage};
-use silt_fuse::{Unmount, open_abort};
+use silt_fuse::open_abort;
 
 use crate::first::First;
 
@@ -18,32 +18,30 @@ const GOING: Duration = Duration::from_secs(1);
 const LETTING_GO: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the claim back after a session that ended without being asked. Where the mount is there still, it is unmounted:
-/// it answers nobody. The error says who has the device now: nothing of ours may be written any more.
+/// Takes the claim back after a session that ended without being asked, unless the mount has it still. The error says who
+/// has the device now: nothing of ours may be written any more. Nothing may be written meanwhile, either.
 pub fn take_back(device: &FileDevice, first: &First) -> Result<(), silt_device::Error> {
     let begin = Instant::now();
-    let mut asked = false;
     loop {
         let Err(taken) = device.claim_again() else { return Ok(()) };
-        if first.is_mounted() {
-            if !asked && begin.elapsed() > GOING {
-                asked = true;
-                if let Err(e) = first.unmount(Unmount::Lazy) {
-                    tracing::warn!("{e}");
-                }
+        if first.is_anywhere() {
+            if begin.elapsed() > GOING {
+                return Ok(());
             }
-        } else if is_held_out_of_sight(device, first) {
-            return Ok(());
-        }
-        if begin.elapsed() > GOING + LETTING_GO {
-            return Err(taken);
+        } else {
+            // Ours may have gone just now.
+            match usage(device.open_path()) {
+                Ok(Some(_)) if !first.is_anywhere() && begin.elapsed() > GOING => return Err(taken),
+                Ok(None) if is_there_out_of_sight(first) => return Ok(()),
+                _ if begin.elapsed() > GOING + LETTING_GO => return Err(taken),
+                _ => {}
+            }
         }
         sleep(PAUSE);
     }
 }
 
-/// Out of sight a mount lasts as long as programs have files open in it, and so does its claim.
-fn is_held_out_of_sight(device: &FileDevice, first: &First) -> bool {
-    let lasts = || first.connection().flatten().is_some_and(|number| open_abort(number).is_ok());
-    matches!(usage(device.open_path()), Ok(None)) && lasts()
+/// A mount that is nowhere to be seen lasts as long as programs have files open in it, and so does its claim.
+fn is_there_out_of_sight(first: &First) -> bool {
+    first.connection().flatten().is_some_and(|number| open_abort(number).is_ok())
 }

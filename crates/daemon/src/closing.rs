@@ -27,6 +27,11 @@ impl Closer {
         Closer { core, writer: Mutex::new(Some(writer)), result: Mutex::new(None) }
     }
 
+    /// Whether that is done.
+    pub fn is_closed(&self) -> bool {
+        self.result.lock().is_some()
+    }
+
     /// The first call does it; every call returns what came of it.
     pub fn close(&self) -> Result<(), String> {
         let mut result = self.result.lock();

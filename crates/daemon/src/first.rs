@@ -39,9 +39,9 @@ impl First {
         self.is_moment
     }
 
-    /// Whether the kernel's table has it where it was, if under something else.
-    pub fn is_mounted(&self) -> bool {
-        self.place.is_mounted()
+    /// Whether the kernel's table has it, moved elsewhere and under something else as well.
+    pub fn is_anywhere(&self) -> bool {
+        self.place.is_anywhere()
     }
 
     /// Whether it is mounted where it was, as far as we have heard.

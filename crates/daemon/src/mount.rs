@@ -43,7 +43,7 @@ pub struct Mount {
     core: Arc<Core>,
     tree: Tree,
     readers: Arc<Readers>,
-    fixing: Fixing,
+    fixing: Arc<Fixing>,
     /// Directories whose inodes cannot be used, which the kernel knows: shown as empty and closed to all.
     broken_dirs: Mutex<HashSet<NodeId>>,
     /// Runs when the kernel lets go of the mount.
@@ -61,7 +61,7 @@ impl Mount {
             core,
             tree,
             readers,
-            fixing: Fixing::default(),
+            fixing: Arc::default(),
             broken_dirs: Mutex::default(),
             on_destroy: Box::new(on_destroy),
         }
@@ -163,12 +163,14 @@ impl Mount {
                 .start(core);
         };
         let Some(notifier) = notifier.filter(|_| fixes) else { return set(&self.core) };
-        self.fixing.begin(node);
+        let fixing = self.fixing.clone();
         // Not on this thread: the kernel writes what is dirty first, which this one has to take.
         let fix = move |core: &Arc<Core>| {
             if let Err(e) = notifier.inval_inode(node, 0, 0) {
                 tracing::warn!("{e}");
             }
+            // Now, and not before: there may be others to wait for.
+            fixing.begin(node);
             set(core);
         };
         // Where there is no thread its answer is EIO.

@@ -51,7 +51,7 @@ fn in_pieces(core: &Arc<Core>, ctx: Context, range: Range, least: u64, answer: A
         }
         PIECE << fs.volume().geometry().block_bits
     };
-    Pieces { ctx, range, piece, at: range.offset, promised: RangeSet::new(), answer }.turn(core, None);
+    Pieces { ctx, range, piece, at: range.offset, promised: RangeSet::new(), answer }.turn(core);
 }
 
 /// One that is under way.
@@ -68,23 +68,16 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Goes on when the pieces had their turn that others wait for; `came`: what came of the one before. Where there is no thread,
-    /// and where the mount ends, its answer is EIO.
-    fn turn(self, core: &Arc<Core>, came: Option<Came>) {
-        core.beside.pieces.start(core, Box::new(move |core| self.go_on(core, came)));
+    /// Goes on when the pieces had their turn that others wait for. Where there is no thread, and where the mount ends, its
+    /// answer is EIO.
+    fn turn(self, core: &Arc<Core>) {
+        let (range, promised) = (self.range, self.promised.clone());
+        if !core.beside.pieces.start(core, Box::new(move |core| self.go_on(core))) {
+            take_back(core, range, &promised);
+        }
     }
 
-    fn go_on(mut self, core: &Arc<Core>, came: Option<Came>) {
-        if let Some(Came { bytes, is_new, result }) = came {
-            if let Err(errno) = result {
-                take_back(core, self.range, &self.promised);
-                return (self.answer)(Err(errno));
-            }
-            self.at = bytes.end;
-            if is_new {
-                self.promised.insert(bytes);
-            }
-        }
+    fn go_on(mut self, core: &Arc<Core>) {
         let Range { node, mode, offset, length } = self.range;
         let end = offset.saturating_add(length);
         if self.at >= end {
@@ -96,17 +89,20 @@ impl Pieces {
         let part = Range { node, mode, offset: bytes.start, length: bytes.end - bytes.start };
         let is_new = core.fs.lock().promised_in(ino(node), bytes.clone()) == 0;
         let (ctx, shared) = (self.ctx.clone(), core.clone());
-        let told = move |result| self.turn(&shared, Some(Came { bytes, is_new, result }));
+        let told = move |result| {
+            if let Err(errno) = result {
+                // At once: it keeps others from what they want.
+                take_back(&shared, self.range, &self.promised);
+                return (self.answer)(Err(errno));
+            }
+            self.at = bytes.end;
+            if is_new {
+                self.promised.insert(bytes);
+            }
+            self.turn(&shared);
+        };
         reserving::fallocate(core, ctx, part, Box::new(told));
     }
-}
-
-/// What came of a piece.
-struct Came {
-    bytes: Bytes<u64>,
-    /// Nothing had been promised there.
-    is_new: bool,
-    result: Result<(), Errno>,
 }
 
 fn take_back(core: &Arc<Core>, range: Range, promised: &RangeSet<u64>) {
@@ -156,7 +152,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let answer: Answer = Box::new(move |result| tell.send(result).unwrap());
         let at = range.offset;
-        Pieces { ctx: ctx(), range, piece, at, promised: RangeSet::new(), answer }.turn(core, None);
+        Pieces { ctx: ctx(), range, piece, at, promised: RangeSet::new(), answer }.turn(core);
         told.recv().unwrap()
     }
 

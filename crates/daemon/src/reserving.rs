@@ -209,8 +209,8 @@ where
         self.looks = self.looks.wrapping_add(1);
         // At the end nobody has to wait long for his answer.
         let is_over = core.queue.lock().stop;
-        let left = if is_over { GAP } else { self.due.saturating_duration_since(Instant::now()) };
-        std::thread::sleep(left.max(self.took));
+        let left = self.due.saturating_duration_since(Instant::now()).max(self.took);
+        std::thread::sleep(if is_over { GAP } else { left });
         let begin = Instant::now();
         let mut fs = core.fs.lock();
         let next = self.range.next(core, &mut fs, &mut self.hope);

@@ -119,6 +119,13 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let closer = Arc::new(Closer::new(core.clone(), writer));
 
     let served = serve(config, &device, &core, tree, &closer, found, ready);
+    if served.is_err()
+        && !closer.is_closed()
+        && let Err(e) = device.claim_again()
+    {
+        // The mount had it, and is gone.
+        core.fs.lock().volume_mut().fail(e.to_string());
+    }
     let closed = closer.close();
     // They end with the volume, and hold it till then.
     for thread in beside {
@@ -246,12 +253,12 @@ fn serve(
         let (device, core) = (device.clone(), core.clone());
         // A moment that is still there when the live tree goes, goes with it, and outlives another one.
         move |how| {
-            if how == Destroy::Unasked
-                && on_block_device
-                && device.is_block_device()
-                && let Err(e) = crate::claim::take_back(&device, &first)
-            {
-                core.fs.lock().volume_mut().fail(e.to_string());
+            if how == Destroy::Unasked && on_block_device && device.is_block_device() {
+                // No log is composed meanwhile, and no segment discarded.
+                let mut fs = core.fs.lock();
+                if let Err(e) = crate::claim::take_back(&device, &first) {
+                    fs.volume_mut().fail(e.to_string());
+                }
             }
             first.let_go();
             if first.is_moment() {
@@ -260,6 +267,7 @@ fn serve(
             moments.unmount_all();
             // The error, if any, is reported where `run` ends.
             let _ = closer.close();
+            device.let_go();
         }
     };
     let mount = Arc::new(Mount::new(core.clone(), tree, readers, on_destroy));

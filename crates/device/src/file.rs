@@ -153,11 +153,21 @@ impl FileDevice {
         *self.claim.lock() = None;
     }
 
+    /// A block device is for others from here on: nothing more will be written. Nothing to do on an image.
+    pub fn let_go(&self) {
+        if self.kind == Kind::Block {
+            self.release_claim();
+            // Its end gives it back in any case.
+            let _ = crate::ofd::release(&self.main);
+        }
+    }
+
     /// Claims a block device again after [`FileDevice::release_claim`], where nobody else took over.
     /// Nothing to do on an image. Errors: [`Error::Busy`] when somebody did.
     pub fn claim_again(&self) -> Result<()> {
-        if self.kind == Kind::Block {
-            *self.claim.lock() = crate::open::claim(&self.path, &self.main)?;
+        let mut claim = self.claim.lock();
+        if self.kind == Kind::Block && claim.is_none() {
+            *claim = crate::open::claim(&self.path, &self.main)?;
         }
         Ok(())
     }
@@ -287,6 +297,7 @@ impl Device for FileDevice {
 
     fn refresh_len(&self) -> Result<u64> {
         let len = self.length_now().map_err(|e| Error::of_path(&self.path, e))?;
+        self.check_refreshed(len)?;
         self.len.store(len, Ordering::Release);
         Ok(len)
     }

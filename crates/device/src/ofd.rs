@@ -50,6 +50,13 @@ pub(crate) fn take(fd: impl AsFd, lock: Lock) -> Result<bool> {
     }
 }
 
+/// Gives the lock back.
+pub(crate) fn release(fd: impl AsFd) -> Result<()> {
+    let mut none = whole(Lock::Shared);
+    none.l_type = libc::F_UNLCK as _;
+    fcntl(fd, libc::F_OFD_SETLK, &mut none)
+}
+
 /// Whether another opening has a lock of either kind.
 pub(crate) fn is_taken(fd: impl AsFd) -> Result<bool> {
     let mut asked = whole(Lock::Exclusive);

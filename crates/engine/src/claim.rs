@@ -108,7 +108,7 @@ impl Volume {
 
     /// As [`Volume::write_supers`], where one copy is enough if the place of the other takes nothing. To be followed by
     /// something that gives the one a later checkpoint, unless it is the primary: of two with the same that is chosen.
-    pub(crate) fn write_supers_or_one(&mut self, writes: &[SuperWrite]) -> Result<()> {
+    pub fn write_supers_or_one(&mut self, writes: &[SuperWrite]) -> Result<()> {
         let Err(e) = self.write_supers(writes) else { return Ok(()) };
         // Those behind one that failed were not tried, and a place that fails once may take the next.
         for _ in 0..supers::TRIES {
@@ -274,6 +274,52 @@ mod tests {
             device.heal();
             v.take_over(5000).unwrap();
             assert_eq!((v.super_block_given_up(), v.protected_sequence()), (None, v.last_log().seq));
+        }
+    }
+
+    /// A log that goes elsewhere is reached by the super blocks alone.
+    #[test]
+    fn one_super_block_is_enough_for_a_log_that_goes_elsewhere() {
+        for copy in [Copy::Primary, Copy::Secondary] {
+            let device = disk();
+            let mut v = open(&device);
+            v.take_over(2000).unwrap();
+            device.fail_writes(place(copy), Times::Always);
+            let before = inodes(&v);
+            work(&mut v, 2);
+            device.fail_writes(8192..SIZE - 8192, Times::Next(1));
+            work(&mut v, 2);
+            assert_eq!(v.super_block_given_up(), Some(copy), "the log did go elsewhere");
+            drop(v);
+            let mut v = open(&device);
+            assert_eq!(inodes(&v), before + 4, "{copy:?}");
+            v.take_over(4000).unwrap();
+            work(&mut v, 1);
+            v.close(5000).unwrap();
+        }
+    }
+
+    /// Where the second copy lies follows from the size: with the first alone a change of it may lead nowhere.
+    #[test]
+    fn a_volume_with_one_super_block_is_not_resized() {
+        for (copy, late) in [Copy::Primary, Copy::Secondary].into_iter().flat_map(|c| [(c, false), (c, true)])
+        {
+            let device = disk();
+            let mut v = open(&device);
+            if late {
+                v.take_over(2000).unwrap();
+            }
+            device.fail_writes(place(copy), Times::Always);
+            if !late {
+                v.take_over(2000).unwrap();
+            }
+            let before = inodes(&v);
+            work(&mut v, 2);
+            assert!(v.grow(None, 3000).is_err());
+            assert_eq!(v.failure(), None, "{copy:?}, late: {late}");
+            work(&mut v, 2);
+            v.close(4000).unwrap();
+            assert_eq!(inodes(&open(&device)), before + 4);
         }
     }
 

@@ -330,7 +330,7 @@ impl Volume {
             }
             let (last, free) = (self.last, self.free_blocks());
             let writes = self.supers.write_both(now, |b| supers::set_cursor(b, last, free));
-            self.write_supers(&writes)?;
+            self.write_supers_or_one(&writes)?;
             self.super_seq = last.seq;
             self.super_written = now;
             self.moved = false;

@@ -59,6 +59,13 @@ impl Volume {
         self.write_supers(&writes).inspect_err(|_| self.supers = before)
     }
 
+    /// Whether both super blocks can be written, by writing them as they are. One alone is no ground to change the size on: where
+    /// the second lies, and whether the first fits the device, follows from that. Durable when it returns.
+    pub fn prove_super_blocks(&mut self) -> Result<()> {
+        let writes = self.supers.both_as_they_are();
+        self.write_supers(&writes)
+    }
+
     /// Makes the volume `wanted` bytes large, or as large as its device has become, and returns
     /// the number of segments gained (spec section 15; the super blocks go first, marked, so that a crash in between
     /// leaves a volume that knows to count its segments again). Durable when it returns.
@@ -68,6 +75,7 @@ impl Volume {
         if self.is_confined() {
             return Err(Error::Invalid("the volume is being made smaller".into()));
         }
+        self.prove_super_blocks()?;
         let size = self.store.device.refresh_len()?;
         let g = self.store.geometry;
         // The secondary super block lies where the size of the device says: that is the size, and
@@ -100,7 +108,7 @@ impl Volume {
             self.supers = before;
             // One that has the new size would fit no device that is cut back.
             let writes = self.supers.write_both(now, |_| {});
-            if let Err(left) = self.write_supers(&writes) {
+            if let Err(left) = self.write_supers_or_one(&writes) {
                 self.fail(format!("making the volume larger failed, and is not taken back: {left}"));
             }
             return Err(e);

@@ -181,6 +181,7 @@ impl Volume {
         if self.moved || self.recovery.is_some() {
             return Err(Error::Constructing);
         }
+        self.prove_super_blocks()?;
         let before = self.store.geometry;
         let device = self.store.device.refresh_len()?;
         let nsegments = self.segments_with_size(size);

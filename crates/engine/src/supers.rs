@@ -9,7 +9,8 @@
 //! A copy whose place cannot be written is given up after some tries, and the other one is enough (spec 2.8: so does
 //! Linux). What it leads to is reclaimed then, so it must be the one that nobody chooses: the other has a later cursor.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use silt_device::{Device, Operation};
 use silt_format::super_block::{self as sb, Copies, Copy, SuperBlock};
@@ -39,8 +40,7 @@ pub struct Supers {
     /// Which copy could not be used at open, for a message.
     pub torn: Option<Copy>,
     secondary_offset: u64,
-    /// Held while a write is done.
-    made: Arc<Mutex<Made>>,
+    writes: Arc<Writes>,
 }
 
 /// What became of the writes of each copy.
@@ -52,6 +52,29 @@ struct Made {
     sequence: [Option<u64>; 2],
     /// Writes that its place refused since the last that it took.
     refused: [u32; 2],
+}
+
+/// What became of the writes, for all who make some.
+#[derive(Debug, Default)]
+struct Writes {
+    /// Held while a write is done.
+    made: Mutex<Made>,
+    /// What [`Made::given_up`] came to, for who must not wait for a write: 0 for none, else one more than the index.
+    given_up: AtomicUsize,
+}
+
+impl Writes {
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn given_up(&self) -> Option<Copy> {
+        match self.given_up.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Copy::Primary),
+            _ => Some(Copy::Secondary),
+        }
+    }
 }
 
 impl Made {
@@ -106,8 +129,8 @@ pub fn read(device: &dyn Device) -> Result<Supers> {
     for (copy, block) in std::iter::once(&first).chain(&second) {
         made.sequence[index(*copy)] = Some(block.last_seq.get());
     }
-    let made = Arc::new(Mutex::new(made));
-    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset, made };
+    let writes = Arc::new(Writes { made: Mutex::new(made), ..Writes::default() });
+    let mut supers = Supers { first, second, state_at_open, torn, secondary_offset, writes };
     if supers.second.is_none() && secondary_usable {
         // The place is there: the next write of both copies mends it.
         let other = if supers.first.0 == Copy::Primary { Copy::Secondary } else { Copy::Primary };
@@ -135,7 +158,7 @@ pub struct SuperWrite {
     /// Its number among the writes of this copy.
     number: u64,
     sequence: u64,
-    made: Arc<Mutex<Made>>,
+    writes: Arc<Writes>,
 }
 
 impl SuperWrite {
@@ -143,11 +166,11 @@ impl SuperWrite {
     /// the same copy was made meanwhile: that one says all that this one does. Waits while another
     /// is being done.
     pub fn write(&self, device: &dyn Device) -> Result<()> {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.writes.made();
         if made.number[index(self.copy)] != self.number {
             return Ok(());
         }
-        match device.write_durably(self.offset, &self.bytes[..]) {
+        let written = match device.write_durably(self.offset, &self.bytes[..]) {
             Ok(()) => {
                 made.sequence[index(self.copy)] = Some(self.sequence);
                 made.refused[index(self.copy)] = 0;
@@ -158,7 +181,10 @@ impl SuperWrite {
                 *refused = refused.saturating_add(u32::from(is_of_the_place(&e)));
                 Err(e.into())
             }
-        }
+        };
+        let given_up = made.given_up().map_or(0, |copy| index(copy) + 1);
+        self.writes.given_up.store(given_up, Ordering::Release);
+        written
     }
 
     /// Which copy it is of.
@@ -175,13 +201,13 @@ impl Supers {
 
     /// The copy whose place cannot be written, after some tries; the other one is there.
     pub fn given_up(&self) -> Option<Copy> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).given_up()
+        self.writes.given_up()
     }
 
     /// The lowest sequence number that a copy on the medium leads to, one whose writing failed as it was before: from
     /// there on recovery may walk. A copy that was given up does not count.
     pub fn oldest_sequence(&self) -> u64 {
-        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = self.writes.made();
         let newest = self.first.1.last_seq.get();
         let distance = |s: &u64| newest.wrapping_sub(*s).cast_signed();
         let given_up = made.given_up().map(index);
@@ -204,7 +230,7 @@ impl Supers {
 
     /// A write of a copy with these contents.
     pub fn emit(&self, copy: Copy, block: &SuperBlock) -> SuperWrite {
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.writes.made();
         let number = &mut made.number[index(copy)];
         *number += 1;
         SuperWrite {
@@ -213,7 +239,7 @@ impl Supers {
             copy,
             number: *number,
             sequence: block.last_seq.get(),
-            made: self.made.clone(),
+            writes: self.writes.clone(),
         }
     }
 

@@ -271,16 +271,16 @@ const PLANTED: &[Planted] = &[
         name: "logs that were moved are answered though no super block could be pointed at them",
         places: &[(
             REDO,
-            "            self.write_supers(&writes)?;",
-            "            let _ = self.write_supers(&writes);",
+            "            self.write_supers_or_one(&writes)?;",
+            "            let _ = self.write_supers_or_one(&writes);",
         )],
     },
     Planted {
         name: "one super block alone points at logs that were moved",
         places: &[(
             REDO,
-            "            self.write_supers(&writes)?;",
-            "            self.write_supers(writes.get(..1).unwrap_or_default())?;",
+            "            self.write_supers_or_one(&writes)?;",
+            "            self.write_supers_or_one(writes.get(..1).unwrap_or_default())?;",
         )],
     },
     Planted {

@@ -139,6 +139,7 @@ pub fn resize(host: &dyn Host, size: Option<u64>, out: Out<'_>) -> Result<()> {
         if size > there {
             // What can be refused is before the image is made longer.
             host.sync()?;
+            change(host, |v| v.prove_super_blocks())?;
             host.grow_device(size)?;
             longer = Some(there);
         }

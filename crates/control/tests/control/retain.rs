@@ -281,3 +281,41 @@ fn a_floor_that_is_set_during_a_resize_holds_for_the_rest_of_it() {
     assert_eq!(done.map_err(|e| e.kind), Err(Kind::NoSpace), "all of the past has no room in it");
     assert!(then > 20 && left == then, "{left} of {then}");
 }
+
+/// Who edits the file by hand cuts it off before the new words are there, for which there may be no space yet.
+#[test]
+fn a_file_that_says_nothing_for_a_moment_takes_no_floor_away() {
+    let mut host = FsHost::new();
+    let words = Retain { wish: Some("all for 2 days".to_owned()), floor: Some("all for 1 hour".to_owned()) };
+    host.ask(Request::SetRetention(words)).unwrap();
+    let ctx = Context { privileged: true, ..Context::default() };
+    let dir = host.fs.lock().unwrap().lookup(Tree::Live, Ino::ROOT, b".silt").unwrap().ino;
+    let holds = |host: &FsHost, why: &str| {
+        let shown = host.ask(Request::ShowRetention).unwrap();
+        assert_eq!((&shown.wish[..], &shown.floor[..]), ("all for 2 days", "all for 1 hour"), "{why}");
+        let problem = shown.problem.unwrap();
+        assert!(problem.contains(why) && problem.ends_with("; what it said before holds"), "{problem}");
+    };
+    {
+        let mut fs = host.fs.lock().unwrap();
+        let file = fs.lookup(Tree::Live, dir, b"retention").unwrap().ino;
+        fs.setattr(&ctx, file, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    }
+    holds(&host, "it is empty");
+    host.fs.lock().unwrap().unlink(&ctx, dir, b"retention").unwrap();
+    host.fs.lock().unwrap().symlink(&ctx, dir, b"retention", b"elsewhere").unwrap();
+    holds(&host, "it is no plain file");
+    host.fs.lock().unwrap().unlink(&ctx, dir, b"retention").unwrap();
+    host.fs.lock().unwrap().rmdir(&ctx, Ino::ROOT, b".silt").unwrap();
+    let plain = host.fs.lock().unwrap().create(&ctx, Ino::ROOT, b".silt", 0o644).unwrap().ino;
+    holds(&host, ".silt is no directory");
+    // One of somebody else is as none.
+    let theirs = SetAttr { uid: Some(7), ..SetAttr::default() };
+    host.fs.lock().unwrap().setattr(&ctx, plain, &theirs).unwrap();
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert!(shown.floor_from == Source::Default && shown.problem.unwrap().contains("belongs to user 7"));
+    host.fs.lock().unwrap().unlink(&ctx, Ino::ROOT, b".silt").unwrap();
+    host.known = Known::default();
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert_eq!((shown.floor_from, shown.problem), (Source::Default, None));
+}

@@ -3,7 +3,8 @@
 //! Nobody tells of that. A block device refuses what lies behind its end. An image would be made longer again by the next
 //! write there, with zeroes where data was: so a flush looks at its length, and who asks for the host's space does, and a write
 //! that would make it as long as before. From then on nothing behind the end that was found is read or written, also when the
-//! image is longer again: what is there is not what was. Reads and writes that succeed ask the system for nothing more.
+//! image is longer again: what is there is not what was. Where a write of ours made it longer before that was found, what lies
+//! between reads as zeroes. Reads and writes that succeed ask the system for nothing more.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -103,6 +104,16 @@ impl FileDevice {
         Ok(())
     }
 
+    /// An image that is shorter than it was, which we made longer or cut off ourselves in another way, must not be taken for whole.
+    pub(super) fn check_refreshed(&self, now: u64) -> Result<()> {
+        match self.shorter_of(|| Some(now)) {
+            Some(size) if self.kind == Kind::Image => {
+                Err(Error::Shorter { operation: Operation::Allocate, offset: 0, len: self.len(), size })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it is as long as it was.
     pub(super) fn check_length(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
         self.shorter().map_or(Ok(()), |size| Err(Error::Shorter { operation, offset, len, size }))
@@ -154,6 +165,18 @@ mod tests {
         // Where that fails, it is as it was.
         assert!(device.set_size(u64::MAX / 2).is_err());
         assert_eq!(device.len(), 2 * MIB);
+    }
+
+    /// A resize asks for the length first.
+    #[test]
+    fn an_image_that_others_cut_off_is_not_taken_for_a_short_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let device = create_image(&path, 2 * MIB, false).unwrap();
+        Files::new().write(true).open(&path).unwrap().set_len(MIB).unwrap();
+        assert!(matches!(device.refresh_len(), Err(Error::Shorter { .. })));
+        assert!(device.grow(4 * MIB).is_err() && device.shrink(MIB / 2).is_err());
+        assert_eq!((device.len(), std::fs::metadata(&path).unwrap().len()), (2 * MIB, MIB));
     }
 
     /// Whatever finds it first, in either way of reading and writing.
