@@ -75,8 +75,12 @@ impl LocalVolume {
         let behind = lost::look(&*file);
         let mut open = || Volume::open(device.clone(), &options);
         let (mut volume, report, room) = open_with_room(&mut open, &Given::default(), now)?;
-        if access == Access::ReadWrite {
-            volume.take_over(now)?;
+        if access == Access::ReadWrite
+            && let Err(e) = volume.take_over(now)
+        {
+            // That may be why.
+            room.map_or(Ok(()), |room| out(Response::Notice(room)))?;
+            return Err(e.into());
         }
         let lost = behind.as_ref().is_some_and(Behind::is_lost);
         let mut notes = notes(&report, access, lost);

@@ -48,7 +48,9 @@ pub fn open_volume(
         ..OpenOptions::default()
     };
     let options = if o.verify { verifying(&device, options) } else { options };
-    let open = |options: &OpenOptions| {
+    // Why there is no room is to be said also where nothing comes of it.
+    let mut cramped = None;
+    let mut open = |options: &OpenOptions| {
         let mut open = || Volume::open(device.clone(), options);
         // Who wants no cleaner gets none.
         let (mut volume, report, room) = if o.gc {
@@ -60,6 +62,7 @@ pub fn open_volume(
             volume.open_view(Cno(m.0))?;
         }
         if !options.read_only {
+            cramped.clone_from(&room);
             volume.take_over(now_secs())?;
         }
         Ok((volume, report, room))
@@ -76,7 +79,7 @@ pub fn open_volume(
             report
                 .damage
                 .push(format!("what writing needs is damaged or cannot be had, so it can only be read: {e}"));
-            (volume, report, room)
+            (volume, report, room.or(cramped))
         }
         opened => opened.map_err(fail)?,
     };

@@ -434,8 +434,8 @@ fn a_moment_that_was_moved_is_found() {
 }
 
 /// A volume on a loop device, mounted on it as the kernel's own are; `None` where that cannot be.
-fn on_a_device<'a>(b: &'a Bench, device: &Loop) -> Option<(Mounted<'a>, u64)> {
-    let (m, _) = Mounted::new(b, &[device.path(), "-o", "interval=3600"], "m");
+fn on_a_device<'a>(b: &'a Bench, device: &Loop, interval: u32) -> Option<(Mounted<'a>, u64)> {
+    let (m, _) = Mounted::new(b, &[device.path(), "-o", &format!("interval={interval}")], "m");
     let kind = Command::new("findmnt").args(["-no", "FSTYPE", m.dir()]).output().ok()?;
     if !kind.stdout.starts_with(b"fuseblk") {
         eprintln!("left out: no mounts on a block device here");
@@ -454,7 +454,7 @@ fn what_waits_is_written_after_a_forced_unmount() {
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
     let Some(device) = Loop::writable(&v) else { return };
-    let Some((m, pid)) = on_a_device(&b, &device) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device, 3600) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     assert!(Command::new("umount").args(["-f", m.dir()]).status().unwrap().success());
     wait_for(pid);
@@ -473,11 +473,12 @@ fn nothing_is_written_to_what_another_one_took_after_a_forced_unmount() {
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
     let Some(device) = Loop::writable(&v) else { return };
-    let Some((m, pid)) = on_a_device(&b, &device) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device, 1) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     let signal = |name: &str| {
         assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
     };
+    // What waits is due while the daemon asks whether it has the device.
     signal("-STOP");
     let forced = Command::new("umount").args(["-f", m.dir()]).status();
     // As a mount and mkfs do; another Silt does not get so far.
@@ -506,7 +507,7 @@ fn what_waits_is_written_after_an_abort() {
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
     let Some(device) = Loop::writable(&v) else { return };
-    let Some((m, pid)) = on_a_device(&b, &device) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device, 3600) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     silt_fuse::abort_connection(Path::new(m.dir())).unwrap();
     wait_for(pid);
