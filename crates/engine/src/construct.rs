@@ -200,12 +200,17 @@ impl Volume {
     }
 
     /// Begins a data-sync log of these files, which become durable together; `false` if none of their data waits. Only
-    /// where [`Volume::data_sync_suffices`] for each.
+    /// where [`Volume::data_sync_suffices`] for each. Errors: [`Error::NoSpace`] where a checkpoint has to do, since who
+    /// mounts the volume after a power cut would lack the space to write all that was synced alone once more.
     pub fn begin_data_sync(&mut self, inos: &[Ino], now: u64) -> Result<bool> {
         self.ready_to_begin()?;
         if let Some(ino) = inos.iter().find(|ino| !self.data_sync_suffices(**ino) || self.discontinued) {
             return Err(Error::Invalid(format!("inode {ino} needs a checkpoint")));
         }
+        let waiting = |ino: &Ino| self.inodes.get(&ino.0).map_or(0, |i| i.current.blocks.len() as u64);
+        let more = inos.iter().map(waiting).sum();
+        self.check_room_for_recovery(more)?;
+        self.synced_alone += more;
         let begun = self.begun()?;
         let mut files = VecDeque::new();
         for ino in inos {
@@ -373,6 +378,9 @@ impl Volume {
     /// Everything is written: what was frozen is clean.
     fn complete(&mut self, k: &mut Construction) -> Cno {
         self.compare_estimate(k);
+        if k.kind != Kind::DataSync {
+            self.synced_alone = 0;
+        }
         self.leftovers = Leftovers::default();
         self.leftovers.add(self.store.landed());
         if self.dirty_blocks == 0 {

@@ -27,6 +27,9 @@ const CHANGE: u64 = 24;
 /// Segments between the floor and what is kept back, at least.
 pub(crate) const BETWEEN: u64 = 3;
 
+/// Segments that a recovery leaves as they are, besides those of what it recovers: where the log was, and was to go on.
+const LEFT_BEHIND: u64 = 2;
+
 /// Bytes in a summary for a file, and for a block of it at most (spec 3.4).
 const FILE_RECORD: u64 = silt_format::summary::FINFO_SIZE as u64;
 const BLOCK_RECORD: u64 = 16;
@@ -157,6 +160,15 @@ impl Volume {
     /// Whether a checkpoint of all that waits certainly fits.
     pub(crate) fn check_room_for_checkpoint(&self) -> Result<()> {
         let needed = self.segments_for(self.need(Extra::default()));
+        if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether what was synced alone since the last checkpoint, and so many blocks more, fits once more into what is clean
+    /// then: a recovery writes all of it before it gives anything back.
+    pub(crate) fn check_room_for_recovery(&self, more: u64) -> Result<()> {
+        // What is to be synced now waits still.
+        let again = self.segments_for(self.need(Extra { data: self.synced_alone, ..Extra::default() }));
+        let needed = self.segments_for(more).saturating_add(again).saturating_add(LEFT_BEHIND);
         if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
     }
 

@@ -205,6 +205,8 @@ pub struct Volume {
     /// Blocks written by checkpoints that were not made to clean.
     pub(crate) rewritten: u64,
     pub(crate) underestimated: Option<Underestimate>,
+    /// Blocks of data-sync logs since the last checkpoint, from above: a recovery writes them once more.
+    pub(crate) synced_alone: u64,
     /// Requests of so many blocks were refused when so much had been given up.
     pub(crate) full: Option<(u64, u64)>,
     /// Who gives space back leaves the floor as well ([`Volume::leave_floor`]).
@@ -362,6 +364,7 @@ impl Volume {
             data_written: 0,
             rewritten: 0,
             underestimated: None,
+            synced_alone: 0,
             full: None,
             leaves_floor: false,
             aside: None,
