@@ -354,11 +354,17 @@ impl Writer {
 
     fn advance_super_blocks(&mut self) -> Result<()> {
         let writes = self.core.fs.lock().volume_mut().advance_super_blocks((self.clock)());
-        let each: Vec<_> =
-            writes.iter().map(|w| (w.copy(), crate::host_space::write_super(&self.core, w))).collect();
+        let mut refused = None;
+        for w in &writes {
+            match crate::host_space::write_super(&self.core, w) {
+                Ok(()) => {}
+                Err(e) if w.is_refused(&e) => refused = Some((w.copy(), e)),
+                Err(e) => return Err(e),
+            }
+        }
         // One that can never be written is no reason to reclaim nothing.
         let given_up = self.core.fs.lock().volume().super_block_given_up();
-        each.into_iter().try_for_each(|(copy, written)| if Some(copy) == given_up { Ok(()) } else { written })
+        refused.map_or(Ok(()), |(copy, e)| if Some(copy) == given_up { Ok(()) } else { Err(e) })
     }
 }
 

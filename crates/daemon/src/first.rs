@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use silt_fuse::{Place, Unmount};
+use silt_fuse::{MountEntry, Place, Unmount};
 
 use crate::Error;
 use crate::moments::Moments;
@@ -39,9 +39,11 @@ impl First {
         self.is_moment
     }
 
-    /// Whether the kernel's table has it, moved elsewhere and under something else as well.
+    /// Whether the kernel's table has it, moved elsewhere and under something else as well. A mount on a block device has the
+    /// device's number, and so would another one's on it.
     pub fn is_anywhere(&self) -> bool {
-        self.place.is_anywhere()
+        let is_ours = |entry: &MountEntry| entry.fs_type.ends_with(".silt");
+        self.place.entries().is_ok_and(|entries| entries.iter().any(is_ours))
     }
 
     /// Whether it is mounted where it was, as far as we have heard.

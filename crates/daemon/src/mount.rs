@@ -234,7 +234,11 @@ impl Filesystem for Mount {
         let mut fs = self.core.fs.lock();
         match fs.lookup(self.tree, ino(parent), name) {
             Ok(s) => {
-                self.remember(&mut fs, s.ino, ino(parent));
+                match name {
+                    // A file handle is looked up so, and what lies above it is another directory.
+                    b"." | b".." if self.tree == Tree::Live => fs.remember(s.ino),
+                    _ => self.remember(&mut fs, s.ino, ino(parent)),
+                }
                 drop(fs);
                 reply.entry(&entry(&s));
             }

@@ -8,6 +8,7 @@ use silt_format::{Cno, super_block};
 use silt_fs::Fs;
 
 use crate::Error;
+use crate::claim::Gated;
 use crate::config::Config;
 use crate::core::now_secs;
 
@@ -20,8 +21,10 @@ pub fn open_device(config: &Config) -> Result<Arc<FileDevice>, Error> {
 }
 
 /// The device as the engine sees it.
-pub fn masked(config: &Config, device: &Arc<FileDevice>) -> Arc<dyn Device> {
-    let Some(bytes) = &config.options.super_block else { return device.clone() };
+pub fn masked(config: &Config, device: &Arc<FileDevice>, gate: Option<&Arc<Gated>>) -> Arc<dyn Device> {
+    let Some(bytes) = &config.options.super_block else {
+        return gate.map_or_else(|| device.clone() as Arc<dyn Device>, |gate| gate.clone());
+    };
     let places = [super_block::PRIMARY_OFFSET, super_block::secondary_offset(device.len())];
     Arc::new(Masked::new(device.clone(), places.map(|at| (at, bytes.clone())).into()))
 }

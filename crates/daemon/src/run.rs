@@ -19,6 +19,7 @@ use silt_fuse::{BlockDevice, Destroy, MountOptions as FuseOptions, Place, Sessio
 use silt_verify::Behind;
 
 use crate::Error;
+use crate::claim::{Claim, Gated};
 use crate::closing::Closer;
 use crate::config::{Config, MountOptions};
 use crate::core::Core;
@@ -44,7 +45,8 @@ const PERIOD: u32 = 6;
 pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let options = config.options.clone();
     let device = open_device(config)?;
-    let shared = masked(config, &device);
+    let gate = device.is_block_device().then(|| Arc::new(Gated::new(device.clone())));
+    let shared = masked(config, &device, gate.as_ref());
     // Before it is opened: writing goes on beside the logs that tell of it.
     let behind =
         if options.moment.is_some() || options.super_block.is_some() { None } else { lost::look(&*shared) };
@@ -118,7 +120,7 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     }
     let closer = Arc::new(Closer::new(core.clone(), writer));
 
-    let served = serve(config, &device, &core, tree, &closer, found, ready);
+    let served = serve(config, (&device, gate.as_ref()), &core, tree, &closer, found, ready);
     if served.is_err()
         && !closer.is_closed()
         && let Err(e) = device.claim_again()
@@ -216,7 +218,7 @@ fn mount(
 
 fn serve(
     config: &Config,
-    device: &Arc<FileDevice>,
+    (device, gate): (&Arc<FileDevice>, Option<&Arc<Gated>>),
     core: &Arc<Core>,
     tree: Tree,
     closer: &Arc<Closer>,
@@ -250,23 +252,22 @@ fn serve(
     };
     let on_destroy = {
         let (closer, moments, first) = (closer.clone(), moments.clone(), first.clone());
-        let (device, core) = (device.clone(), core.clone());
+        let (device, gate, core) = (device.clone(), gate.cloned(), core.clone());
         // A moment that is still there when the live tree goes, goes with it, and outlives another one.
         move |how| {
-            if how == Destroy::Unasked && on_block_device && device.is_block_device() {
-                // No log is composed meanwhile, and no segment discarded.
-                let mut fs = core.fs.lock();
-                if let Err(e) = crate::claim::take_back(&device, &first) {
-                    fs.volume_mut().fail(e.to_string());
-                }
-            }
+            // What is asked about it later is of another one.
+            let connection = first.connection().flatten();
             first.let_go();
             if first.is_moment() {
                 return;
             }
             moments.unmount_all();
             // The error, if any, is reported where `run` ends.
-            let _ = closer.close();
+            let close = || drop(closer.close());
+            match gate.as_deref().filter(|_| how == Destroy::Unasked && on_block_device) {
+                Some(gate) => Claim { device: &device, gate, first: &first, connection }.close(&core, close),
+                None => close(),
+            }
             device.let_go();
         }
     };

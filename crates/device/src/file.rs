@@ -162,6 +162,16 @@ impl FileDevice {
         }
     }
 
+    /// Claims a block device again where nobody has it: whether we have. Waits for nobody, and looks at nothing but the
+    /// device. True on an image. Errors: it cannot be opened.
+    pub fn try_claim(&self) -> Result<bool> {
+        let mut claim = self.claim.lock();
+        if self.kind == Kind::Block && claim.is_none() {
+            *claim = crate::open::claim_now(&self.path, &self.main)?;
+        }
+        Ok(self.kind == Kind::Image || claim.is_some())
+    }
+
     /// Claims a block device again after [`FileDevice::release_claim`], where nobody else took over.
     /// Nothing to do on an image. Errors: [`Error::Busy`] when somebody did.
     pub fn claim_again(&self) -> Result<()> {
@@ -296,8 +306,9 @@ impl Device for FileDevice {
     }
 
     fn refresh_len(&self) -> Result<u64> {
+        let before = self.len();
         let len = self.length_now().map_err(|e| Error::of_path(&self.path, e))?;
-        self.check_refreshed(len)?;
+        self.check_refreshed(before, len)?;
         self.len.store(len, Ordering::Release);
         Ok(len)
     }

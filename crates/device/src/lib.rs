@@ -42,6 +42,7 @@ mod crash;
 mod error;
 mod fault;
 mod file;
+mod gate;
 mod hosted;
 mod ioctl;
 mod masked;
@@ -65,6 +66,7 @@ pub use crash::{CrashOptions, CrashState, CrashStates, Cut, Fate, Landed, Landin
 pub use error::{Error, Operation, Result};
 pub use fault::{Fault, Struck, Times};
 pub use file::FileDevice;
+pub use gate::Gate;
 pub use hosted::Hosted;
 pub use masked::Masked;
 pub use memory::MemoryDevice;

@@ -205,6 +205,15 @@ pub(crate) fn claim(path: &Path, main: &OwnedFd) -> Result<Option<OwnedFd>> {
     claim_block(path, main, Access::ReadWrite, &OpenOptions::default())
 }
 
+/// The same where nobody has it at this moment.
+pub(crate) fn claim_now(path: &Path, main: &OwnedFd) -> Result<Option<OwnedFd>> {
+    match reopen(path, main, access_flags(Access::ReadOnly) | OFlags::EXCL) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(None),
+        Err(e) => Err(Error::of_path(path, e)),
+    }
+}
+
 /// Locks the node of a block device, as far as the file system that it is in knows locks.
 fn lock_node(path: &Path, main: &OwnedFd, access: Access) -> Result<()> {
     let kind = match access {

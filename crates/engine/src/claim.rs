@@ -109,17 +109,26 @@ impl Volume {
     /// As [`Volume::write_supers`], where one copy is enough if the place of the other takes nothing. To be followed by
     /// something that gives the one a later checkpoint, unless it is the primary: of two with the same that is chosen.
     pub fn write_supers_or_one(&mut self, writes: &[SuperWrite]) -> Result<()> {
-        let Err(e) = self.write_supers(writes) else { return Ok(()) };
-        // Those behind one that failed were not tried, and a place that fails once may take the next.
-        for _ in 0..supers::TRIES {
-            let each: Vec<bool> =
-                writes.iter().map(|w| self.write_supers(std::slice::from_ref(w)).is_ok()).collect();
-            let given_up = self.supers.given_up();
-            if writes.iter().zip(each).all(|(w, is_written)| is_written || Some(w.copy()) == given_up) {
-                return Ok(());
+        // Those behind one that failed are tried as well, and a place that fails once may take the next.
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut failed = None;
+            for w in writes {
+                match self.write_supers(std::slice::from_ref(w)) {
+                    Ok(()) => {}
+                    Err(e) if w.is_refused(&e) => failed = Some((w.copy(), e)),
+                    Err(e) => return Err(e),
+                }
+            }
+            match failed {
+                None => return Ok(()),
+                // The last that failed, and so the only one: one is given up only where the other can be written.
+                Some((copy, _)) if self.supers.given_up() == Some(copy) => return Ok(()),
+                Some((_, e)) if tries > supers::TRIES => return Err(e),
+                Some(_) => {}
             }
         }
-        Err(e)
     }
 
     /// The primary copy cannot be written and may say that the volume is unmounted: it is chosen as long as the secondary

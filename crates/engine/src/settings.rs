@@ -62,6 +62,7 @@ impl Volume {
     /// Whether both super blocks can be written, by writing them as they are. One alone is no ground to change the size on: where
     /// the second lies, and whether the first fits the device, follows from that. Durable when it returns.
     pub fn prove_super_blocks(&mut self) -> Result<()> {
+        self.check_writing()?;
         let writes = self.supers.both_as_they_are();
         match self.write_supers(&writes) {
             // That is seen to where it is done.
@@ -112,7 +113,8 @@ impl Volume {
             self.supers = before;
             // One that has the new size would fit no device that is cut back.
             let writes = self.supers.write_both(now, |_| {});
-            if let Err(left) = self.write_supers_or_one(&writes) {
+            // With one alone nothing would be taken back: where the other lies follows from the size.
+            if let Err(left) = self.write_supers(&writes) {
                 self.fail(format!("making the volume larger failed, and is not taken back: {left}"));
             }
             return Err(e);

@@ -54,6 +54,12 @@ struct Made {
     refused: [u32; 2],
 }
 
+/// Whether its place refused a write, and nothing else is wrong: a flush that failed may have lost logs, which no super block
+/// is to be pointed at.
+fn is_of_its_place(e: &silt_device::Error) -> bool {
+    matches!(e, silt_device::Error::Io { operation: Operation::Write, .. })
+}
+
 /// What became of the writes, for all who make some.
 #[derive(Debug, Default)]
 struct Writes {
@@ -91,11 +97,6 @@ impl Made {
             () => None,
         }
     }
-}
-
-/// Whether the place of a super block refused it, and nothing else is wrong.
-fn is_of_the_place(e: &silt_device::Error) -> bool {
-    matches!(e, silt_device::Error::Io { operation: Operation::Write, .. })
 }
 
 /// Reads both copies and chooses (spec 2.5).
@@ -178,13 +179,18 @@ impl SuperWrite {
             }
             Err(e) => {
                 let refused = &mut made.refused[index(self.copy)];
-                *refused = refused.saturating_add(u32::from(is_of_the_place(&e)));
+                *refused = refused.saturating_add(u32::from(is_of_its_place(&e)));
                 Err(e.into())
             }
         };
         let given_up = made.given_up().map_or(0, |copy| index(copy) + 1);
         self.writes.given_up.store(given_up, Ordering::Release);
         written
+    }
+
+    /// Whether the write failed for its place alone: the other copy may be tried.
+    pub fn is_refused(&self, e: &Error) -> bool {
+        matches!(e, Error::Device(e) if is_of_its_place(e))
     }
 
     /// Which copy it is of.

@@ -148,7 +148,9 @@ impl Fs {
         if done == 0 {
             result?;
         }
-        self.reserved.release(ino.0, first..last + 1);
+        // What was not written keeps what was promised.
+        let written = (offset + done.max(1) as u64 - 1) >> g.block_bits;
+        self.reserved.release(ino.0, first..written + 1);
         if is_append_only(&before) {
             self.appends.fill(ino.0, offset..offset + done as u64);
             self.appends.leave(ino.0, before.size..offset.max(before.size));

@@ -268,19 +268,22 @@ impl Fs {
             ControlFlow::Continue(())
         });
         self.orphans = next;
+        let mut first = Ok(());
         for ino in found {
             if self.nodes.contains_key(&ino.0) {
                 continue;
             }
             // What is in memory may be newer: linked since, or deleted already.
             match self.volume.inode(Tree::Live, ino) {
-                Ok(i) if i.attr.links == 0 => self.reap_or_put_off(ino)?,
+                // One that cannot go keeps none of the others.
+                Ok(i) if i.attr.links == 0 => first = first.and(self.reap_or_put_off(ino)),
                 // One that is damaged was hardly left by a crash: an entry may name it, and would name
                 // somebody else's file once the number is handed out again.
                 _ => {}
             }
         }
         walked.of(Ino::IFILE)?;
+        first?;
         Ok(self.orphans.is_some())
     }
 }

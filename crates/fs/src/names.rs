@@ -48,8 +48,12 @@ impl Fs {
             // Of whatever it is: file handles are looked up so.
             return self.getattr(tree, parent);
         }
-        self.dir_attr(tree, parent)?;
+        let dir = self.dir_attr(tree, parent)?;
         if name == b".." {
+            // What was above a directory that is gone may be gone as well.
+            if dir.links == 0 {
+                return Err(FsError::Stale);
+            }
             let ino = self.dir_parent(tree, parent)?;
             return self.entry_stat(tree, ino);
         }

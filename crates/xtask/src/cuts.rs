@@ -123,8 +123,9 @@ const LOG: &str = "engine/src/log.rs";
 const REDO: &str = "engine/src/redo.rs";
 
 const FLUSH: &str = "while self.unflushed && self.core.options.barrier {";
-const DURABLY: &str = "device.write_durably(self.offset, &self.bytes[..])?;";
-const NOT_DURABLY: &str = "device.write_at(self.offset, &[&self.bytes[..]])?;\n        device.flush()?;";
+const DURABLY: &str = "match device.write_durably(self.offset, &self.bytes[..]) {";
+const NOT_DURABLY: &str =
+    "match device.write_at(self.offset, &[&self.bytes[..]]).and_then(|()| device.flush()) {";
 
 const PLANTED: &[Planted] = &[
     Planted {

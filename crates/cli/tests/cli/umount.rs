@@ -473,7 +473,7 @@ fn nothing_is_written_to_what_another_one_took_after_a_forced_unmount() {
     let b = Bench::new();
     let v = b.volume("v.img", "64M");
     let Some(device) = Loop::writable(&v) else { return };
-    let Some((m, pid)) = on_a_device(&b, &device, 1) else { return };
+    let Some((m, pid)) = on_a_device(&b, &device, 3) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     let signal = |name: &str| {
         assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());

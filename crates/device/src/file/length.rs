@@ -104,14 +104,14 @@ impl FileDevice {
         Ok(())
     }
 
-    /// An image that is shorter than it was, which we made longer or cut off ourselves in another way, must not be taken for whole.
-    pub(super) fn check_refreshed(&self, now: u64) -> Result<()> {
-        match self.shorter_of(|| Some(now)) {
-            Some(size) if self.kind == Kind::Image => {
-                Err(Error::Shorter { operation: Operation::Allocate, offset: 0, len: self.len(), size })
-            }
-            _ => Ok(()),
+    /// An image of length `before` is `now` long: one that others cut off must not be taken for whole.
+    pub(super) fn check_refreshed(&self, before: u64, now: u64) -> Result<()> {
+        // We may be changing it ourselves.
+        if self.kind == Kind::Block || now >= before.min(self.len()) {
+            return Ok(());
         }
+        self.cut_at.fetch_min(now, Ordering::AcqRel);
+        Err(Error::Shorter { operation: Operation::Allocate, offset: 0, len: before, size: now })
     }
 
     /// Whether it is as long as it was.

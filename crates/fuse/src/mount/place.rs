@@ -53,15 +53,6 @@ impl Place {
         Error::Unmount { path: self.path.clone(), source }
     }
 
-    /// Whether it is mounted: where it was, or where it was moved to or bound; under something else as well. Where the kernel's
-    /// number of it is not known, whether something of FUSE is where it was.
-    pub fn is_anywhere(&self) -> bool {
-        match self.connection {
-            Some(_) => self.entries().is_ok_and(|own| !own.is_empty()),
-            None => seen_at(&self.path).is_ok_and(|seen| seen.is_some_and(|entry| entry.is_fuse())),
-        }
-    }
-
     /// Whether it is mounted where it was, if under something else.
     pub(crate) fn is_mounted(&self) -> bool {
         self.entries().is_ok_and(|own| own.iter().any(|entry| entry.mount_point == self.path))
@@ -72,7 +63,8 @@ impl Place {
         entry.is_fuse() && Some(entry.connection()) == self.connection
     }
 
-    fn entries(&self) -> io::Result<Vec<MountEntry>> {
+    /// Where the kernel's table has it, moved or bound elsewhere as well; nothing where its number is not known.
+    pub fn entries(&self) -> io::Result<Vec<MountEntry>> {
         Ok(mounts()?.into_iter().filter(|entry| self.is_own(entry)).collect())
     }
 }
