@@ -16,7 +16,7 @@ use silt_device::{Error, FileDevice, Gate};
 use silt_fuse::open_abort;
 
 use crate::core::Core;
-use crate::first::First;
+use crate::first::{First, Seen};
 
 /// A forced unmount aborts first, and the mount goes a moment later.
 const GOING: Duration = Duration::from_secs(1);
@@ -70,6 +70,8 @@ impl Claim<'_> {
                 close();
             }
         }
+        // Whatever comes later, and nobody waits for it.
+        self.gate.shut();
     }
 
     fn take_back(&self) -> Result<Holder, Error> {
@@ -116,7 +118,11 @@ impl Claim<'_> {
 
     /// Out of sight a mount lasts as long as programs have files open in it.
     fn mount_has_it(&self) -> bool {
-        let lasts = || self.connection.is_some_and(|number| open_abort(number).is_ok());
-        self.first.is_anywhere() || lasts()
+        match self.first.seen() {
+            // Where that cannot be told, as before.
+            Some(Seen::Ours) | None => true,
+            Some(Seen::Other) => false,
+            Some(Seen::Nowhere) => self.connection.is_some_and(|number| open_abort(number).is_ok()),
+        }
     }
 }

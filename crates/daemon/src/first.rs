@@ -14,6 +14,14 @@ use crate::moments::Moments;
 /// Between looks whether the last moment has ended.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What the kernel's table has in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    Ours,
+    Other,
+    Nowhere,
+}
+
 /// See the module.
 pub struct First {
     place: Place,
@@ -39,11 +47,17 @@ impl First {
         self.is_moment
     }
 
-    /// Whether the kernel's table has it, moved elsewhere and under something else as well. A mount on a block device has the
-    /// device's number, and so would another one's on it.
-    pub fn is_anywhere(&self) -> bool {
+    /// Whether the kernel's table has it, moved elsewhere and under something else as well: another one's in its place is
+    /// `Other`, since a mount on a block device has the device's number, whoever it is. None where that cannot be told.
+    pub fn seen(&self) -> Option<Seen> {
         let is_ours = |entry: &MountEntry| entry.fs_type.ends_with(".silt");
-        self.place.entries().is_ok_and(|entries| entries.iter().any(is_ours))
+        self.place.connection?;
+        let entries = self.place.entries().ok()?;
+        Some(match entries.is_empty() {
+            true => Seen::Nowhere,
+            false if entries.iter().any(is_ours) => Seen::Ours,
+            false => Seen::Other,
+        })
     }
 
     /// Whether it is mounted where it was, as far as we have heard.

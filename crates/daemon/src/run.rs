@@ -261,9 +261,11 @@ fn serve(
             if first.is_moment() {
                 return;
             }
-            moments.unmount_all();
             // The error, if any, is reported where `run` ends.
-            let close = || drop(closer.close());
+            let close = || {
+                moments.unmount_all();
+                let _ = closer.close();
+            };
             match gate.as_deref().filter(|_| how == Destroy::Unasked && on_block_device) {
                 Some(gate) => Claim { device: &device, gate, first: &first, connection }.close(&core, close),
                 None => close(),
@@ -352,10 +354,8 @@ fn orphans(core: &Arc<Core>) -> Result<JoinHandle<()>, Error> {
             match core.fs.lock().collect_orphans(ORPHANS) {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(e) => {
-                    tracing::warn!("looking for orphans: {e}");
-                    return;
-                }
+                // Those behind it are looked at all the same.
+                Err(e) => tracing::warn!("looking for orphans: {e}"),
             }
             core.touched();
             std::thread::sleep(Duration::from_millis(5));

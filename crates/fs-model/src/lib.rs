@@ -297,10 +297,13 @@ impl FsTarget {
         if !volume.data_sync_suffices(ino) {
             return self.checkpoint().map(|_| ());
         }
-        if volume.begin_data_sync(&[ino], now).map_err(|_| Errno::EIO)? {
-            volume.finish_construction(now).map_err(|_| Errno::EIO)?;
+        match volume.begin_data_sync(&[ino], now) {
+            Ok(true) => volume.finish_construction(now).map_err(|_| Errno::EIO),
+            Ok(false) => Ok(()),
+            // Too little is clean for more that a recovery has to write.
+            Err(silt_engine::Error::NoSpace) => self.checkpoint().map(|_| ()),
+            Err(_) => Err(Errno::EIO),
         }
-        Ok(())
     }
 
     /// Closes, judges, and opens again.

@@ -301,7 +301,9 @@ impl Fs {
         }
         let end = self.chunk_count(Tree::Live, dir)?;
         let mut chunks = Chunks::new(Tree::Live, dir, 0, end);
-        while let Some((_, block)) = chunks.next(&mut self.volume) {
+        while let Some((key, block)) = chunks.next(&mut self.volume) {
+            // Once more: a device may fail once.
+            let block = block.or_else(|_| read_chunk(&mut self.volume, Tree::Live, dir, key));
             let Ok(block) = block else { continue };
             // Names in a chunk that is damaged cannot be removed one by one.
             if dir::check(&block).is_err() {

@@ -309,7 +309,13 @@ impl Fs {
 
     /// Attributes of what an entry names. EIO: they cannot be those of the entry's inode.
     pub(crate) fn entry_attr(&mut self, found: &Found) -> Result<Attr> {
-        let attr = match self.attr(Tree::Live, found.ino) {
+        let attr = self.attr(Tree::Live, found.ino);
+        let attr = match attr {
+            // A device may fail once, and what it has is not to be taken for lost: a directory for empty.
+            Err(FsError::Io { .. }) => self.attr(Tree::Live, found.ino),
+            attr => attr,
+        };
+        let attr = match attr {
             Err(FsError::Stale) => {
                 return Err(FsError::damaged(found.ino, "an entry names an inode that is not in use"));
             }

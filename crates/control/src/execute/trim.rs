@@ -12,7 +12,8 @@ const LOOKED: u64 = 16_384;
 
 /// Discards all segments that may be written, in runs of at least `minimum` bytes.
 pub fn trim(host: &dyn Host, minimum: u64, out: Out<'_>) -> Result<()> {
-    let device = host.device();
+    // As the volume has it: that may be held up.
+    let device = with(host, |v| v.device().clone())?;
     if !device.capabilities().discard {
         return Err(cannot(host));
     }

@@ -120,3 +120,32 @@ fn a_zeroing_that_fails_leaves_what_was_promised() {
     fault.heal();
     assert_eq!(fs.promised_in(f, 0..100 << 10), 99);
 }
+
+/// What cannot be read of a directory counts as empty, or nothing could ever remove it; not what could not be once.
+#[test]
+fn a_directory_that_could_not_be_read_once_is_not_empty() {
+    let base = base();
+    let mut failed = [0; 2];
+    for (n, by_rename) in (0..12).flat_map(|n| [(n, false), (n, true)]) {
+        let device = Arc::new(Fault::new(base.fork()));
+        let mut fs = Fs::new(open_on(&device), &Options::default());
+        let c = root_at(7);
+        if by_rename {
+            fs.mkdir(&c, Ino::ROOT, b"e", 0o755).unwrap();
+        }
+        device.fail_reads(0..u64::MAX, Times::Later { after: n, times: 1 });
+        let gone = if by_rename {
+            fs.rename(&c, Ino::ROOT, b"e", Ino::ROOT, b"d", 0).map(drop)
+        } else {
+            fs.rmdir(&c, Ino::ROOT, b"d").map(drop)
+        };
+        failed[usize::from(by_rename)] += device.struck().reads;
+        device.heal();
+        assert!(gone.is_err(), "read {n}, by rename: {by_rename}");
+        let dir = fs.resolve(Tree::Live, b"d").unwrap();
+        fs.lookup(Tree::Live, dir, name(149).as_bytes()).unwrap();
+        fs.volume_mut().close(5000).unwrap();
+        is_sound(&device);
+    }
+    assert!(failed.iter().all(|reads| *reads >= 3), "{failed:?}");
+}
