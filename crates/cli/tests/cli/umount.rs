@@ -433,7 +433,17 @@ fn a_moment_that_was_moved_is_found() {
     assert!(Command::new("umount").arg("-l").arg(&parent).status().unwrap().success());
 }
 
-/// A volume on a loop device, mounted on it as the kernel's own are; `None` where that cannot be.
+/// A volume on a loop device; `None` where there are none.
+fn volume_on_a_device() -> Option<(Bench, Loop)> {
+    if !can_mount() || !find("findmnt") {
+        return None;
+    }
+    let b = Bench::new();
+    let device = Loop::writable(&b.volume("v.img", "64M"))?;
+    Some((b, device))
+}
+
+/// It is mounted on the device, as the kernel's own are; `None` where that cannot be.
 fn on_a_device<'a>(b: &'a Bench, device: &Loop, interval: u32) -> Option<(Mounted<'a>, u64)> {
     let (m, _) = Mounted::new(b, &[device.path(), "-o", &format!("interval={interval}")], "m");
     let kind = Command::new("findmnt").args(["-no", "FSTYPE", m.dir()]).output().ok()?;
@@ -448,12 +458,7 @@ fn on_a_device<'a>(b: &'a Bench, device: &Loop, interval: u32) -> Option<(Mounte
 /// By then the kernel has let go of the device, which is claimed again for the last checkpoint.
 #[test]
 fn what_waits_is_written_after_a_forced_unmount() {
-    if !can_mount() || !find("findmnt") {
-        return;
-    }
-    let b = Bench::new();
-    let v = b.volume("v.img", "64M");
-    let Some(device) = Loop::writable(&v) else { return };
+    let Some((b, device)) = volume_on_a_device() else { return };
     let Some((m, pid)) = on_a_device(&b, &device, 3600) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     assert!(Command::new("umount").args(["-f", m.dir()]).status().unwrap().success());
@@ -467,12 +472,7 @@ fn what_waits_is_written_after_a_forced_unmount() {
 
 #[test]
 fn nothing_is_written_to_what_another_one_took_after_a_forced_unmount() {
-    if !can_mount() || !find("findmnt") {
-        return;
-    }
-    let b = Bench::new();
-    let v = b.volume("v.img", "64M");
-    let Some(device) = Loop::writable(&v) else { return };
+    let Some((b, device)) = volume_on_a_device() else { return };
     let Some((m, pid)) = on_a_device(&b, &device, 3) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     let signal = |name: &str| {
@@ -501,12 +501,7 @@ fn nothing_is_written_to_what_another_one_took_after_a_forced_unmount() {
 /// An abort takes nothing from the kernel's hold on the device.
 #[test]
 fn what_waits_is_written_after_an_abort() {
-    if !can_mount() || !find("findmnt") {
-        return;
-    }
-    let b = Bench::new();
-    let v = b.volume("v.img", "64M");
-    let Some(device) = Loop::writable(&v) else { return };
+    let Some((b, device)) = volume_on_a_device() else { return };
     let Some((m, pid)) = on_a_device(&b, &device, 3600) else { return };
     std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
     silt_fuse::abort_connection(Path::new(m.dir())).unwrap();
