@@ -303,7 +303,7 @@ fn wants_sync(core: &Core, fs: &mut Fs, names: &[(NodeId, Vec<u8>)], node: Optio
 /// The error number for the kernel; damage goes to the log and the super blocks. `name`: the directory and the name
 /// that were asked for, if any were.
 pub fn errno(core: &Core, tree: Tree, name: Option<(NodeId, &[u8])>, e: &FsError) -> Errno {
-    if let FsError::Io { ino: of, what } = e {
+    if let FsError::Io { ino: of, what, .. } = e {
         let name = name.map(|(dir, name)| (ino(dir), name));
         core.met_damage(Met { name, ..Met::of(tree, Ino(*of), what.clone()) });
     }

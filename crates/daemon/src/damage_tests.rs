@@ -83,9 +83,9 @@ fn a_look_up_that_fails_gives_the_name() {
     let core = core();
     let ctx = Context { privileged: true, ..Context::default() };
     let dir = core.fs.lock().mkdir(&ctx, Ino::ROOT, b"d", 0o755).unwrap().ino;
-    let e = FsError::Io { ino: 77, what: "nonsense".into() };
+    let e = FsError::Io { ino: 77, what: "nonsense".into(), device: false };
     assert_eq!(errno(&core, Tree::Live, Some((node(dir), b"f")), &e), silt_fuse::Errno::EIO);
-    let table = FsError::Io { ino: 6, what: "nonsense".into() };
+    let table = FsError::Io { ino: 6, what: "nonsense".into(), device: false };
     errno(&core, Tree::Live, None, &table);
     core.damages.name_all(&core.fs);
     let paths: Vec<_> = core.damages.all().0.into_iter().map(|d| d.path).collect();

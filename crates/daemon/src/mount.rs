@@ -432,7 +432,7 @@ impl Filesystem for Mount {
                 Wanted { tree: self.tree, ino: ino(node), offset: read.offset, plan, _guard: guard },
                 reply,
             ),
-            Err(FsError::Io { ino: of, what }) => {
+            Err(FsError::Io { ino: of, what, .. }) => {
                 let bytes = Some(read.offset..read.offset.saturating_add(u64::from(read.size)));
                 self.core.met_damage(Met { bytes, ..Met::of(self.tree, Ino(of), what) });
                 reply.error(Errno::EIO);

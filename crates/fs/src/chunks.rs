@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use silt_engine::{Block, Tree, Volume};
+use silt_engine::{Block, Error, Tree, Volume};
 use silt_format::{Ino, dir};
 
 use crate::error::{FsError, Of, Result};
@@ -21,11 +21,13 @@ pub(crate) struct Chunks {
     skipped: u32,
     /// Part of the map could not be read.
     pub damaged: bool,
+    /// It was the device that did not give it: what is there is not known.
+    pub unread: Option<FsError>,
 }
 
 impl Chunks {
     pub fn new(tree: Tree, dir: Ino, from: u64, end: u64) -> Self {
-        Chunks { tree, dir, next: from, end, skipped: 0, damaged: false }
+        Chunks { tree, dir, next: from, end, skipped: 0, damaged: false, unread: None }
     }
 
     /// The next chunk that is mapped, and its block offset.
@@ -44,7 +46,7 @@ impl Chunks {
                     if volume.locate(self.tree, self.dir, key).is_ok() {
                         return Some((key, Err(e).of(self.dir)));
                     }
-                    self.skip();
+                    self.skip(e);
                 }
             }
         }
@@ -60,15 +62,18 @@ impl Chunks {
         });
         match (walked, found) {
             (_, Some(k)) if k > key => self.next = k,
-            (Err(_), _) => {
+            (Err(e), _) => {
                 self.next = key + 1;
-                self.skip();
+                self.skip(e);
             }
             _ => self.next = self.end,
         }
     }
 
-    fn skip(&mut self) {
+    fn skip(&mut self, e: Error) {
+        if matches!(e, Error::Device(_)) {
+            self.unread = Err::<(), _>(e).of(self.dir).err();
+        }
         self.damaged = true;
         self.skipped += 1;
         if self.skipped > MAX_SKIPPED {

@@ -279,6 +279,11 @@ impl Fs {
     /// Whether a live directory holds nothing but "." and "..". Damage: EIO, because what cannot
     /// be read may be an entry.
     pub(crate) fn dir_is_empty(&mut self, dir: Ino) -> Result<bool> {
+        // What could not be read may be readable now.
+        let key = (Tree::Live, dir.0);
+        if matches!(self.dirs.get(key), Some(Known::Index(ix)) if ix.unreadable) {
+            self.dirs.drop(key);
+        }
         if let Some((_, ix)) = self.index(Tree::Live, dir)? {
             if ix.len() > 0 {
                 return Ok(false);
@@ -292,8 +297,9 @@ impl Fs {
         Ok(true)
     }
 
-    /// Whether a live directory may be removed: nothing but "." and ".." is in what can be read of it.
-    pub(crate) fn dir_is_removable(&mut self, dir: Ino) -> Result<bool> {
+    /// Whether a live directory may be removed: nothing but "." and ".." is in what can be read of it. EIO: the device does not
+    /// give all of it, for now. `now` in seconds.
+    pub(crate) fn dir_is_removable(&mut self, dir: Ino, now: i64) -> Result<bool> {
         match self.dir_is_empty(dir) {
             Err(FsError::Io { .. }) => {}
             Ok(false) if self.dir_is_damaged(Tree::Live, dir)? => {}
@@ -301,10 +307,17 @@ impl Fs {
         }
         let end = self.chunk_count(Tree::Live, dir)?;
         let mut chunks = Chunks::new(Tree::Live, dir, 0, end);
+        let mut unread = None;
         while let Some((key, block)) = chunks.next(&mut self.volume) {
             // Once more: a device may fail once.
-            let block = block.or_else(|_| read_chunk(&mut self.volume, Tree::Live, dir, key));
-            let Ok(block) = block else { continue };
+            let block = match block.or_else(|_| read_chunk(&mut self.volume, Tree::Live, dir, key)) {
+                Ok(block) => block,
+                Err(e) if e.is_of_device() => {
+                    unread = Some(e);
+                    continue;
+                }
+                Err(_) => continue,
+            };
             // Names in a chunk that is damaged cannot be removed one by one.
             if dir::check(&block).is_err() {
                 continue;
@@ -312,6 +325,9 @@ impl Fs {
             if dir::entries(&block).flatten().any(|e| e.ino.0 != 0 && !is_dots(e.name)) {
                 return Ok(false);
             }
+        }
+        if let Some(e) = unread.or(chunks.unread) {
+            self.count_as_lost(dir, e, now)?;
         }
         Ok(true)
     }
@@ -327,10 +343,18 @@ impl Fs {
             };
             let Some(position) = ix.gaps.first(need) else { break };
             let Some(key) = ix.key(position) else { break };
-            let Ok(mut block) = read_chunk(volume, Tree::Live, dir, key) else {
-                ix.set_bad(position);
-                ix.unreadable = true;
-                continue;
+            let mut block = match read_chunk(volume, Tree::Live, dir, key) {
+                Ok(block) => block,
+                // What is in it is known; another chunk takes the name.
+                Err(e) if e.is_of_device() => {
+                    ix.gaps.set(position, 0);
+                    continue;
+                }
+                Err(_) => {
+                    ix.set_bad(position);
+                    ix.unreadable = true;
+                    continue;
+                }
             };
             let bytes = writable(&mut block);
             let hint = ix.hint.filter(|h| h.position == position).map(|h| h.offset);

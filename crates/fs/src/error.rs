@@ -78,6 +78,8 @@ pub enum FsError {
         ino: u64,
         /// The place and what is wrong there.
         what: String,
+        /// The device did not give it: what is there is not known, and another time it may.
+        device: bool,
     },
 }
 
@@ -111,7 +113,12 @@ impl FsError {
 
     /// An `Io` error made on the spot.
     pub(crate) fn damaged(ino: Ino, what: impl Into<String>) -> Self {
-        FsError::Io { ino: ino.0, what: what.into() }
+        FsError::Io { ino: ino.0, what: what.into(), device: false }
+    }
+
+    /// Whether the device did not give what was wanted.
+    pub(crate) fn is_of_device(&self) -> bool {
+        matches!(self, FsError::Io { device: true, .. })
     }
 }
 
@@ -128,13 +135,16 @@ impl<T> Of<T> for engine::Result<T> {
             engine::Error::ReadOnly => FsError::ReadOnly,
             engine::Error::NoInode(_) | engine::Error::NoCheckpoint(_) => FsError::Stale,
             engine::Error::Constructing | engine::Error::CheckpointBusy(..) => FsError::Busy,
-            e => FsError::Io { ino: ino.0, what: e.to_string() },
+            e => {
+                let device = matches!(e, engine::Error::Device(_));
+                FsError::Io { ino: ino.0, what: e.to_string(), device }
+            }
         })
     }
 }
 
 impl<T> Of<T> for silt_format::Result<T> {
     fn of(self, ino: Ino) -> Result<T> {
-        self.map_err(|e| FsError::Io { ino: ino.0, what: e.to_string() })
+        self.map_err(|e| FsError::damaged(ino, e.to_string()))
     }
 }

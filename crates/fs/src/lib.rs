@@ -40,6 +40,7 @@ mod names;
 mod parts;
 mod path;
 mod read;
+mod refused;
 mod rename;
 mod reserve;
 mod space;
@@ -64,6 +65,7 @@ use appends::Appends;
 use cache::IndexCache;
 use error::Of;
 use life::{Node, Waiting};
+use refused::Refused;
 use reserve::Reservations;
 pub use space::Reclaimable;
 
@@ -105,6 +107,7 @@ pub struct Fs {
     late: Waiting,
     /// Directories of which something could not be read again either.
     read_again: VecDeque<(Tree, u64)>,
+    refused: Refused,
     /// Those that end in parts, one with each checkpoint.
     large: Waiting,
     ends: u64,
@@ -127,6 +130,7 @@ impl Fs {
             orphans: Some(0),
             late: Waiting::default(),
             read_again: VecDeque::new(),
+            refused: Refused::default(),
             large: Waiting::default(),
             ends: options.ends.max(1),
             of_the_reserve: false,

@@ -126,6 +126,7 @@ impl Fs {
             return Ok(());
         }
         self.dirs.drop((Tree::Live, ino.0));
+        self.refused.forget(ino);
         self.atimes.remove(&ino.0);
         self.reserved.release_all(ino.0);
         self.appends.forget(ino.0);

@@ -2,7 +2,8 @@
 //!
 //! A place in a listing is the byte offset of an entry in the directory file. Entries never move,
 //! so a listing that goes on from a place gives every entry that was there all the time exactly
-//! once, whatever is made and removed meanwhile.
+//! once, whatever is made and removed meanwhile. Behind a part that could not be read each place says so, so that
+//! the end of the listing tells of it, whatever can be read by then.
 
 use std::ops::ControlFlow;
 
@@ -14,6 +15,9 @@ use crate::dirs::{is_dots, unreadable};
 use crate::error::Result;
 use crate::types::{DirEntry, S_IFMT};
 use crate::{Fs, Ino};
+
+/// In a place of a listing: something before it was left out. No directory is that long.
+const LEFT_OUT: u64 = 1 << 62;
 
 impl Fs {
     /// Calls `f` for every entry of a directory from place `from` on (0, or the `next` of an
@@ -33,10 +37,15 @@ impl Fs {
             return Ok(());
         }
         let g = *self.volume.geometry();
+        let (mut damaged, from) = match from ^ LEFT_OUT {
+            place if place < LEFT_OUT => (true, place),
+            _ => (false, from),
+        };
         let first = from >> g.block_bits;
         let skip = (from & (u64::from(g.block_size) - 1)) as usize;
-        let mut chunks = Chunks::new(tree, ino, first, attr.size >> g.block_bits);
-        let (mut damaged, mut listed) = (false, false);
+        let end = attr.size.min(LEFT_OUT - u64::from(g.block_size)) >> g.block_bits;
+        let mut chunks = Chunks::new(tree, ino, first, end);
+        let mut listed = false;
         while let Some((key, block)) = chunks.next(&mut self.volume) {
             let block = match block {
                 Ok(block) if dir::check(&block).is_ok() => block,
@@ -45,6 +54,7 @@ impl Fs {
                     continue;
                 }
             };
+            let left_out = if damaged || chunks.damaged { LEFT_OUT } else { 0 };
             let base = key << g.block_bits;
             for e in dir::entries(&block) {
                 let Ok(e) = e else { break };
@@ -59,7 +69,7 @@ impl Fs {
                     ino: e.ino,
                     file_type: file_type::to_mode(e.file_type),
                     name: e.name,
-                    next: base + (e.offset + e.rec_len) as u64,
+                    next: (base + (e.offset + e.rec_len) as u64) | left_out,
                     stat: known,
                 };
                 listed = true;
@@ -68,12 +78,6 @@ impl Fs {
                 }
             }
         }
-        if damaged || chunks.damaged {
-            self.note_damage(tree, ino, true);
-        }
-        if !listed && (damaged || chunks.damaged || self.dir_is_damaged(tree, ino)?) {
-            return Err(unreadable(ino));
-        }
-        Ok(())
+        if listed || !(damaged || chunks.damaged) { Ok(()) } else { Err(unreadable(ino)) }
     }
 }

@@ -389,6 +389,7 @@ impl Fs {
             return;
         }
         self.dirs.drop((Tree::Live, ino.0));
+        self.refused.forget(ino);
         self.atimes.remove(&ino.0);
         self.reserved.release_all(ino.0);
         let links = self.volume.raw_inode(ino).map(|raw| raw.links_count.get());
@@ -408,24 +409,25 @@ impl Fs {
         }
         let (above, found) = self.removable(parent, name)?;
         self.need_for_change(Some(found.ino))?;
-        let attr = match self.may_remove(&above, &found) {
-            Ok(attr) => Some(attr),
-            Err(FsError::Io { .. }) if found.file_type == file_type::DIR => None,
-            Err(FsError::Io { .. }) => return Err(FsError::NotDir),
+        let is_usable = match self.may_remove(&above, &found) {
+            Ok(attr) if !attr.is_dir() => return Err(FsError::NotDir),
+            Ok(_) => true,
+            Err(FsError::Io { .. }) if found.file_type != file_type::DIR => return Err(FsError::NotDir),
+            Err(e @ FsError::Io { .. }) => {
+                self.count_as_lost(found.ino, e, ctx.now.secs)?;
+                false
+            }
             Err(e) => return Err(e),
         };
-        if attr.as_ref().is_some_and(|a| !a.is_dir()) {
-            return Err(FsError::NotDir);
-        }
         // A directory has one name: an entry that leads back up is damage, and all that goes is the entry.
         let astray = found.ino == Ino::ROOT || found.ino == parent;
-        if attr.is_none() || astray {
+        if !is_usable || astray {
             self.dir_remove(parent, name, &found)?;
             self.touch_dir(ctx, parent, -1)?;
             self.drop_damaged(found.ino, 2);
             return Ok(found.ino);
         }
-        if !self.dir_is_removable(found.ino)? {
+        if !self.dir_is_removable(found.ino, ctx.now.secs)? {
             return Err(FsError::NotEmpty);
         }
         self.dir_remove(parent, name, &found)?;

@@ -92,8 +92,11 @@ impl Fs {
         let mut broken = false;
         let target_attr = match target.map(|t| (t, self.entry_attr(&t))) {
             // What cannot be used can be replaced, by what its directory takes it for.
-            Some((t, Err(FsError::Io { .. }))) if !exchange => {
+            Some((t, Err(e @ FsError::Io { .. }))) if !exchange => {
                 broken = true;
+                if t.file_type == file_type::DIR {
+                    self.count_as_lost(t.ino, e, ctx.now.secs)?;
+                }
                 let mode = if t.file_type == file_type::DIR { S_IFDIR } else { S_IFREG };
                 Some(Attr { mode, links: 1, ..source_attr.clone() })
             }

@@ -1,11 +1,12 @@
 //! A read that fails once costs the request that needed it, and nothing that lasts.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use silt_device::{Fault, MemoryDevice, Times};
-use silt_engine::{OpenOptions, Volume};
+use silt_engine::{OpenOptions, Piece, Volume};
 use silt_format::Cno;
-use silt_fs::{Fs, Ino, Options, SetAttr, Tree, WriteFlags, fallocate_mode};
+use silt_fs::{Fs, FsError, Ino, Options, SetAttr, Tree, WriteFlags, fallocate_mode};
 
 use crate::common::{Form, device, open, root_at};
 
@@ -148,4 +149,139 @@ fn a_directory_that_could_not_be_read_once_is_not_empty() {
         is_sound(&device);
     }
     assert!(failed.iter().all(|reads| *reads >= 3), "{failed:?}");
+}
+
+/// Where the blocks of a directory lie on the device, in bytes.
+fn places(fs: &mut Fs, dir: Ino) -> Vec<std::ops::Range<u64>> {
+    let size = fs.getattr(Tree::Live, dir).unwrap().size;
+    let piece = |key| match fs.volume_mut().locate(Tree::Live, dir, key).unwrap() {
+        Piece::Disk(at) => at.0 * 1024..at.0 * 1024 + 1024,
+        other => panic!("{other:?}"),
+    };
+    (0..size / 1024).map(piece).collect()
+}
+
+/// A device that is away comes back with everything in a directory; one that never gives it keeps nobody from removing it.
+#[test]
+fn a_directory_that_the_device_does_not_give_is_lost_only_after_a_while() {
+    let base = base();
+    // All of it, its inode included, or its blocks alone.
+    for (whole, by_rename) in [(true, false), (true, true), (false, false)] {
+        let device = Arc::new(Fault::new(base.fork()));
+        let mut fs = Fs::new(open_on(&device), &Options::default());
+        if by_rename {
+            fs.mkdir(&root_at(7), Ino::ROOT, b"e", 0o755).unwrap();
+        }
+        let go = |fs: &mut Fs, now| match by_rename {
+            true => fs.rename(&root_at(now), Ino::ROOT, b"e", Ino::ROOT, b"d", 0).map(drop),
+            false => fs.rmdir(&root_at(now), Ino::ROOT, b"d").map(drop),
+        };
+        let dir = fs.entry(Tree::Live, Ino::ROOT, b"d").unwrap().0;
+        let fail = |fs: &mut Fs| {
+            if whole {
+                device.fail_reads(0..u64::MAX, Times::Always);
+            } else {
+                places(fs, dir).into_iter().for_each(|at| device.fail_reads(at, Times::Always));
+            }
+        };
+        if !whole {
+            assert_eq!(fs.resolve(Tree::Live, b"d").unwrap(), dir);
+        }
+        fail(&mut fs);
+        for now in [10, 19] {
+            assert!(matches!(go(&mut fs, now), Err(FsError::Io { device: true, .. })), "{whole} {by_rename}");
+        }
+        device.heal();
+        assert_eq!(fs.resolve(Tree::Live, b"d").unwrap(), dir);
+        for n in 0..150 {
+            fs.lookup(Tree::Live, dir, name(n).as_bytes()).unwrap();
+        }
+        fs.volume_mut().close(5000).unwrap();
+        is_sound(&device);
+
+        // One that stays away.
+        let mut fs = Fs::new(open_on(&device), &Options::default());
+        if !whole {
+            fs.resolve(Tree::Live, b"d").unwrap();
+        }
+        fs.entry(Tree::Live, Ino::ROOT, b"d").unwrap();
+        if by_rename {
+            fs.lookup(Tree::Live, Ino::ROOT, b"e").unwrap();
+        }
+        fail(&mut fs);
+        go(&mut fs, 30).unwrap_err();
+        go(&mut fs, 40).unwrap();
+        let left = fs.entry(Tree::Live, Ino::ROOT, b"d");
+        assert_eq!(left.is_ok(), by_rename, "{left:?}");
+    }
+}
+
+/// Whoever lists a directory hears that something was left out, also when it can be read again by then.
+#[test]
+fn a_listing_that_left_something_out_says_so_at_its_end() {
+    let device = Arc::new(Fault::new(base()));
+    let mut fs = Fs::new(open_on(&device), &Options { index_bytes: 0, ..Options::default() });
+    let dir = fs.resolve(Tree::Live, b"d").unwrap();
+    let places = places(&mut fs, dir);
+    let mut go_on = |from: u64| {
+        let (mut next, mut seen) = (from, 0);
+        let result = fs.readdir(Tree::Live, dir, from, false, |e| {
+            seen += 1;
+            next = e.next;
+            if seen == 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        result.map(|()| (next, seen))
+    };
+    let (mut from, mut all) = (0, 0);
+    device.fail_reads(places[3].clone(), Times::Always);
+    let end = loop {
+        match go_on(from) {
+            Ok((_, 0)) => break Ok(()),
+            Ok((next, seen)) => (from, all) = (next, all + seen),
+            Err(e) => break Err(e),
+        }
+        if all > 60 {
+            device.heal();
+        }
+    };
+    assert!(all > 100 && all < 152, "{all}");
+    assert!(matches!(end, Err(FsError::Io { .. })), "{end:?}");
+    (from, all) = (0, 0);
+    while let Ok((next, seen)) = go_on(from)
+        && seen > 0
+    {
+        (from, all) = (next, all + seen);
+    }
+    assert_eq!(all, 152);
+    assert_eq!(go_on(from), Ok((from, 0)));
+}
+
+/// A new name that finds its place unreadable goes elsewhere, and hides no other.
+#[test]
+fn a_block_that_could_not_be_read_for_a_new_name_is_as_it_was_afterwards() {
+    let base = base();
+    let mut failed = 0;
+    for n in 0..4 {
+        let device = Arc::new(Fault::new(base.fork()));
+        // Its index is known, and none of its blocks for long.
+        let options = OpenOptions { now: 3000, cache_bytes: 0, ..OpenOptions::default() };
+        let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+        v.take_over(3000).unwrap();
+        let mut fs = Fs::new(v, &Options::default());
+        let dir = fs.resolve(Tree::Live, b"d").unwrap();
+        for n in [3, 30, 60, 90] {
+            fs.unlink(&root_at(7), dir, name(n).as_bytes()).unwrap();
+        }
+        fs.sync_all(8).unwrap();
+        let mut others = (0..150).filter(|n| ![3, 30, 60, 90].contains(n));
+        for at in places(&mut fs, dir) {
+            device.fail_reads(at, Times::Later { after: n, times: 1 });
+        }
+        let made = fs.create(&root_at(9), dir, name(700).as_bytes(), 0o644);
+        failed += device.struck().reads;
+        device.heal();
+        assert!(others.all(|n| fs.lookup(Tree::Live, dir, name(n).as_bytes()).is_ok()), "{n}: {made:?}");
+        fs.lookup(Tree::Live, dir, name(3).as_bytes()).unwrap_err();
+    }
+    assert!(failed > 0);
 }
