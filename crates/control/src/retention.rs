@@ -5,9 +5,10 @@
 //! make such a file as well: it counts only if it is root's or the root directory's owner's.
 //!
 //! A floor is a promise. Where the file cannot be told, what it said last holds; where that is not known either, all of the
-//! past is kept, for the floor may be that.
+//! past is kept, for the floor may be that. What is made from then on goes when space is short: deletions make checkpoints,
+//! and would fill the volume with them.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use silt_engine::{Time, Tree};
@@ -84,17 +85,33 @@ impl Problem {
 
 /// What a volume's file said when it could be told last.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Option<Settings>>);
+pub struct Known(Mutex<Heard>);
+
+#[derive(Debug, Default)]
+struct Heard {
+    last: Option<Settings>,
+    /// The newest checkpoint when the file could not be told, and never had been.
+    unknown_from: Option<u64>,
+}
 
 impl Known {
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes what the file says now.
     pub fn note(&self, settings: &Settings) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings.clone());
+        *self.heard() = Heard { last: Some(settings.clone()), unknown_from: None };
     }
 
     /// What it said last; none where it never could be told.
     pub fn last(&self) -> Option<Settings> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.heard().last.clone()
+    }
+
+    /// The newest checkpoint, `now`, or the one that was the newest when this was asked first.
+    fn unknown_from(&self, now: u64) -> u64 {
+        *self.heard().unknown_from.get_or_insert(now)
     }
 }
 
@@ -145,7 +162,12 @@ impl Effective {
                     Err(Problem::Foreign(_)) => known.note(&Settings::default()),
                     Err(Problem::Unknown(_)) => {}
                 }
-                Effective::of(given, volume)
+                let mut counts = Effective::of(given, volume);
+                if counts.floor_from == Source::Unknown {
+                    let from = known.unknown_from(fs.volume().last_log().cno);
+                    counts.floor = counts.floor.up_to(from);
+                }
+                counts
             }
         }
     }

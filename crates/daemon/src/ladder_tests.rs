@@ -10,7 +10,7 @@ use silt_device::{Device, Fault, Times};
 use silt_engine::{OpenOptions, Volume};
 use silt_format::checkpoint;
 use silt_format::{Cno, Ino};
-use silt_fs::{Context, Fs, WriteFlags};
+use silt_fs::{Context, Fs, SetAttr, WriteFlags};
 use silt_fuse::Errno;
 use silt_retention::{Settings, Wish};
 
@@ -346,7 +346,9 @@ fn a_floor_is_not_lost_with_a_read_of_its_file() {
         let core = &kept.core;
         assert_eq!(short(core), Came::Nothing);
         let counts = effective(core);
-        assert_eq!((&counts.floor, counts.wish.is_nothing()), (&Wish::everything(), is_known));
+        let all = Wish::everything();
+        let firm = if is_known { all } else { all.up_to(*there.last().unwrap()) };
+        assert_eq!((&counts.floor, counts.wish.is_nothing()), (&firm, is_known));
         assert_eq!(counts.floor_from, if is_known { Source::Volume } else { Source::Unknown });
         let is_there = || moments(&core.fs.lock(), *there.last().unwrap());
         assert_eq!((is_there(), kept.given_up()), (there.clone(), (0, 0)), "known: {is_known}");
@@ -364,6 +366,29 @@ fn a_floor_is_not_lost_with_a_read_of_its_file() {
         assert_eq!(short(core), Came::Nothing);
         assert!(is_there().len() < there.len());
     }
+}
+
+/// Where nobody knows the floor, only what there was by then is kept whatever comes: or those who delete, who make
+/// checkpoints, would use up all that is kept for them.
+#[test]
+fn what_is_made_under_an_unknown_floor_goes_when_space_is_short() {
+    let (kept, there) = with_an_unreadable_floor(false);
+    let core = &kept.core;
+    let begin = available(core);
+    for n in 0..60 {
+        let mode = SetAttr { mode: Some(0o600 + n), ..SetAttr::default() };
+        core.fs.lock().setattr(&ctx(), kept.file, &mode).unwrap();
+        core.sync_and_wait(Want::All).unwrap();
+    }
+    let last = core.fs.lock().volume().last_log().cno;
+    let made = moments(&core.fs.lock(), last).len();
+    assert!(made >= there.len() + 60, "{made}");
+    let full = available(core);
+    short(core);
+    let left = moments(&core.fs.lock(), last);
+    assert_eq!(left.iter().copied().filter(|c| *c <= *there.last().unwrap()).collect::<Vec<_>>(), there);
+    assert!(left.len() < there.len() + 10, "{} of {made}", left.len());
+    assert!(available(core) > full && available(core) + 2 >= begin, "{begin} {full} {}", available(core));
 }
 
 /// Nor for longer than it lasts.

@@ -21,6 +21,7 @@ pub struct Point {
 pub fn thin(points: &[Point], wish: &Wish, now: u64) -> Vec<u64> {
     let mut kept = vec![false; points.len()];
     let mut order: Vec<usize> = (0..points.len()).collect();
+    order.retain(|at| points.get(*at).is_some_and(|p| wish.concerns(p.number)));
     // Clocks are set back now and then.
     order.sort_by_key(|at| points.get(*at).map_or(0, |p| p.time));
     for rule in wish.rules() {
@@ -109,6 +110,17 @@ mod tests {
         let some = thin(&all, &wish("all for 100 seconds, one every 10 minutes for ever"), 2_990);
         assert_eq!(some, [60, 120, 180, 240, 290, 291, 292, 293, 294, 295, 296, 297, 298, 299, 300]);
         assert_eq!(thin(&[], &Wish::usual(), 0), [0; 0]);
+    }
+
+    #[test]
+    fn what_comes_after_a_number_is_none_of_its_business() {
+        let all = points(&[50, 10, 30, 90]);
+        let kept = |wish: Wish| thin(&all, &wish, 90);
+        assert_eq!(kept(Wish::everything().up_to(2)), [1, 2]);
+        assert_eq!(kept(Wish::everything().up_to(9)), [1, 2, 3, 4]);
+        assert_eq!(kept(wish("one a minute for ever").up_to(3)), [1]);
+        assert_eq!(kept(Wish::everything().up_to(0)), [0; 0]);
+        assert_eq!(Wish::everything().up_to(7).to_string(), "all for ever, up to checkpoint 7");
     }
 
     #[test]

@@ -53,6 +53,8 @@ impl Rule {
 pub struct Wish {
     /// The shortest span first; none is covered by another.
     rules: Vec<Rule>,
+    /// The last number that it is about; none: of all.
+    until: Option<u64>,
 }
 
 impl Wish {
@@ -83,7 +85,19 @@ impl Wish {
         all.sort_by_key(|r| (r.span, r.every));
         all.dedup();
         let needed = |r: &Rule| !all.iter().any(|other| other != r && other.covers(r));
-        Wish { rules: all.iter().copied().filter(needed).collect() }
+        Wish { rules: all.iter().copied().filter(needed).collect(), until: None }
+    }
+
+    /// The same of checkpoints up to that number alone. No words say that, and no other rule is added to it.
+    #[must_use]
+    pub fn up_to(mut self, number: u64) -> Self {
+        self.until = Some(number);
+        self
+    }
+
+    /// Whether it is about a checkpoint.
+    pub(crate) fn concerns(&self, number: u64) -> bool {
+        self.until.is_none_or(|last| number <= last)
     }
 
     /// This, and everything younger than so many seconds.
@@ -102,7 +116,7 @@ impl Wish {
     }
 }
 
-/// As it is read back: `all for 1 day, one an hour for 1 month`.
+/// As it is read back, unless it is [`Wish::up_to`] some number: `all for 1 day, one an hour for 1 month`.
 impl fmt::Display for Wish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_nothing() {
@@ -114,7 +128,7 @@ impl fmt::Display for Wish {
             }
             rule.fmt(f)?;
         }
-        Ok(())
+        self.until.map_or(Ok(()), |last| write!(f, ", up to checkpoint {last}"))
     }
 }
 
