@@ -201,7 +201,11 @@ impl Fs {
     pub fn end_late(&mut self, now: u64, limit: Duration) -> Result<()> {
         let (mut left, mut in_vain) = (u64::MAX, 0);
         let begin = Instant::now();
-        while self.has_late() && in_vain < IN_VAIN && begin.elapsed() < limit {
+        // Whoever is behind many that cannot end has his turn.
+        let patience = |fs: &Fs| {
+            IN_VAIN.max(u32::try_from(fs.late.len().max(fs.large.len()) / LATE + 1).unwrap_or(u32::MAX))
+        };
+        while self.has_late() && in_vain < patience(self) && begin.elapsed() < limit {
             let blocks = self.late_blocks();
             in_vain = if blocks < left { 0 } else { in_vain + 1 };
             left = blocks;

@@ -442,3 +442,17 @@ fn what_the_format_keeps_for_itself_is_no_file() {
         }
     }
 }
+
+#[test]
+fn nothing_is_above_a_directory_that_is_gone() {
+    let mut fs = fresh(4096);
+    let a = dir(&mut fs, ROOT, "a");
+    let b = dir(&mut fs, a, "b");
+    fs.remember(b);
+    assert_eq!(fs.lookup(Tree::Live, b, b"..").unwrap().ino, a);
+    fs.rmdir(&root_at(20), a, b"b").unwrap();
+    assert_eq!(fs.lookup(Tree::Live, b, b".").unwrap().ino, b, "it is held");
+    assert_eq!(fs.lookup(Tree::Live, b, b"..").unwrap_err(), FsError::Stale);
+    fs.rmdir(&root_at(20), ROOT, b"a").unwrap();
+    assert_eq!(fs.lookup(Tree::Live, b, b"..").unwrap_err(), FsError::Stale);
+}

@@ -41,7 +41,11 @@ fn base() -> MemoryDevice {
 }
 
 fn open_on(device: &Arc<Fault<MemoryDevice>>) -> Volume {
-    let options = OpenOptions { now: 3000, ..OpenOptions::default() };
+    open_with(device, OpenOptions::default().cache_bytes)
+}
+
+fn open_with(device: &Arc<Fault<MemoryDevice>>, cache_bytes: u64) -> Volume {
+    let options = OpenOptions { now: 3000, cache_bytes, ..OpenOptions::default() };
     let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
     v.take_over(3000).unwrap();
     v
@@ -264,10 +268,7 @@ fn a_block_that_could_not_be_read_for_a_new_name_is_as_it_was_afterwards() {
     for n in 0..4 {
         let device = Arc::new(Fault::new(base.fork()));
         // Its index is known, and none of its blocks for long.
-        let options = OpenOptions { now: 3000, cache_bytes: 0, ..OpenOptions::default() };
-        let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
-        v.take_over(3000).unwrap();
-        let mut fs = Fs::new(v, &Options::default());
+        let mut fs = Fs::new(open_with(&device, 0), &Options::default());
         let dir = fs.resolve(Tree::Live, b"d").unwrap();
         for n in [3, 30, 60, 90] {
             fs.unlink(&root_at(7), dir, name(n).as_bytes()).unwrap();
@@ -284,4 +285,39 @@ fn a_block_that_could_not_be_read_for_a_new_name_is_as_it_was_afterwards() {
         fs.lookup(Tree::Live, dir, name(3).as_bytes()).unwrap_err();
     }
     assert!(failed > 0);
+}
+
+/// Of what a crash has left without a name only that stays which cannot be read.
+#[test]
+fn an_orphan_that_cannot_go_keeps_no_other() {
+    let d = device(Form { block_size: 1024, blocks_per_segment: 64, size: 32 << 20 });
+    let mut fs = open(d.clone(), &Options::default());
+    let c = root_at(10);
+    let mut orphans = Vec::new();
+    for n in 0..4 {
+        let ino = fs.create(&c, Ino::ROOT, name(n).as_bytes(), 0o644).unwrap().ino;
+        fs.remember(ino);
+        // Its map has a node of its own.
+        fs.write(&c, ino, 0, &[7; 40 << 10], PLAIN).unwrap();
+        fs.unlink(&c, Ino::ROOT, name(n).as_bytes()).unwrap();
+        orphans.push(ino);
+    }
+    fs.sync_all(20).unwrap();
+    drop(fs);
+    let base = d.fork();
+    let mut alone = 0;
+    for n in 0..20 {
+        let device = Arc::new(Fault::new(base.fork()));
+        let mut fs = Fs::new(open_with(&device, 0), &Options::default());
+        device.fail_reads(0..u64::MAX, Times::Later { after: n, times: 1 });
+        let result = fs.collect_orphans(1000);
+        device.heal();
+        let left = orphans.iter().filter(|ino| fs.volume_mut().inode(Tree::Live, **ino).is_ok()).count();
+        // That one, or all whose inodes are in the block that could not be read.
+        assert!(matches!(left, 0 | 1 | 4), "read {n}: {left} are left: {result:?}");
+        alone += u32::from(left == 1);
+        fs.volume_mut().close(5000).unwrap();
+        is_sound(&device);
+    }
+    assert!(alone >= 3, "{alone}");
 }
