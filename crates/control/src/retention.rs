@@ -23,7 +23,7 @@ pub const FILE: &[u8] = b"retention";
 pub const NEW: &[u8] = b"retention.new";
 
 /// What comes of a floor that is not known.
-const PROTECTED: &str = "; nothing of the past is given up, since what was to be kept whatever comes is not known: say it with \
+const PROTECTED: &str = "; no moment that was there by then is given up, since what was to be kept whatever comes is not known: say it with \
     the mount option keep=, or with silt retain --keep and the wish, both";
 
 /// What was said when the volume was mounted.
@@ -51,7 +51,7 @@ pub enum Source {
     Mount,
     /// `nilfs_cleanerd.conf`.
     File,
-    /// It is not known what the volume says: as if it were everything.
+    /// It is not known what the volume says: as if it were everything there was when that was found.
     Unknown,
 }
 
@@ -359,7 +359,9 @@ mod tests {
         assert_eq!(of(&given, day.clone()), ("all for ever".to_owned(), Source::Mount));
         let e = Effective::of(&none, unknown());
         assert_eq!((&e.wish, &e.floor), (&Wish::everything(), &Wish::everything()));
-        assert!(e.problem.is_some_and(|p| p.starts_with("broken; nothing of the past is given up")));
+        assert!(
+            e.problem.is_some_and(|p| p.starts_with("broken; no moment that was there by then is given up"))
+        );
         let e = Effective::of(&given, unknown());
         assert_eq!((e.floor.to_string(), e.floor_from), ("all for 1 hour".to_owned(), Source::Mount));
         assert_eq!(e.problem.as_deref(), Some("broken"));

@@ -1,4 +1,4 @@
-//! What nobody holds any more, and had no room to end.
+//! What nobody holds any more, and had no room to end; and what could not be read when it lost a name.
 
 use crate::cleaning::let_run;
 use crate::core::Core;
@@ -6,7 +6,7 @@ use crate::core::Core;
 /// Ends as many of them as there is room for; all that there is where `urgent`, since nothing else will come. Whether any did.
 pub fn end_late(core: &Core, urgent: bool) -> bool {
     let mut fs = core.fs.lock();
-    if !fs.has_late() {
+    if !fs.has_late() && !fs.has_unread() {
         return false;
     }
     let ended = fs.reap_late(urgent).unwrap_or_else(|e| {

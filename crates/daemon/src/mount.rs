@@ -71,6 +71,17 @@ impl Mount {
         errno(&self.core, self.tree, None, e)
     }
 
+    /// What a listing comes to; damage that it passed over is noted as well.
+    fn listed(&self, result: silt_fs::Result<Option<FsError>>) -> Result<(), Errno> {
+        match result {
+            Ok(passed_over) => {
+                passed_over.iter().for_each(|e| _ = self.errno(e));
+                Ok(())
+            }
+            Err(e) => Err(self.errno(&e)),
+        }
+    }
+
     fn remember(&self, fs: &mut Fs, ino: Ino, parent: Ino) {
         if self.tree == Tree::Live {
             fs.remember_in(ino, parent);
@@ -248,8 +259,13 @@ impl Filesystem for Mount {
                 let named = fs.entry(self.tree, ino(parent), name);
                 // An inode that is sound by itself is something else: what the kernel knows of it must not change.
                 let sound = named.as_ref().is_ok_and(|(ino, _)| fs.getattr(self.tree, *ino).is_ok());
+                // Nor what it knows of one that the device does not give now: it may be open, and be there again.
+                let held = self.tree == Tree::Live
+                    && named.as_ref().is_ok_and(|(ino, _)| fs.is_remembered(*ino))
+                    && matches!(e, FsError::Io { device: true, .. });
+                let apart = sound || held;
                 if let Ok((ino, _)) = named
-                    && !sound
+                    && !apart
                     && matches!(fs.getattr(self.tree, ino), Err(FsError::Io { .. }))
                 {
                     self.remember(&mut fs, ino, crate::convert::ino(parent));
@@ -258,7 +274,7 @@ impl Filesystem for Mount {
                 let errno = errno(&self.core, self.tree, Some((parent, name)), &e);
                 match named {
                     Ok((ino, kind)) => {
-                        let entry = if sound { nothing(kind) } else { damaged_entry(ino, kind) };
+                        let entry = if apart { nothing(kind) } else { damaged_entry(ino, kind) };
                         if kind == libc::S_IFDIR {
                             let mut broken = self.broken_dirs.lock();
                             if broken.len() < BROKEN_DIRS {
@@ -474,9 +490,9 @@ impl Filesystem for Mount {
             flow(reply.add(e.ino.0, e.next, FileType::from_mode(e.file_type), e.name))
         });
         drop(fs);
-        match result {
+        match self.listed(result) {
             Ok(()) => reply.ok(),
-            Err(e) => reply.error(self.errno(&e)),
+            Err(errno) => reply.error(errno),
         }
     }
 
@@ -498,9 +514,9 @@ impl Filesystem for Mount {
             self.remember(&mut fs, found, ino(node));
         }
         drop(fs);
-        match result {
+        match self.listed(result) {
             Ok(()) => reply.ok(),
-            Err(e) => reply.error(self.errno(&e)),
+            Err(errno) => reply.error(errno),
         }
     }
 

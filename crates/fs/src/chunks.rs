@@ -1,6 +1,7 @@
 //! The chunks of a directory, one after the other, whatever is damaged.
 
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use silt_engine::{Block, Error, Tree, Volume};
 use silt_format::{Ino, dir};
@@ -10,9 +11,12 @@ use crate::error::{FsError, Of, Result};
 /// Unreadable places skipped one by one before the rest of a directory is given up.
 const MAX_SKIPPED: u32 = 512;
 
+/// How long a walk may take where the device does not give something: it may take long to fail each time, and others wait.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Walks over the chunks of a directory below block offset `end`, ascending. Holes, which only
 /// damaged directories have, are leapt over; a part of the map that cannot be read is given up
-/// after [`MAX_SKIPPED`] tries.
+/// after [`MAX_SKIPPED`] tries, and all of the rest where the device is slow to fail.
 pub(crate) struct Chunks {
     tree: Tree,
     dir: Ino,
@@ -23,16 +27,35 @@ pub(crate) struct Chunks {
     pub damaged: bool,
     /// It was the device that did not give it: what is there is not known.
     pub unread: Option<FsError>,
+    began: Instant,
+    /// The last error of the device.
+    failed: Option<FsError>,
 }
 
 impl Chunks {
     pub fn new(tree: Tree, dir: Ino, from: u64, end: u64) -> Self {
-        Chunks { tree, dir, next: from, end, skipped: 0, damaged: false, unread: None }
+        Chunks {
+            tree,
+            dir,
+            next: from,
+            end,
+            skipped: 0,
+            damaged: false,
+            unread: None,
+            began: Instant::now(),
+            failed: None,
+        }
     }
 
     /// The next chunk that is mapped, and its block offset.
     pub fn next(&mut self, volume: &mut Volume) -> Option<(u64, Result<Block>)> {
         while self.next < self.end {
+            if self.failed.is_some() && self.began.elapsed() > PATIENCE {
+                self.unread = self.failed.take();
+                self.damaged = true;
+                self.next = self.end;
+                break;
+            }
             let key = self.next;
             match volume.read_block(self.tree, self.dir, key) {
                 Ok(Some(block)) => {
@@ -42,9 +65,10 @@ impl Chunks {
                 Ok(None) => self.leap(volume),
                 Err(e) => {
                     self.next = key + 1;
+                    let e = self.failure(&e);
                     // The map tells where the chunk is, so it is the chunk that cannot be read.
                     if volume.locate(self.tree, self.dir, key).is_ok() {
-                        return Some((key, Err(e).of(self.dir)));
+                        return Some((key, Err(e)));
                     }
                     self.skip(e);
                 }
@@ -64,15 +88,24 @@ impl Chunks {
             (_, Some(k)) if k > key => self.next = k,
             (Err(e), _) => {
                 self.next = key + 1;
+                let e = self.failure(&e);
                 self.skip(e);
             }
             _ => self.next = self.end,
         }
     }
 
-    fn skip(&mut self, e: Error) {
-        if matches!(e, Error::Device(_)) {
-            self.unread = Err::<(), _>(e).of(self.dir).err();
+    fn failure(&mut self, e: &Error) -> FsError {
+        let e = FsError::of_engine(self.dir, e);
+        if e.is_of_device() {
+            self.failed = Some(e.clone());
+        }
+        e
+    }
+
+    fn skip(&mut self, e: FsError) {
+        if e.is_of_device() {
+            self.unread = Some(e);
         }
         self.damaged = true;
         self.skipped += 1;

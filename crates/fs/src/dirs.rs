@@ -9,6 +9,8 @@
 //! nothing is added to the directory. All other chunks work. Changes are prepared on a copy of the chunk, so that
 //! an error leaves no trace.
 
+use std::time::{Duration, Instant};
+
 use silt_engine::{Tree, Volume, writable, zeroed};
 use silt_format::{Ino, dir};
 
@@ -31,8 +33,8 @@ pub(crate) struct Found {
     pub offset: usize,
 }
 
-/// Directories that are known to have been read again at once, in vain.
-const READ_AGAIN: usize = 64;
+/// How long reading a directory may have taken to be tried again at once, because a device may fail once.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Chunks at the end of a directory without an index that a removal looks at.
 const LOOKED_BACK: usize = 64;
@@ -95,7 +97,8 @@ fn insert_at(
     Ok(dir::insert(&mut chunk[hint..end], name, ino, file_type)?.map(|at| hint + at))
 }
 
-/// Reads a directory and makes its index; `None` if that takes more than `limit` bytes.
+/// Reads a directory and makes its index, and whether the device did not give all of it. An error if the index takes more than
+/// `limit` bytes: whether damage was met.
 fn build(
     volume: &mut Volume,
     seed: u64,
@@ -103,16 +106,19 @@ fn build(
     dir: Ino,
     end: u64,
     limit: usize,
-) -> std::result::Result<DirIndex, bool> {
+    pause: Duration,
+) -> std::result::Result<(DirIndex, bool), bool> {
     let mut ix = DirIndex::new(volume.geometry().block_size);
     let mut chunks = Chunks::new(tree, dir, 0, end);
-    let mut damaged = false;
+    let (mut damaged, mut unread) = (false, false);
+    let begin = Instant::now();
     while let Some((key, block)) = chunks.next(volume) {
         let Some(position) = ix.push_chunk(key, 0) else { return Err(damaged) };
         let mut room = 0;
         let sound = match block {
-            Err(_) => {
+            Err(e) => {
                 ix.unreadable = true;
+                unread |= e.is_of_device();
                 false
             }
             Ok(block) => dir::entries(&block)
@@ -137,8 +143,10 @@ fn build(
             return Err(damaged);
         }
     }
-    ix.unreadable |= chunks.damaged;
-    Ok(ix)
+    if ix.unreadable || chunks.damaged {
+        ix.set_unreadable(begin.elapsed(), pause);
+    }
+    Ok((ix, unread || chunks.unread.is_some()))
 }
 
 impl Fs {
@@ -154,13 +162,20 @@ impl Fs {
         if self.dirs.get(key).is_none() {
             let end = self.chunk_count(tree, dir)?;
             let limit = self.dirs.limit();
-            let known = match build(&mut self.volume, self.seed, tree, dir, end, limit) {
-                Ok(ix) => Known::Index(Box::new(ix)),
+            let begin = Instant::now();
+            let (seed, pause) = (self.seed, self.pause);
+            let mut built = build(&mut self.volume, seed, tree, dir, end, limit, pause);
+            if matches!(&built, Ok((_, true))) && begin.elapsed() < SHORT {
+                built = build(&mut self.volume, seed, tree, dir, end, limit, pause);
+            }
+            let known = match built {
+                Ok((ix, _)) => Known::Index(Box::new(ix)),
                 Err(damaged) => Known::Unfit { damaged },
             };
             let is_sound = matches!(&known, Known::Index(ix) if !ix.is_damaged());
             self.dirs.put(key, known);
             if is_sound && tree == Tree::Live {
+                self.refused.forget(dir);
                 self.looked_into(dir);
             }
         }
@@ -172,6 +187,16 @@ impl Fs {
 
     /// Finds a name other than "." and "..". EIO: it is in a part that is damaged, or may be.
     pub(crate) fn dir_find(&mut self, tree: Tree, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
+        let found = self.dir_find_known(tree, dir, name);
+        if found.is_ok() || !matches!(self.dirs.get((tree, dir.0)), Some(Known::Index(ix)) if ix.is_stale()) {
+            return found;
+        }
+        self.dirs.drop((tree, dir.0));
+        self.dir_find_known(tree, dir, name)
+    }
+
+    /// The same by what is known of the directory.
+    fn dir_find_known(&mut self, tree: Tree, dir: Ino, name: &[u8]) -> Result<Option<Found>> {
         let hash = hash_name(self.seed, name);
         let Some((volume, ix)) = self.index(tree, dir)? else {
             return self.dir_scan(tree, dir, |e| e.name == name);
@@ -188,30 +213,7 @@ impl Fs {
             }
             return Ok(Some(Found { ino: e.ino, file_type: e.file_type, key, offset }));
         }
-        if !ix.is_damaged() {
-            return Ok(None);
-        }
-        if !ix.unreadable {
-            return Err(unreadable(dir));
-        }
-        let (is_due, it) = (ix.miss(), (tree, dir.0));
-        if is_due {
-            self.dirs.drop(it);
-        }
-        if is_due || self.read_again.contains(&it) {
-            return Err(unreadable(dir));
-        }
-        // It may have been a device that failed once.
-        if self.read_again.len() == READ_AGAIN {
-            self.read_again.pop_front();
-        }
-        self.read_again.push_back(it);
-        self.dirs.drop(it);
-        let found = self.dir_find(tree, dir, name);
-        if found.is_ok() {
-            self.read_again.retain(|other| *other != it);
-        }
-        found
+        if ix.is_damaged() { Err(unreadable(dir)) } else { Ok(None) }
     }
 
     /// The first entry in use for which `wanted` holds, by looking at all of them, "." and ".."
@@ -298,8 +300,8 @@ impl Fs {
     }
 
     /// Whether a live directory may be removed: nothing but "." and ".." is in what can be read of it. EIO: the device does not
-    /// give all of it, for now. `now` in seconds.
-    pub(crate) fn dir_is_removable(&mut self, dir: Ino, now: i64) -> Result<bool> {
+    /// give all of it, for now.
+    pub(crate) fn dir_is_removable(&mut self, dir: Ino) -> Result<bool> {
         match self.dir_is_empty(dir) {
             Err(FsError::Io { .. }) => {}
             Ok(false) if self.dir_is_damaged(Tree::Live, dir)? => {}
@@ -326,8 +328,9 @@ impl Fs {
                 return Ok(false);
             }
         }
-        if let Some(e) = unread.or(chunks.unread) {
-            self.count_as_lost(dir, e, now)?;
+        match unread.or(chunks.unread) {
+            Some(e) => self.count_as_lost(dir, e)?,
+            None => self.refused.forget(dir),
         }
         Ok(true)
     }

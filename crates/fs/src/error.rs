@@ -70,6 +70,9 @@ pub enum FsError {
     /// to be made again when the next checkpoint is written, and again, until something else comes of it.
     #[error("a part of it is done")]
     InParts,
+    /// EIO at the end of a listing that began elsewhere: something before was left out, which was told then.
+    #[error("part of the directory could not be read")]
+    LeftOut,
     /// EIO: the device failed or what is on it cannot be right; `what` says where. What concerns
     /// several blocks may be done in part.
     #[error("inode {ino}: {what}")]
@@ -89,7 +92,7 @@ impl FsError {
         match self {
             FsError::NotPermitted => 1,
             FsError::NotFound => 2,
-            FsError::Io { .. } => 5,
+            FsError::Io { .. } | FsError::LeftOut => 5,
             FsError::NoData => 6,
             FsError::InParts => 11,
             FsError::Access => 13,
@@ -116,6 +119,20 @@ impl FsError {
         FsError::Io { ino: ino.0, what: what.into(), device: false }
     }
 
+    /// An error of the engine as one of an inode.
+    pub(crate) fn of_engine(ino: Ino, e: &engine::Error) -> Self {
+        match e {
+            engine::Error::NoSpace => FsError::NoSpace,
+            engine::Error::ReadOnly => FsError::ReadOnly,
+            engine::Error::NoInode(_) | engine::Error::NoCheckpoint(_) => FsError::Stale,
+            engine::Error::Constructing | engine::Error::CheckpointBusy(..) => FsError::Busy,
+            e => {
+                let device = matches!(e, engine::Error::Device(_));
+                FsError::Io { ino: ino.0, what: e.to_string(), device }
+            }
+        }
+    }
+
     /// Whether the device did not give what was wanted.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, FsError::Io { device: true, .. })
@@ -130,16 +147,7 @@ pub(crate) trait Of<T> {
 
 impl<T> Of<T> for engine::Result<T> {
     fn of(self, ino: Ino) -> Result<T> {
-        self.map_err(|e| match e {
-            engine::Error::NoSpace => FsError::NoSpace,
-            engine::Error::ReadOnly => FsError::ReadOnly,
-            engine::Error::NoInode(_) | engine::Error::NoCheckpoint(_) => FsError::Stale,
-            engine::Error::Constructing | engine::Error::CheckpointBusy(..) => FsError::Busy,
-            e => {
-                let device = matches!(e, engine::Error::Device(_));
-                FsError::Io { ino: ino.0, what: e.to_string(), device }
-            }
-        })
+        self.map_err(|e| FsError::of_engine(ino, &e))
     }
 }
 

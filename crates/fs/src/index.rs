@@ -11,6 +11,7 @@
 //! cannot be right is in `bad` and has no room.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use hashbrown::HashTable;
 
@@ -18,8 +19,8 @@ use crate::gaps::Gaps;
 
 /// Bytes an index takes whatever it holds.
 const FIXED: usize = 256;
-/// Names not found before an index of what could not be read in whole is given up.
-const MAX_MISSES: u32 = 100;
+/// So many times what it took to make it an index of what could not be read in whole counts, at least.
+const REST: u32 = 20;
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +48,8 @@ pub struct DirIndex {
     pub hint: Option<Hint>,
     /// Some of the directory could not be read, so what is in it is not known.
     pub unreadable: bool,
-    /// Names not found since something could not be read.
-    misses: u32,
+    /// When what could not be read is to be read again.
+    again: Option<Instant>,
     /// Places a chunk has.
     units: u32,
 }
@@ -84,7 +85,7 @@ impl DirIndex {
             bad: BTreeSet::new(),
             hint: None,
             unreadable: false,
-            misses: 0,
+            again: None,
             units: chunk_size / 4,
         }
     }
@@ -153,11 +154,15 @@ impl DirIndex {
         self.unreadable || !self.bad.is_empty()
     }
 
-    /// Counts a name that was not found; whether it is time to read the directory again, because
-    /// what could not be read may be readable now.
-    pub fn miss(&mut self) -> bool {
-        self.misses += 1;
-        self.misses >= MAX_MISSES
+    /// Some of the directory could not be read; it `took` so long to find out, and counts for `pause` at least.
+    pub fn set_unreadable(&mut self, took: Duration, pause: Duration) {
+        self.unreadable = true;
+        self.again = Instant::now().checked_add(pause.max(took.saturating_mul(REST)));
+    }
+
+    /// Whether it is time to read the directory again, because what could not be read may be readable now.
+    pub fn is_stale(&self) -> bool {
+        self.unreadable && self.again.is_none_or(|at| Instant::now() >= at)
     }
 
     fn place(&self, position: usize, offset: usize) -> Option<u32> {

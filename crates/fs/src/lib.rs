@@ -46,7 +46,7 @@ mod reserve;
 mod space;
 mod types;
 
-use std::collections::VecDeque;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use silt_engine::{Attr, Block, Time, Volume};
@@ -65,7 +65,7 @@ use appends::Appends;
 use cache::IndexCache;
 use error::Of;
 use life::{Node, Waiting};
-use refused::Refused;
+use refused::{Refused, Unread};
 use reserve::Reservations;
 pub use space::Reclaimable;
 
@@ -82,11 +82,23 @@ pub struct Options {
     /// Blocks of what is deleted, or cut away, that end with one checkpoint, or so: their entries in the DAT are in memory
     /// meanwhile, 32 bytes each where they lie close together. More go with the next ones.
     pub ends: u64,
+    /// How long a device has to come back before a directory that it does not give may be removed with all that is in it.
+    pub patience: Duration,
+    /// How long a directory that could not be read in whole is not read again, at least: meanwhile names that may be in the rest
+    /// are EIO.
+    pub pause: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { index_bytes: 64 << 20, access_times: 100_000, seed: 0, ends: 1 << 18 }
+        Options {
+            index_bytes: 64 << 20,
+            access_times: 100_000,
+            seed: 0,
+            ends: 1 << 18,
+            patience: Duration::from_secs(30),
+            pause: Duration::from_secs(1),
+        }
     }
 }
 
@@ -105,9 +117,9 @@ pub struct Fs {
     orphans: Option<u64>,
     /// Inodes without links that nobody holds any more, and that could not end yet for want of room.
     late: Waiting,
-    /// Directories of which something could not be read again either.
-    read_again: VecDeque<(Tree, u64)>,
+    pause: Duration,
     refused: Refused,
+    unread: Unread,
     /// Those that end in parts, one with each checkpoint.
     large: Waiting,
     ends: u64,
@@ -129,8 +141,9 @@ impl Fs {
             appends: Appends::default(),
             orphans: Some(0),
             late: Waiting::default(),
-            read_again: VecDeque::new(),
-            refused: Refused::default(),
+            pause: options.pause,
+            refused: Refused::new(options.patience),
+            unread: Unread::default(),
             large: Waiting::default(),
             ends: options.ends.max(1),
             of_the_reserve: false,

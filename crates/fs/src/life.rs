@@ -106,7 +106,7 @@ impl Fs {
         for ino in self.nodes.keys().copied().collect::<Vec<_>>() {
             result = result.and(self.forget(Ino(ino), u64::MAX));
         }
-        result
+        result.and(self.drop_late().map(drop))
     }
 
     /// Whether somebody holds an inode.
@@ -180,7 +180,7 @@ impl Fs {
 
     /// Deletes an inode that nobody holds any more. Nobody can be refused that: where the checkpoint that takes it might not fit,
     /// it is done later.
-    fn reap_or_put_off(&mut self, ino: Ino) -> Result<()> {
+    pub(crate) fn reap_or_put_off(&mut self, ino: Ino) -> Result<()> {
         if self.large.contains(&ino.0) {
             return Ok(());
         }
@@ -226,7 +226,8 @@ impl Fs {
     /// whether there were any, or some of a large one. Looks at [`LATE`] of them: to be called again as long as there are. An error leaves one to
     /// [`Fs::collect_orphans`] after the next mount.
     pub fn reap_late(&mut self, urgent: bool) -> Result<bool> {
-        let mut any = self.reap_large(urgent)?;
+        let dropped = self.drop_late()?;
+        let mut any = self.reap_large(urgent)? || dropped;
         for ino in self.late.next() {
             self.late.looked_at(ino);
             let is_orphan = self.volume.inode(Tree::Live, ino).is_ok_and(|i| i.attr.links == 0);

@@ -368,11 +368,15 @@ impl Fs {
         if a.links == 0 { self.reap(ino) } else { Ok(()) }
     }
 
-    /// An entry of an inode that could not be loaded is gone. It may be there after all: a device that failed once.
+    /// An entry of an inode that could not be loaded is gone. It may be there after all: a device that failed once, or that comes
+    /// back.
     pub(crate) fn drop_unread(&mut self, ctx: &Context, found: &Found, most: u16) -> Result<()> {
         match self.entry_attr(found) {
             Ok(attr) if !attr.is_dir() && found.ino != Ino::ROOT && attr.links > 0 => {
                 self.drop_link(ctx, found.ino)
+            }
+            Err(e) if e.is_of_device() && found.file_type != file_type::DIR && self.unread.note(found) => {
+                Ok(())
             }
             _ => {
                 self.drop_damaged(found.ino, most);
@@ -414,7 +418,7 @@ impl Fs {
             Ok(_) => true,
             Err(FsError::Io { .. }) if found.file_type != file_type::DIR => return Err(FsError::NotDir),
             Err(e @ FsError::Io { .. }) => {
-                self.count_as_lost(found.ino, e, ctx.now.secs)?;
+                self.count_as_lost(found.ino, e)?;
                 false
             }
             Err(e) => return Err(e),
@@ -427,7 +431,7 @@ impl Fs {
             self.drop_damaged(found.ino, 2);
             return Ok(found.ino);
         }
-        if !self.dir_is_removable(found.ino, ctx.now.secs)? {
+        if !self.dir_is_removable(found.ino)? {
             return Err(FsError::NotEmpty);
         }
         self.dir_remove(parent, name, &found)?;

@@ -1,52 +1,130 @@
-//! Directories that the device does not give: for a while that is no reason to take what is in them for lost.
+//! What the device does not give: for a while that is no reason to take it for lost.
 //!
-//! A device may be away for a moment, and come back with everything. So whoever wants such a directory removed, or something
-//! else in its place, is refused at first; later it counts as lost, or nothing could ever remove it.
+//! A device may be away for a moment, and come back with everything. So whoever wants a directory removed that it does not give,
+//! or something else in its place, is refused at first; later what is in it counts as lost, or nothing could ever remove it. A
+//! file goes at once, as was asked: what it had is given back when the device tells what that is.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
+use silt_engine::Tree;
 
-use crate::error::{FsError, Result};
+use crate::dirs::Found;
+use crate::error::{FsError, Of, Result};
+use crate::names::check_type;
 use crate::{Fs, Ino};
 
-/// Seconds that a device has to come back.
-const PATIENCE: i64 = 10;
-/// Seconds after which a refusal has nothing to do with the next one.
-const FORGOTTEN: i64 = 600;
-/// Directories that are remembered.
+/// Times that of a device's patience after which a refusal has nothing to do with the next one.
+const FORGOTTEN: u32 = 20;
+/// Directories, and files, that are remembered.
 const MOST: usize = 4096;
+/// Files that are looked at again at a time, and for how long none is where the device still does not give one: so many times
+/// what it took to find out.
+const LOOKS: usize = 64;
+const PAUSE: Duration = Duration::from_secs(1);
+const REST: u32 = 20;
 
-/// By inode number the time, in seconds, at which one was first refused.
-#[derive(Debug, Default)]
-pub(crate) struct Refused(HashMap<u64, i64>);
+/// By inode number when one was first refused.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    since: HashMap<u64, Instant>,
+    patience: Duration,
+}
 
 impl Refused {
+    pub fn new(patience: Duration) -> Self {
+        Refused { since: HashMap::new(), patience }
+    }
+
     /// The device has just not given something of a directory; whether it has been so for long enough.
-    fn is_lost(&mut self, dir: Ino, now: i64) -> bool {
-        let is_of_now = |since: &i64| (0..=FORGOTTEN).contains(&now.saturating_sub(*since));
-        if let Some(since) = self.0.get(&dir.0).filter(|since| is_of_now(since)) {
-            return now.saturating_sub(*since) >= PATIENCE;
+    fn is_lost(&mut self, dir: Ino, now: Instant) -> bool {
+        let passed = |since: &Instant| now.saturating_duration_since(*since);
+        let is_of_now = |since: &Instant| passed(since) <= self.patience.saturating_mul(FORGOTTEN);
+        if let Some(since) = self.since.get(&dir.0).filter(|since| is_of_now(since)) {
+            return passed(since) >= self.patience;
         }
-        if self.0.len() >= MOST {
-            self.0.retain(|_, since| is_of_now(since));
+        if self.since.len() >= MOST {
+            self.since.retain(|_, since| is_of_now(since));
         }
         // Those that are remembered go first, and leave room for others.
-        if self.0.len() < MOST {
-            self.0.insert(dir.0, now);
+        if self.since.len() < MOST {
+            self.since.insert(dir.0, now);
         }
-        false
+        self.patience.is_zero()
     }
 
     /// That one is gone, or was read.
     pub fn forget(&mut self, dir: Ino) {
-        self.0.remove(&dir.0);
+        self.since.remove(&dir.0);
+    }
+}
+
+/// Files that lost a name while the device did not give their inodes.
+#[derive(Debug, Default)]
+pub(crate) struct Unread {
+    files: VecDeque<Found>,
+    /// When the next look is due.
+    again: Option<Instant>,
+}
+
+impl Unread {
+    /// Remembers one; `false` if there are too many.
+    pub fn note(&mut self, found: &Found) -> bool {
+        let there_is_room = self.files.len() < MOST;
+        if there_is_room {
+            self.files.push_back(*found);
+        }
+        there_is_room
     }
 }
 
 impl Fs {
     /// Says that something of a directory that is to go could not be read (`e`). The error, unless what it tells of is there for
-    /// good: bytes that make no sense, or a device that has not given them for a while. `now` in seconds.
-    pub(crate) fn count_as_lost(&mut self, dir: Ino, e: FsError, now: i64) -> Result<()> {
-        if e.is_of_device() && !self.refused.is_lost(dir, now) { Err(e) } else { Ok(()) }
+    /// good: bytes that make no sense, or a device that has not given them for a while.
+    pub(crate) fn count_as_lost(&mut self, dir: Ino, e: FsError) -> Result<()> {
+        if e.is_of_device() && !self.refused.is_lost(dir, Instant::now()) { Err(e) } else { Ok(()) }
+    }
+
+    /// Whether files lost a name that could not be read then.
+    pub fn has_unread(&self) -> bool {
+        !self.unread.files.is_empty()
+    }
+
+    /// Takes from files that could not be read when they lost a name the link they had for it, until one cannot be read yet;
+    /// whether any has lost one.
+    pub(crate) fn drop_late(&mut self) -> Result<bool> {
+        let begin = Instant::now();
+        if self.unread.again.is_some_and(|at| begin < at) {
+            return Ok(false);
+        }
+        let mut any = false;
+        for _ in 0..LOOKS {
+            if self.volume.check_change(true, 0).is_err() {
+                break;
+            }
+            let Some(found) = self.unread.files.pop_front() else { break };
+            match self.attr(Tree::Live, found.ino) {
+                Ok(attr) if check_type(&found, attr.mode).is_ok() && attr.links > 0 => {
+                    let attr = self.volume.attr_mut(found.ino).of(found.ino)?;
+                    attr.links = attr.links.saturating_sub(1);
+                    any = true;
+                    if attr.links == 0 {
+                        self.reap_or_put_off(found.ino)?;
+                    }
+                }
+                Err(e) if e.is_of_device() => {
+                    self.unread.files.push_back(found);
+                    // It may take long to fail, and others wait.
+                    let pause = PAUSE.max(begin.elapsed().saturating_mul(REST));
+                    self.unread.again = Instant::now().checked_add(pause);
+                    break;
+                }
+                // It is gone, or what is there makes no sense: its blocks stay taken.
+                _ => self.drop_damaged(found.ino, 1),
+            }
+        }
+        Ok(any)
     }
 }
 
@@ -54,32 +132,35 @@ impl Fs {
 mod tests {
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(10);
+
     #[test]
     fn patience_ends_and_refusals_are_forgotten() {
-        let (mut r, d) = (Refused::default(), Ino(20));
-        assert!(!r.is_lost(d, 1000) && !r.is_lost(d, 1009));
-        assert!(r.is_lost(d, 1010) && r.is_lost(d, 1600));
-        assert!(!r.is_lost(d, 1601), "that one is another outage");
-        assert!(!r.is_lost(d, 1500), "the clock was put back");
-        assert!(r.is_lost(d, 1510));
+        let (mut r, d, begin) = (Refused::new(PATIENCE), Ino(20), Instant::now());
+        let mut is_lost = |secs| r.is_lost(d, begin + Duration::from_secs(secs));
+        assert!(!is_lost(0) && !is_lost(9));
+        assert!(is_lost(10) && is_lost(200));
+        assert!(!is_lost(201), "that one is another outage");
+        assert!(is_lost(211));
         r.forget(d);
-        assert!(!r.is_lost(d, 1510));
+        assert!(!r.is_lost(d, begin + Duration::from_secs(212)));
+        assert!(Refused::new(Duration::ZERO).is_lost(d, begin));
     }
 
     /// However many there are: each look at all of them lets some go.
     #[test]
     fn memory_is_bounded_and_nobody_waits_for_ever() {
-        let mut r = Refused::default();
+        let (mut r, begin) = (Refused::new(PATIENCE), Instant::now());
         let mut left: Vec<u64> = (0..3 * MOST as u64).collect();
         for round in 0..4 {
             left.retain(|d| {
-                let gone = r.is_lost(Ino(*d), 1000 + round * PATIENCE);
+                let gone = r.is_lost(Ino(*d), begin + round * PATIENCE);
                 if gone {
                     r.forget(Ino(*d));
                 }
                 !gone
             });
-            assert!(r.0.len() <= MOST);
+            assert!(r.since.len() <= MOST);
         }
         assert!(left.is_empty(), "{}", left.len());
     }

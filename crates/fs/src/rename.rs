@@ -20,8 +20,8 @@ struct Move {
     source: (Found, Attr),
     target: Option<(Found, Attr)>,
     exchange: bool,
-    /// The target is damaged: its entry is replaced, and no more is asked of it.
-    broken: bool,
+    /// Why the target cannot be used: its entry is replaced, and no more is asked of it.
+    broken: Option<FsError>,
 }
 
 impl Move {
@@ -89,14 +89,11 @@ impl Fs {
             _ => {}
         }
         let source_attr = self.entry_attr(&source)?;
-        let mut broken = false;
+        let mut broken = None;
         let target_attr = match target.map(|t| (t, self.entry_attr(&t))) {
             // What cannot be used can be replaced, by what its directory takes it for.
             Some((t, Err(e @ FsError::Io { .. }))) if !exchange => {
-                broken = true;
-                if t.file_type == file_type::DIR {
-                    self.count_as_lost(t.ino, e, ctx.now.secs)?;
-                }
+                broken = Some(e);
                 let mode = if t.file_type == file_type::DIR { S_IFDIR } else { S_IFREG };
                 Some(Attr { mode, links: 1, ..source_attr.clone() })
             }
@@ -109,7 +106,7 @@ impl Fs {
         }
         if let (Some(t), Some(a)) = (&target, &target_attr)
             && a.is_dir()
-            && !broken
+            && broken.is_none()
             && self.leads_to(t.ino, old_dir, inside)?
         {
             return Err(if exchange { FsError::Invalid } else { FsError::NotEmpty });
@@ -121,8 +118,8 @@ impl Fs {
         match &target {
             None if is_immutable(&new_above) => return Err(FsError::NotPermitted),
             None => {}
-            Some(_) if broken && is_fixed(&new_above) => return Err(FsError::NotPermitted),
-            Some(_) if broken => {}
+            Some(_) if broken.is_some() && is_fixed(&new_above) => return Err(FsError::NotPermitted),
+            Some(_) if broken.is_some() => {}
             Some(t) => {
                 self.may_remove(&new_above, t)?;
             }
@@ -152,10 +149,12 @@ impl Fs {
         if let Some((t, _)) = &m.target
             && !m.exchange
             && m.target_is_dir()
-            && !m.broken
-            && !self.dir_is_empty(t.ino)?
         {
-            return Err(FsError::NotEmpty);
+            match &m.broken {
+                Some(e) => self.count_as_lost(t.ino, e.clone())?,
+                None if !self.dir_is_removable(t.ino)? => return Err(FsError::NotEmpty),
+                None => {}
+            }
         }
         // What only takes the place of something else, or of itself, hardly takes any.
         if across && m.target.is_none() {
@@ -209,7 +208,7 @@ impl Fs {
         self.volume.attr_mut(source.ino).of(source.ino)?.ctime = ctx.now;
         self.note_parent(source.ino, m.new_dir);
         match &m.target {
-            Some((t, a)) if m.broken => self.drop_unread(ctx, t, if a.is_dir() { 2 } else { 1 })?,
+            Some((t, a)) if m.broken.is_some() => self.drop_unread(ctx, t, if a.is_dir() { 2 } else { 1 })?,
             Some((t, a)) if a.is_dir() => self.drop_dir(ctx, t.ino)?,
             Some((t, _)) => self.drop_link(ctx, t.ino)?,
             None => {}

@@ -101,7 +101,10 @@ fn open(device: &Arc<Watched>, read_only: bool) -> Option<Volume> {
 }
 
 pub(crate) fn file_system(volume: Volume) -> Fs {
-    Fs::new(volume, &Options { index_bytes: 1 << 20, access_times: 100, seed: 5, ends: 64 })
+    Fs::new(
+        volume,
+        &Options { index_bytes: 1 << 20, access_times: 100, seed: 5, ends: 64, ..Options::default() },
+    )
 }
 
 /// Opens read-only, and reads everything of the newest moment and of a few others.

@@ -10,10 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use silt_device::{Device, MemoryDevice};
-use silt_engine::{OpenOptions, Piece, Time, Tree, Volume};
+use silt_engine::{OpenOptions, Piece, Tree, Volume};
 use silt_format::{BlockNr, Geometry, crc32};
 use silt_fs::{Context, Fs, FsError, Ino, Seek, WriteFlags};
 use silt_verify::surgeon::{Sums, Surgeon};
@@ -73,7 +74,9 @@ fn open(device: Arc<dyn Device>, read_only: bool) -> silt_engine::Result<Fs> {
     if !read_only {
         volume.take_over(NOW)?;
     }
-    Ok(Fs::new(volume, &silt_fs::Options { index_bytes: 1 << 20, ..Default::default() }))
+    // What the device does not give here it never gives.
+    let options = silt_fs::Options { index_bytes: 1 << 20, patience: Duration::ZERO, ..Default::default() };
+    Ok(Fs::new(volume, &options))
 }
 
 /// What a name leads to: type, size, and a checksum of the content.
@@ -406,7 +409,7 @@ fn mend(whole: &Whole, fs: &mut Fs, bad: &BTreeSet<String>, tally: &mut Tally, s
         }
         let gone = if is_dir(&whole.seen[path]) {
             empty(fs, &ctx, path, 8);
-            remove_dir(fs, &ctx, dir, name.as_bytes())
+            fs.rmdir(&ctx, dir, name.as_bytes())
         } else {
             fs.unlink(&ctx, dir, name.as_bytes())
         };
@@ -431,16 +434,6 @@ fn mend(whole: &Whole, fs: &mut Fs, bad: &BTreeSet<String>, tally: &mut Tally, s
     }
 }
 
-/// Once more after a while where the device does not give it.
-fn remove_dir(fs: &mut Fs, ctx: &Context, dir: Ino, name: &[u8]) -> Result<Ino, FsError> {
-    let gone = fs.rmdir(ctx, dir, name);
-    if !matches!(gone, Err(FsError::Io { device: true, .. })) {
-        return gone;
-    }
-    let later = Context { now: Time { secs: ctx.now.secs + 10, ..ctx.now }, ..ctx.clone() };
-    fs.rmdir(&later, dir, name)
-}
-
 /// As `rm -r` does.
 fn empty(fs: &mut Fs, ctx: &Context, path: &str, depth: u32) {
     if depth == 0 {
@@ -457,7 +450,7 @@ fn empty(fs: &mut Fs, ctx: &Context, path: &str, depth: u32) {
     for name in entries {
         if fs.unlink(ctx, dir, &name) == Err(FsError::IsDir) {
             empty(fs, ctx, &format!("{path}/{}", String::from_utf8_lossy(&name)), depth - 1);
-            let _ = remove_dir(fs, ctx, dir, &name);
+            let _ = fs.rmdir(ctx, dir, &name);
         }
     }
 }

@@ -90,6 +90,6 @@ fn large_blocks() {
 
 #[test]
 fn hardly_any_memory_for_indexes() {
-    let options = Options { index_bytes: 2000, access_times: 3, seed: 9, ends: 20 };
+    let options = Options { index_bytes: 2000, access_times: 3, seed: 9, ends: 20, ..Options::default() };
     play_all(3000, Form::new(1024, 256 << 20), options, 2);
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{Form, ROOT, device, names, root_at};
 use silt_device::{Device, Fault, MemoryDevice, Times};
@@ -53,6 +54,7 @@ impl Play {
     fn new(seed: u64, bs: u32, options: Options, has_faults: bool) -> Self {
         let inner = device(Form::new(bs, u64::from(bs) * 256 * 512));
         let fault = Arc::new(Fault::new(inner));
+        let options = Options { pause: Duration::ZERO, ..options };
         let mut fs = open(fault.clone(), &options);
         let dirs: Vec<Ino> = (0..DIRS)
             .map(|i| fs.mkdir(&root_at(5), ROOT, format!("d{i}").as_bytes(), 0o755).unwrap().ino)
@@ -177,7 +179,7 @@ impl Play {
             7 => {
                 // All from the end of the listing, as far as that goes.
                 let all = match self.fs.readdir(Tree::Live, dir, 0, false, |_| ControlFlow::Break(())) {
-                    Ok(()) => {
+                    Ok(_) => {
                         self.heal();
                         names(&mut self.fs, Tree::Live, dir)
                     }
