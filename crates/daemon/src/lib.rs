@@ -39,6 +39,7 @@ mod notices;
 mod opening;
 mod pace;
 mod pieces;
+mod promise;
 mod reading;
 mod reserving;
 mod run;

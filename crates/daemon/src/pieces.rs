@@ -2,18 +2,16 @@
 //! So it goes piece by piece, each as a request of its own with the lock let go in between. One thread does that, and whoever
 //! asks for such gets his turn for a piece: all of them need the lock, and more threads would do no more.
 //!
-//! What the pieces before promised is taken back where one is refused, but for pieces in which something had been
-//! promised before.
+//! What the pieces before promised is taken back where one is refused.
 
-use std::ops::Range as Bytes;
 use std::sync::Arc;
 
-use rangemap::RangeSet;
 use silt_fs::{Context, Fs, fallocate_mode};
 use silt_fuse::Errno;
 
 use crate::convert::ino;
 use crate::core::Core;
+use crate::promise::Promise;
 use crate::reserving::{self, Answer, Range};
 
 /// Blocks of a piece: some milliseconds of reading a map.
@@ -42,16 +40,16 @@ fn is_long(fs: &mut Fs, range: &Range) -> Option<u64> {
 
 /// Does it in pieces. Nobody waits for, or is made to give up the past for, what cannot come: `least` blocks.
 fn in_pieces(core: &Arc<Core>, ctx: Context, range: Range, least: u64, answer: Answer) {
-    let piece = {
+    let (piece, promise) = {
         let mut fs = core.fs.lock();
         let wanted = if least == 0 { 0 } else { least.saturating_add(fs.kept_for_promises()) };
         if wanted > 0 && fs.volume().check_space(wanted).is_err() && !fs.could_have(wanted).unwrap_or(false) {
             drop(fs);
             return answer(Err(Errno::ENOSPC));
         }
-        PIECE << fs.volume().geometry().block_bits
+        (PIECE << fs.volume().geometry().block_bits, Promise::begin(core, &fs, &range))
     };
-    Pieces { ctx, range, piece, at: range.offset, promised: RangeSet::new(), answer }.turn(core);
+    Pieces { ctx, range, piece, at: range.offset, promise, answer }.turn(core);
 }
 
 /// One that is under way.
@@ -62,8 +60,8 @@ struct Pieces {
     piece: u64,
     /// Where the next one begins.
     at: u64,
-    /// What those before promised, where nothing had been.
-    promised: RangeSet<u64>,
+    /// What those before promised.
+    promise: Promise,
     answer: Answer,
 }
 
@@ -71,44 +69,31 @@ impl Pieces {
     /// Goes on when the pieces had their turn that others wait for. Where there is no thread, and where the mount ends, its
     /// answer is EIO.
     fn turn(self, core: &Arc<Core>) {
-        let (range, promised) = (self.range, self.promised.clone());
-        if !core.beside.pieces.start(core, Box::new(move |core| self.go_on(core))) {
-            take_back(core, range, &promised);
-        }
+        core.beside.pieces.start(core, Box::new(move |core| self.go_on(core)));
     }
 
     fn go_on(mut self, core: &Arc<Core>) {
         let Range { node, mode, offset, length } = self.range;
         let end = offset.saturating_add(length);
         if self.at >= end {
+            self.promise.keep();
             return (self.answer)(Ok(()));
         }
         let bytes = self.at..((self.at / self.piece + 1) * self.piece).min(end);
         // The last one makes the file longer, where it is to be.
         let mode = if bytes.end == end { mode } else { mode | fallocate_mode::KEEP_SIZE };
         let part = Range { node, mode, offset: bytes.start, length: bytes.end - bytes.start };
-        let is_new = core.fs.lock().promised_in(ino(node), bytes.clone()) == 0;
         let (ctx, shared) = (self.ctx.clone(), core.clone());
         let told = move |result| {
             if let Err(errno) = result {
-                // At once: it keeps others from what they want.
-                take_back(&shared, self.range, &self.promised);
+                drop(self.promise);
                 return (self.answer)(Err(errno));
             }
             self.at = bytes.end;
-            if is_new {
-                self.promised.insert(bytes);
-            }
             self.turn(&shared);
         };
         reserving::fallocate(core, ctx, part, Box::new(told));
     }
-}
-
-fn take_back(core: &Arc<Core>, range: Range, promised: &RangeSet<u64>) {
-    let mut fs = core.fs.lock();
-    let bytes: Vec<Bytes<u64>> = promised.iter().cloned().collect();
-    bytes.into_iter().for_each(|bytes| fs.promise_no_more(ino(range.node), bytes));
 }
 
 #[cfg(test)]
@@ -116,12 +101,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::RecvTimeoutError;
     use std::time::Duration;
 
     use silt_format::Ino;
     use silt_fs::WriteFlags;
 
     use super::*;
+    use crate::changing::Takes;
     use crate::config::MountOptions;
     use crate::fault_tests::{mkfs_of, open};
     use crate::writer::Writer;
@@ -151,8 +138,8 @@ mod tests {
     fn all_of_it(core: &Arc<Core>, range: Range, piece: u64) -> Result<(), Errno> {
         let (tell, told) = std::sync::mpsc::channel();
         let answer: Answer = Box::new(move |result| tell.send(result).unwrap());
-        let at = range.offset;
-        Pieces { ctx: ctx(), range, piece, at, promised: RangeSet::new(), answer }.turn(core);
+        let (at, promise) = (range.offset, Promise::begin(core, &core.fs.lock(), &range));
+        Pieces { ctx: ctx(), range, piece, at, promise, answer }.turn(core);
         told.recv().unwrap()
     }
 
@@ -179,6 +166,7 @@ mod tests {
         let file = thirds(&core, b"f");
         core.fs.lock().fallocate(&ctx(), file, fallocate_mode::KEEP_SIZE, 1000 * BS, 10 * BS).unwrap();
         let before = core.fs.lock().kept_for_promises();
+        let promised = core.fs.lock().promised_in(file, 0..60 << 20);
         let size = 2998 * BS;
         // More than there is, and what is lacking at least could be had.
         let over = AtomicBool::new(false);
@@ -197,13 +185,40 @@ mod tests {
         });
         assert_eq!(refused, Err(Errno::ENOSPC));
         let mut fs = core.fs.lock();
-        assert!(
-            fs.promised_in(file, 1000 * BS..1010 * BS) >= 6,
-            "promised before, and some of the same piece"
-        );
-        let more = fs.kept_for_promises() - before;
-        assert!(more <= 100, "{more} blocks are left promised");
+        assert_eq!(fs.promised_in(file, 0..60 << 20), promised);
+        assert_eq!(fs.kept_for_promises(), before);
         assert_eq!(fs.getattr(silt_engine::Tree::Live, file).unwrap().size, size);
+    }
+
+    /// As where no thread can be begun, or the mount ends.
+    #[test]
+    fn what_is_let_go_of_between_two_pieces_leaves_nothing_promised() {
+        let core = Core::new(open(Arc::new(mkfs_of(256 << 20, 64))), MountOptions::default());
+        let file = thirds(&core, b"f");
+        core.fs.lock().fallocate(&ctx(), file, fallocate_mode::KEEP_SIZE, 1000 * BS, 10 * BS).unwrap();
+        let before = core.fs.lock().kept_for_promises();
+        let stop = || {
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            core.beside.pieces.start(&core, Box::new(move |_| wait.recv().unwrap_or(())));
+            go
+        };
+        let first = stop();
+        let (tell, told) = std::sync::mpsc::channel();
+        let answer: Answer = Box::new(move |result| tell.send(result).unwrap());
+        in_pieces(&core, ctx(), range(file, 2 * PIECE * BS), 0, answer);
+        let second = stop();
+        drop(first);
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        while core.fs.lock().kept_for_promises() == before {
+            assert!(std::time::Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The next one is to wait for room, and nobody waits any more.
+        core.pace(Takes::NAMES, Box::new(|_| {}));
+        core.queue.lock().stop = true;
+        drop(second);
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Err(RecvTimeoutError::Disconnected));
+        assert_eq!(core.fs.lock().kept_for_promises(), before);
     }
 
     /// Where nothing is to be looked at it is done at once.

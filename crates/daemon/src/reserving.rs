@@ -18,6 +18,7 @@ use crate::cleaning::let_run;
 use crate::convert::ino;
 use crate::core::Core;
 use crate::notices::attributes_changed;
+use crate::promise::Promise;
 
 /// Between two looks whether there is space.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -148,23 +149,26 @@ pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
     let run = move |fs: &mut Fs| {
         let loses = !ctx.privileged && fs.is_set_id(ino(node));
         let punch = |fs: &mut Fs| fs.fallocate(&ctx, ino(node), mode, offset, length);
-        let done = parts.next(fs, ino(node), punch);
-        let promises = mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() == 0;
-        if promises && parts.least.is_some() && !matches!(done, Ok(()) | Err(FsError::InParts)) {
-            // Who is refused has no use for what the parts before promised.
-            fs.promise_no_more(ino(node), offset..offset.saturating_add(length));
-        }
-        done.map(|()| (loses, None))
+        parts.next(fs, ino(node), punch).map(|()| (loses, None))
+    };
+    let mut hope = Hope::default();
+    let (next, promise) = {
+        let mut fs = core.fs.lock();
+        (range.next(core, &mut fs, &mut hope), Promise::begin(core, &fs, &range))
     };
     let shared = core.clone();
     let answer = move |result: Result<bool, Errno>| {
+        // Who is refused has no use for what the parts before promised.
+        if result.is_ok() {
+            promise.keep()
+        } else {
+            drop(promise)
+        }
         if result == Ok(true) {
             attributes_changed(shared.notifier.get(), node);
         }
         answer(result.map(|_| ()));
     };
-    let mut hope = Hope::default();
-    let next = range.next(core, &mut core.fs.lock(), &mut hope);
     let takes = match next {
         Next::Refuse => return answer(Err(Errno::ENOSPC)),
         Next::Do(takes) => takes,
@@ -277,6 +281,48 @@ mod tests {
         assert!((8..=10).contains(&tries), "{tries}");
         assert_eq!(fs.set_ends(100), 100);
         assert!(fs.read(silt_engine::Tree::Live, f, 0, 4 << 20).unwrap().iter().all(|b| *b == 0));
+    }
+
+    /// A zeroing of much that is written goes in parts; whether it is refused by itself or since the device takes nothing.
+    #[test]
+    fn a_part_that_is_refused_takes_back_what_its_own_call_promised_alone() {
+        use silt_format::inode::flags::IMMUTABLE;
+        const BS: u64 = 4096;
+        for stalls in [false, true] {
+            let options = MountOptions { dirty: 0, ..MountOptions::default() };
+            let core = Core::new(open(Arc::new(mkfs_of(64 << 20, 64))), options);
+            let ctx = Context { privileged: true, ..Context::default() };
+            let file = {
+                let mut fs = core.fs.lock();
+                let file = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+                fs.write(&ctx, file, 0, &vec![1; 4 << 20], WriteFlags::default()).unwrap();
+                fs.sync_all(3000).unwrap();
+                fs.fallocate(&ctx, file, silt_fs::fallocate_mode::KEEP_SIZE, 5 << 20, 10 * BS).unwrap();
+                fs.set_ends(100);
+                file
+            };
+            let (tell, told) = std::sync::mpsc::channel();
+            let answer = move |result: Result<(), Errno>| tell.send(result.map_err(|e| e.raw())).unwrap();
+            let mode = silt_fs::fallocate_mode::ZERO_RANGE | silt_fs::fallocate_mode::KEEP_SIZE;
+            let range = Range { node: file.0, mode, offset: 0, length: 6 << 20 };
+            fallocate(&core, ctx.clone(), range, Box::new(answer));
+            let waits = core.queue.lock().paced.pop();
+            waits.unwrap()(&core);
+            let part = core.queue.lock().parts.pop().unwrap();
+            assert_eq!(core.fs.lock().promised_in(file, 0..6 << 20), (6 << 20) / BS);
+            if stalls {
+                // As much waits as may.
+                core.fs.lock().write(&ctx, file, 8 << 20, &[1; 4096], WriteFlags::default()).unwrap();
+                core.stalled.store(libc::EIO, Ordering::Relaxed);
+            } else {
+                core.fs.lock().set_flags(&ctx, file, IMMUTABLE).unwrap();
+            }
+            part(&core);
+            assert_eq!(told.try_recv(), Ok(Err(if stalls { libc::EIO } else { libc::EPERM })));
+            let fs = core.fs.lock();
+            let left = (fs.promised_in(file, 5 << 20..(5 << 20) + 10 * BS), fs.promised_in(file, 0..6 << 20));
+            assert_eq!(left, (10, 10), "stalls: {stalls}");
+        }
     }
 
     /// Who waits makes the cleaner give up the past.

@@ -47,8 +47,7 @@ impl Fs {
                 .punch_part(ino, before.size, offset..end, from)
                 .and_then(|()| self.store(ino, &before, changed(before.size)));
             if done.is_err() && what != PUNCH_HOLE {
-                self.reserved.release(ino.0, self.keys(&(offset..end)));
-                self.reserved.add(ino.0, &promised);
+                self.reserved.go_back(ino.0, &self.keys(&(offset..end)), &promised);
             }
             // What is promised by now stays so.
             return done.and(Err(FsError::InParts));
@@ -61,8 +60,7 @@ impl Fs {
         if let Err(e) = grown {
             // What was promised before stays so.
             if what != PUNCH_HOLE {
-                self.reserved.release(ino.0, self.keys(&(offset..end)));
-                self.reserved.add(ino.0, &promised);
+                self.reserved.go_back(ino.0, &self.keys(&(offset..end)), &promised);
             }
             return Err(e);
         }
@@ -118,10 +116,15 @@ impl Fs {
         if bytes.is_empty() { 0 } else { self.reserved.covered(ino.0, &self.keys(&bytes)) }
     }
 
-    /// Takes back what was promised of a range of bytes.
-    pub fn promise_no_more(&mut self, ino: Ino, bytes: Range<u64>) {
+    /// The same, as ranges of blocks.
+    pub fn promised(&self, ino: Ino, bytes: Range<u64>) -> Vec<Range<u64>> {
+        if bytes.is_empty() { Vec::new() } else { self.reserved.within(ino.0, &self.keys(&bytes)) }
+    }
+
+    /// Takes back what was promised of a range of bytes since this much of it was ([`Fs::promised`]).
+    pub fn promised_no_more_than(&mut self, ino: Ino, bytes: Range<u64>, before: &[Range<u64>]) {
         if !bytes.is_empty() {
-            self.reserved.release(ino.0, self.keys(&bytes));
+            self.reserved.go_back(ino.0, &self.keys(&bytes), before);
         }
     }
 

@@ -81,6 +81,17 @@ impl Reservations {
         }
     }
 
+    /// Ends what was promised of a range since this much of it was ([`Reservations::within`]). What was written or cut off
+    /// meanwhile is not promised again, and no more ranges are left than there were.
+    pub fn go_back(&mut self, ino: u64, keys: &Range<u64>, before: &[Range<u64>]) {
+        let mut next = keys.start;
+        for kept in before {
+            self.release(ino, next..kept.start);
+            next = kept.end;
+        }
+        self.release(ino, next..keys.end);
+    }
+
     /// Ends all promises of a file.
     pub fn release_all(&mut self, ino: u64) {
         if let Some(set) = self.files.remove(&ino) {
@@ -110,6 +121,13 @@ mod tests {
         assert_eq!((r.total(), r.ranges), (1, 1));
         r.release_all(2);
         assert_eq!((r.total(), r.ranges, r.files.len()), (0, 0, 0));
+        assert!(r.add(1, &[2..4, 6..9, 20..30]));
+        let before = r.within(1, &(3..25));
+        assert!(r.add(1, &[0..40]));
+        r.release(1, 7..8);
+        r.go_back(1, &(3..25), &before);
+        assert_eq!((r.within(1, &(0..50)), r.total()), (vec![0..4, 6..7, 8..9, 20..40], 26));
+        r.release_all(1);
         let many: Vec<_> = (0..=MAX_RANGES as u64).map(|i| 2 * i..2 * i + 1).collect();
         assert!(!r.add(3, &many));
         assert_eq!(r.total(), 0);
