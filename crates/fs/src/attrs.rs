@@ -91,7 +91,7 @@ impl Fs {
             after.mtime = t.resolve(ctx.now);
         }
         if let Some(t) = set.atime {
-            self.set_atime(ino, t.resolve(ctx.now));
+            self.atimes.insert(ino.0, t.resolve(ctx.now));
         }
         after.ctime = set.ctime.unwrap_or(ctx.now);
         self.store(ino, &before, after)?;
@@ -200,14 +200,7 @@ impl Fs {
             && stat.atime > stat.ctime
             && now.secs.saturating_sub(stat.atime.secs) < DAY;
         if !fresh {
-            self.set_atime(ino, now);
+            self.atimes.insert(ino.0, now);
         }
-    }
-
-    fn set_atime(&mut self, ino: Ino, time: Time) {
-        if self.atimes.len() >= self.max_atimes && !self.atimes.contains_key(&ino.0) {
-            self.atimes.clear();
-        }
-        self.atimes.insert(ino.0, time);
     }
 }

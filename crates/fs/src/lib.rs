@@ -49,6 +49,7 @@ mod types;
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use hashlink::LruCache;
 use silt_engine::{Attr, Block, Time, Volume};
 use silt_format::inode::LINK_MAX;
 
@@ -75,7 +76,7 @@ pub struct Options {
     /// Bytes of directory indexes. A directory needs about 20 bytes an entry; one that needs more
     /// than all of it is searched from its beginning each time.
     pub index_bytes: usize,
-    /// Access times kept; beyond it all are forgotten but those set last.
+    /// Access times kept; beyond it those go that were not used for longest.
     pub access_times: usize,
     /// Key of the hash over names, so that nobody can make names collide.
     pub seed: u64,
@@ -109,8 +110,7 @@ pub struct Fs {
     seed: u64,
     /// What is remembered of the live tree's inodes.
     nodes: HashMap<u64, Node>,
-    atimes: HashMap<u64, Time>,
-    max_atimes: usize,
+    atimes: LruCache<u64, Time>,
     reserved: Reservations,
     appends: Appends,
     /// Where the search for orphans goes on; `None` when it is over.
@@ -135,8 +135,7 @@ impl Fs {
             dirs: IndexCache::new(options.index_bytes),
             seed: options.seed,
             nodes: HashMap::new(),
-            atimes: HashMap::new(),
-            max_atimes: options.access_times,
+            atimes: LruCache::new(options.access_times),
             reserved: Reservations::default(),
             appends: Appends::default(),
             orphans: Some(0),

@@ -4,7 +4,9 @@ use crate::common::{
     Form, PLAIN, ROOT, SIZES, content, device, dir, file, fresh, names, open, root_at, set, stat, t, user,
 };
 use silt_format::{Cno, Ino};
-use silt_fs::{Context, FsError, Options, SetAttr, SetTime, Tree, WriteFlags, fallocate_mode, rename_flags};
+use silt_fs::{
+    Context, Fs, FsError, Options, SetAttr, SetTime, Tree, WriteFlags, fallocate_mode, rename_flags,
+};
 
 #[test]
 fn names_come_and_go() {
@@ -392,6 +394,25 @@ fn access_times_live_in_memory() {
     fs.set_flags(&root_at(60), f, 0x80).unwrap();
     fs.accessed(f, t(500_000));
     assert_eq!(stat(&mut fs, "f").atime, t(50 + 86_400));
+}
+
+#[test]
+fn of_too_many_access_times_those_not_used_for_longest_go() {
+    let mut fs = open(device(Form::new(4096, 64 << 20)), &Options { access_times: 3, ..Options::default() });
+    let all = ["a", "b", "c", "d", "e"].map(|name| file(&mut fs, name));
+    let touch = SetAttr { atime: Some(SetTime::At(t(20))), ..SetAttr::default() };
+    for f in &all[..3] {
+        fs.setattr(&root_at(15), *f, &touch).unwrap();
+    }
+    let times = |fs: &mut Fs| ["b", "c", "d", "e"].map(|name| stat(fs, name).atime);
+    // Asking is a use.
+    assert_eq!(stat(&mut fs, "a").atime, t(20));
+    fs.accessed(all[3], t(30));
+    assert_eq!(times(&mut fs), [t(10), t(20), t(30), t(10)]);
+    assert_eq!(stat(&mut fs, "a").atime, t(20));
+    fs.accessed(all[4], t(40));
+    assert_eq!(times(&mut fs), [t(10), t(10), t(30), t(40)]);
+    assert_eq!(stat(&mut fs, "a").atime, t(20));
 }
 
 #[test]
