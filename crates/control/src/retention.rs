@@ -9,6 +9,7 @@
 //! and would fill the volume with them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use silt_engine::{Time, Tree};
@@ -83,35 +84,55 @@ impl Problem {
     }
 }
 
+/// For so long a file that is gone may be one that an editor has moved away.
+const AWAY: Duration = Duration::from_secs(10);
+
 /// What a volume's file said when it could be told last.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Heard>);
+pub struct Known(Mutex<Said>);
 
 #[derive(Debug, Default)]
-struct Heard {
+struct Said {
     last: Option<Settings>,
+    /// Since when it is found gone.
+    away: Option<Instant>,
     /// The newest checkpoint when the file could not be told, and never had been.
     unknown_from: Option<u64>,
 }
 
 impl Known {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn said(&self) -> MutexGuard<'_, Said> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes what the file says now.
     pub fn note(&self, settings: &Settings) {
-        *self.heard() = Heard { last: Some(settings.clone()), unknown_from: None };
+        *self.said() = Said { last: Some(settings.clone()), ..Said::default() };
     }
 
-    /// What it said last; none where it never could be told.
+    /// What it said last, of one that is there and cannot be told; none where it never could be.
     pub fn last(&self) -> Option<Settings> {
-        self.heard().last.clone()
+        let mut said = self.said();
+        said.away = None;
+        said.last.clone()
+    }
+
+    /// What it said last, of one that is not there, as long as it may come back; none where it said nothing.
+    pub fn while_away(&self, now: Instant) -> Option<Settings> {
+        let mut said = self.said();
+        let last = said.last.clone().filter(|last| *last != Settings::default())?;
+        let since = *said.away.get_or_insert(now);
+        (now.saturating_duration_since(since) < AWAY).then_some(last)
+    }
+
+    /// For how long at most that holds from now on; none where it is not away.
+    pub fn may_be_away_for(&self) -> Option<Duration> {
+        self.said().away.map(|_| AWAY)
     }
 
     /// The newest checkpoint, `now`, or the one that was the newest when this was asked first.
     fn unknown_from(&self, now: u64) -> u64 {
-        *self.heard().unknown_from.get_or_insert(now)
+        *self.said().unknown_from.get_or_insert(now)
     }
 }
 
@@ -148,28 +169,32 @@ impl Effective {
         Effective { wish, wish_from, floor, floor_from, problem }
     }
 
-    /// Of a file system and how it was mounted, and where its file cannot be told, of what that said last.
+    /// Of a file system and how it was mounted, and where its file cannot be told, or is away for a moment, of what that said
+    /// last.
     pub fn read(fs: &mut Fs, given: &Given, known: &Known) -> Self {
-        match (read(fs), known.last()) {
-            (Err(Problem::Unknown(text)), Some(last)) => {
-                let held = Effective::of(given, Ok(last));
-                Effective { problem: Some(format!("{text}; what it said before holds")), ..held }
-            }
-            (volume, _) => {
-                match &volume {
-                    Ok(settings) => known.note(settings),
-                    // As if there were none.
-                    Err(Problem::Foreign(_)) => known.note(&Settings::default()),
-                    Err(Problem::Unknown(_)) => {}
-                }
-                let mut counts = Effective::of(given, volume);
-                if counts.floor_from == Source::Unknown {
-                    let from = known.unknown_from(fs.volume().last_log().cno);
-                    counts.floor = counts.floor.up_to(from);
-                }
-                counts
-            }
+        let volume = read(fs);
+        let (last, why) = match &volume {
+            Ok(None) => (known.while_away(Instant::now()), ".silt/retention is not there"),
+            Err(Problem::Unknown(text)) => (known.last(), &text[..]),
+            _ => (None, ""),
+        };
+        if let Some(last) = last {
+            let problem = Some(format!("{why}; what it said before holds"));
+            return Effective { problem, ..Effective::of(given, Ok(last)) };
         }
+        let volume = volume.map(Option::unwrap_or_default);
+        match &volume {
+            Ok(settings) => known.note(settings),
+            // As if there were none.
+            Err(Problem::Foreign(_)) => known.note(&Settings::default()),
+            Err(Problem::Unknown(_)) => {}
+        }
+        let mut counts = Effective::of(given, volume);
+        if counts.floor_from == Source::Unknown {
+            let from = known.unknown_from(fs.volume().last_log().cno);
+            counts.floor = counts.floor.up_to(from);
+        }
+        counts
     }
 }
 
@@ -244,8 +269,8 @@ fn whose(root: &Stat, stat: &Stat) -> String {
     format!("can be written by others (mode {:03o})", stat.mode & 0o777)
 }
 
-/// What the file on a volume says; nothing where there is none. Else what is wrong with it.
-pub fn read(fs: &mut Fs) -> Result<Settings, Problem> {
+/// What the file on a volume says; `None` where there is none. Else what is wrong with it.
+pub fn read(fs: &mut Fs) -> Result<Option<Settings>, Problem> {
     let text = |what: String| format!(".silt/retention does not count: {what}");
     let about = |what: String| Problem::Unknown(text(what));
     // A link has a mode that means nothing.
@@ -261,7 +286,7 @@ pub fn read(fs: &mut Fs) -> Result<Settings, Problem> {
     };
     let (root, stat, dir) = match found() {
         Ok(found) => found,
-        Err(FsError::NotFound) => return Ok(Settings::default()),
+        Err(FsError::NotFound) => return Ok(None),
         Err(FsError::NotDir) => {
             let root = fs.getattr(Tree::Live, Ino::ROOT).map_err(|e| about(e.to_string()))?;
             let stat = fs.lookup(Tree::Live, Ino::ROOT, DIR).map_err(|e| about(e.to_string()))?;
@@ -283,7 +308,7 @@ pub fn read(fs: &mut Fs) -> Result<Settings, Problem> {
         return Err(about("it is empty".to_owned()));
     }
     let bytes = fs.read(Tree::Live, stat.ino, 0, LARGEST + 1).map_err(|e| about(e.to_string()))?;
-    Settings::parse(&bytes).map_err(|e| about(e.to_string()))
+    Settings::parse(&bytes).map(Some).map_err(|e| about(e.to_string()))
 }
 
 /// Why a file that is put in place would not count; none where it would.
@@ -329,6 +354,26 @@ pub fn store(fs: &mut Fs, settings: &Settings, now: Time) -> Result<(), FsError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_gone_counts_a_while_and_no_longer() {
+        let begin = Instant::now();
+        let after = |secs| begin + Duration::from_secs(secs);
+        let known = Known::default();
+        assert_eq!(known.while_away(begin), None, "nobody knows of one");
+        known.note(&Settings::default());
+        assert_eq!(known.while_away(begin), None, "it said nothing");
+        let said = Settings { wish: None, floor: "all for 1 day".parse().ok() };
+        known.note(&said);
+        for (secs, holds) in [(1, true), (10, true), (11, false), (12, false)] {
+            assert_eq!(known.while_away(after(secs)), holds.then(|| said.clone()), "after {secs} seconds");
+        }
+        // It was there between, whether it could be told or not.
+        assert_eq!(known.last(), Some(said.clone()));
+        assert_eq!(known.while_away(after(20)), Some(said.clone()));
+        known.note(&said);
+        assert_eq!(known.while_away(after(40)), Some(said));
+    }
 
     #[test]
     fn mount_options_go_before_the_file_and_that_before_the_default() {

@@ -218,7 +218,8 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     let end = held_for_readers(core, marks.short, true);
     core.space.lacks_what_is_read(false);
     let last = ladder.steps().len().saturating_sub(1);
-    core.space.ages(before.and_then(|kept| ages(&ladder, last, &history.points, &kept, options.now)));
+    let aged = before.and_then(|kept| ages(&ladder, last, &history.points, &kept, options.now));
+    core.space.ages(aged.into_iter().chain(core.retention.may_be_away_for()).min());
     Ok(end.unwrap_or(End::Bottom))
 }
 

@@ -338,7 +338,7 @@ fn short(core: &Arc<Core>) -> Came {
 }
 
 /// A floor that was read once holds while its file cannot be; one that is not known may be anything, and all is kept. Who
-/// deletes is answered all the same, and once the file is gone the default counts.
+/// deletes is answered all the same, and once the file is gone for good the default counts.
 #[test]
 fn a_floor_is_not_lost_with_a_read_of_its_file() {
     for is_known in [true, false] {
@@ -361,8 +361,17 @@ fn a_floor_is_not_lost_with_a_read_of_its_file() {
         Change { names: Vec::new(), node: None, takes: Takes::NOTHING, run: unlink, answer, begun: false }
             .start(core);
         assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(Ok(())));
+        if is_known {
+            // It may be back in a moment.
+            assert_eq!(short(core), Came::Nothing);
+            assert!(effective(core).floor_from == Source::Volume && is_there() == there);
+            assert!(core.retention.may_be_away_for().is_some());
+            core.retention.last();
+            core.retention.while_away(Instant::now() - Duration::from_secs(11));
+        }
         let counts = effective(core);
         assert_eq!((counts.floor_from, counts.problem), (Source::Default, None));
+        assert_eq!(core.retention.may_be_away_for(), None);
         assert_eq!(short(core), Came::Nothing);
         assert!(is_there().len() < there.len());
     }

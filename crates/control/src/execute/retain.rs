@@ -67,7 +67,11 @@ fn words(given: Option<&str>) -> Result<Option<Option<Wish>>> {
 /// What the volume's file says besides what is set anew. What nobody can tell is not lost silently.
 fn rest(host: &dyn Host, fs: &mut silt_fs::Fs, sets_all: bool) -> Result<Settings> {
     match read(fs) {
-        Ok(settings) => Ok(settings),
+        Ok(Some(settings)) => Ok(settings),
+        Ok(None) => {
+            let away = host.retention_known().and_then(|known| known.while_away(Instant::now()));
+            Ok(away.unwrap_or_default())
+        }
         Err(Problem::Foreign(_)) => Ok(Settings::default()),
         Err(Problem::Unknown(why)) => match host.retention_known().and_then(Known::last) {
             Some(last) => Ok(last),

@@ -320,3 +320,32 @@ fn a_file_that_says_nothing_for_a_moment_takes_no_floor_away() {
     let shown = host.ask(Request::ShowRetention).unwrap();
     assert_eq!((shown.floor_from, shown.problem), (Source::Default, None));
 }
+
+/// Editors put what they write beside it, and move the old one away first.
+#[test]
+fn a_file_that_is_away_for_a_moment_takes_no_floor_away() {
+    let mut host = FsHost::new();
+    let words = Retain { wish: Some("all for 2 days".to_owned()), floor: Some("all for 1 hour".to_owned()) };
+    host.ask(Request::SetRetention(words)).unwrap();
+    let ctx = Context { privileged: true, ..Context::default() };
+    let dir = host.fs.lock().unwrap().lookup(Tree::Live, Ino::ROOT, b".silt").unwrap().ino;
+    let rename = |host: &FsHost, from: &[u8], to: &[u8]| {
+        host.fs.lock().unwrap().rename(&ctx, dir, from, dir, to, 0).unwrap();
+    };
+    rename(&host, b"retention", b"retention~");
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert_eq!((&shown.wish[..], &shown.floor[..]), ("all for 2 days", "all for 1 hour"));
+    assert!(shown.problem.is_some_and(|p| p.contains("is not there")), "it is said");
+    rename(&host, b"retention~", b"retention");
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert_eq!((&shown.floor[..], shown.problem), ("all for 1 hour", None));
+    // Half of it set anew meanwhile keeps the other half.
+    rename(&host, b"retention", b"retention~");
+    let set = host.set("all for 3 days").unwrap();
+    assert_eq!((&set.wish[..], &set.floor[..], set.problem), ("all for 3 days", "all for 1 hour", None));
+    // Of one that was there never, nothing is remembered.
+    rename(&host, b"retention", b"retention~");
+    host.known = Known::default();
+    let shown = host.ask(Request::ShowRetention).unwrap();
+    assert_eq!((shown.floor_from, shown.problem), (Source::Default, None));
+}
