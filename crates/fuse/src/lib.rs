@@ -71,8 +71,8 @@ pub use error::{Error, Result};
 pub use filesystem::{Destroy, Filesystem};
 pub use init::{Config, KernelInfo, MAX_WRITE};
 pub use mount::{
-    BlockDevice, MountEntry, MountOptions, Place, Unmount, abort_connection, find_mount, locate_mount,
-    mounts, open_abort, set_read_ahead, unmount,
+    BlockDevice, MountEntry, MountOptions, Place, Unmount, abort_connection, find_mount, is_connected,
+    locate_mount, mounts, open_abort, set_read_ahead, unmount,
 };
 pub use notify::Notifier;
 #[cfg(feature = "test-support")]

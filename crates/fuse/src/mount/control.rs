@@ -6,7 +6,11 @@
 
 use super::find_mount;
 use crate::error::{Error, Result};
-use rustix::mount::{MountFlags, mount};
+use rustix::fs::{AtFlags, statat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, fsconfig_create, fsmount, fsopen, mount,
+};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -39,6 +43,20 @@ fn is_there() -> bool {
         .is_ok_and(|there| there.is_some_and(|entry| entry.fs_type == "fusectl"))
 }
 
+/// Whether the kernel has a connection, wherever its mount is, or out of sight. Needs to be root, and nothing to be mounted
+/// where the control file system belongs.
+pub fn is_connected(connection: u64) -> io::Result<bool> {
+    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    // It is to be seen nowhere, and goes with the descriptor.
+    let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    match statat(&root, connection.to_string(), AtFlags::empty()) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
 /// The file that aborts a connection when anything is written to it. The control file system is mounted if it is not and
 /// the caller is root.
 pub fn open_abort(connection: u64) -> io::Result<File> {
@@ -46,7 +64,7 @@ pub fn open_abort(connection: u64) -> io::Result<File> {
     if find_mount(root)?.is_none() {
         match mount("none", root, "fusectl", MountFlags::empty(), None) {
             // Somebody else did at the same time.
-            Err(rustix::io::Errno::BUSY) => {}
+            Err(Errno::BUSY) => {}
             result => result?,
         }
     }

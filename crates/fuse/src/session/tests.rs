@@ -74,6 +74,8 @@ fn where_no_connection_can_be_aborted() {
         let path = dir.path().canonicalize().unwrap();
         let session = Session::mount(&path, &MountOptions::default()).unwrap();
         let place = session.place().unwrap().clone();
+        let is_connected = || crate::is_connected(place.connection.unwrap()).unwrap();
+        assert!(is_connected(), "that can be told");
         let notifier = session.notifier();
         let stop = Arc::new(Stop::new());
         let (came, comes) = channel();
@@ -111,5 +113,6 @@ fn where_no_connection_can_be_aborted() {
         assert_eq!(all.pop(), Some(Some(Ended::Aborted)));
         assert_eq!((*fs.ended.lock(), place.is_mounted()), (Some(true), false));
         assert!(!notifier.inval_inode(1, -1, 0).unwrap(), "nobody has the device");
+        assert!(!is_connected());
     }
 }
