@@ -19,7 +19,7 @@ use silt_fuse::{BlockDevice, Destroy, MountOptions as FuseOptions, Place, Sessio
 use silt_verify::Behind;
 
 use crate::Error;
-use crate::claim::{Claim, Gated};
+use crate::claim::{Ending, Gated, Unserved};
 use crate::closing::Closer;
 use crate::config::{Config, MountOptions};
 use crate::core::Core;
@@ -118,17 +118,11 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
         let discard = move || crate::discarder::run(&core, period);
         beside.push(std::thread::Builder::new().name("discarder".into()).spawn(discard)?);
     }
-    let closer = Arc::new(Closer::new(core.clone(), writer));
+    let closer = Closer::new(core.clone(), writer);
+    let ending = Arc::new(Ending::new(core.clone(), closer, device.clone(), gate));
 
-    let served = serve(config, (&device, gate.as_ref()), &core, tree, &closer, found, ready);
-    if served.is_err()
-        && !closer.is_closed()
-        && let Err(e) = device.claim_again()
-    {
-        // The mount had it, and is gone.
-        core.fs.lock().volume_mut().fail(e.to_string());
-    }
-    let closed = closer.close();
+    let served = serve(config, &device, &core, tree, &ending, found, ready);
+    let closed = ending.close(false, || {});
     // They end with the volume, and hold it till then.
     for thread in beside {
         let _ = thread.join();
@@ -195,22 +189,19 @@ fn fuse_options(source: &Path, o: &MountOptions) -> FuseOptions {
 fn mount(
     config: &Config,
     device: &FileDevice,
-    core: &Core,
+    block_size: u64,
+    ending: &Ending,
 ) -> Result<(Session, bool, Option<LoopHandle>), Error> {
     let plain = fuse_options(&config.volume, &config.options);
-    let (block, handle) = block_device(config, device, core.block_size);
+    let (block, handle) = block_device(config, device, block_size);
     if let Some(block) = block {
-        device.release_claim();
         let options = FuseOptions { block_device: Some(block), ..plain.clone() };
-        match Session::mount(&config.dir, &options) {
-            Ok(session) => return Ok((session, true, handle)),
-            Err(e) => tracing::info!("not mounted as fuseblk: {e}"),
-        }
-        // The mount would have claimed it: now nobody does.
-        if let Err(e) = device.claim_again() {
-            // Whoever took it meanwhile writes there: nothing of ours must come after that.
-            core.fs.lock().volume_mut().fail(e.to_string());
-            return Err(e.into());
+        let mount = || {
+            let mounted = Session::mount(&config.dir, &options);
+            mounted.inspect_err(|e| tracing::info!("not mounted as fuseblk: {e}")).ok()
+        };
+        if let Some(session) = ending.hand_over(mount)? {
+            return Ok((session, true, handle));
         }
     }
     Ok((Session::mount(&config.dir, &plain)?, false, None))
@@ -218,17 +209,22 @@ fn mount(
 
 fn serve(
     config: &Config,
-    (device, gate): (&Arc<FileDevice>, Option<&Arc<Gated>>),
+    device: &Arc<FileDevice>,
     core: &Arc<Core>,
     tree: Tree,
-    closer: &Arc<Closer>,
+    ending: &Arc<Ending>,
     found: Found,
     ready: impl FnOnce(),
 ) -> Result<(), Error> {
-    let (session, on_block_device, loop_handle) = mount(config, device, core)?;
+    let (session, on_block_device, loop_handle) = mount(config, device, core.block_size, ending)?;
     let place = session.place().cloned();
     let place = place.unwrap_or_else(|| Place { path: config.dir.clone(), connection: None });
     let first = Arc::new(First::new(place, matches!(tree, Tree::Past(_))));
+    if on_block_device {
+        ending.is_held_by(&first);
+    }
+    // It goes before the session does.
+    let mut unserved = Unserved { ending, is_served: false };
     let dir = first.path().to_owned();
     let readers = Arc::new(Readers::start(core)?);
     let moments = Arc::new(Moments::new(readers.clone()));
@@ -251,32 +247,25 @@ fn serve(
             .spawn(move || silt_control::serve(listener, host))?
     };
     let on_destroy = {
-        let (closer, moments, first) = (closer.clone(), moments.clone(), first.clone());
-        let (device, gate, core) = (device.clone(), gate.cloned(), core.clone());
+        let (ending, moments, first) = (ending.clone(), moments.clone(), first.clone());
+        let device = device.clone();
         // A moment that is still there when the live tree goes, goes with it, and outlives another one.
         move |how| {
             // What is asked about it later is of another one.
-            let connection = first.connection().flatten();
             first.let_go();
             if first.is_moment() {
                 return;
             }
             // The error, if any, is reported where `run` ends.
-            let close = || {
-                moments.unmount_all();
-                let _ = closer.close();
-            };
-            match gate.as_deref().filter(|_| how == Destroy::Unasked && on_block_device) {
-                Some(gate) => Claim { device: &device, gate, first: &first, connection }.close(&core, close),
-                None => close(),
-            }
+            let _ = ending.close(how == Destroy::Asked, || moments.unmount_all());
             device.let_go();
         }
     };
     let mount = Arc::new(Mount::new(core.clone(), tree, readers, on_destroy));
-    let signals = signals(&first, core, closer, &moments)?;
+    let signals = signals(&first, core, ending, &moments)?;
     let orphans = orphans(core)?;
-    let running = session.spawn(mount, 1)?;
+    let running = ending.serve(|| session.spawn(mount, 1))?;
+    unserved.is_served = true;
     let _ = core.notifier.set(running.notifier());
     // The first answer shows that the mount works; with it comes whether sync(2) arrives.
     probe(&dir);
@@ -310,31 +299,34 @@ fn probe(dir: &Path) {
 fn signals(
     first: &Arc<First>,
     core: &Arc<Core>,
-    closer: &Arc<Closer>,
+    ending: &Arc<Ending>,
     moments: &Arc<Moments>,
 ) -> Result<signal_hook::iterator::Handle, Error> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let handle = signals.handle();
-    let (core, closer, moments, first) = (core.clone(), closer.clone(), moments.clone(), first.clone());
+    let (core, ending, moments, first) = (core.clone(), ending.clone(), moments.clone(), first.clone());
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             tracing::info!("signal {signal}: unmounting");
-            let _ = core.sync_and_wait(crate::core::Want::All);
-            // Before the live tree, which they may lie in.
-            moments.unmount_all();
-            if first.unmount(Unmount::Strict).is_err() {
+            if ending.is_in_sight() {
+                let _ = core.sync_and_wait(crate::core::Want::All);
+                // Before the live tree, which they may lie in.
+                moments.unmount_all();
+                if first.unmount(Unmount::Strict).is_ok() {
+                    continue;
+                }
                 if let Err(e) = first.unmount(Unmount::Lazy) {
                     tracing::info!("{e}");
                 }
-                // Programs that are still in it, or a mount over it, would hold us up for ever: the volume is closed
-                // now, and they see errors from here on.
-                let closed = closer.close();
-                if let Err(why) = &closed {
-                    tracing::error!("what was written last may be lost: {why}");
-                }
-                std::process::exit(i32::from(closed.is_err()));
             }
+            // Programs that are still in it, or a mount over it, would hold us up for ever: the volume is closed
+            // now, and they see errors from here on.
+            let closed = ending.close(false, || moments.unmount_all());
+            if let Err(why) = &closed {
+                tracing::error!("what was written last may be lost: {why}");
+            }
+            std::process::exit(i32::from(closed.is_err()));
         }
     })?;
     Ok(handle)

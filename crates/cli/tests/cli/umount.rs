@@ -470,32 +470,62 @@ fn what_waits_is_written_after_a_forced_unmount() {
     m.unmount();
 }
 
+/// The mount has the device until they let go, also where it is out of sight already.
+#[test]
+fn what_waits_is_written_at_a_signal_while_somebody_is_in_it() {
+    let Some((b, device)) = volume_on_a_device() else { return };
+    for is_in_sight in [true, false] {
+        let Some((m, pid)) = on_a_device(&b, &device, 3600) else { return };
+        std::fs::write(m.path("f"), vec![u8::from(is_in_sight); 3 << 20]).unwrap();
+        let open = std::fs::File::open(m.path("f")).unwrap();
+        if !is_in_sight {
+            assert!(Command::new("umount").args(["-l", m.dir()]).status().unwrap().success());
+        }
+        end(pid);
+        wait_for(pid);
+        // The kernel has the mount as long as that.
+        drop(open);
+        let s = b.json(&["status", "--json", device.path()]);
+        assert_eq!((s["clean"].as_bool(), s["files"].as_u64()), (Some(true), Some(2)), "{is_in_sight}");
+        let (m, _) = Mounted::new(&b, &[device.path()], "n");
+        assert!(std::fs::read(m.path("f")).unwrap() == vec![u8::from(is_in_sight); 3 << 20]);
+        m.unmount();
+    }
+}
+
+/// By itself, and where it is told to end at the same time, as at a shutdown.
 #[test]
 fn nothing_is_written_to_what_another_one_took_after_a_forced_unmount() {
     let Some((b, device)) = volume_on_a_device() else { return };
-    let Some((m, pid)) = on_a_device(&b, &device, 3) else { return };
-    std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
-    let signal = |name: &str| {
-        assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
-    };
-    // What waits is due while the daemon asks whether it has the device.
-    signal("-STOP");
-    let forced = Command::new("umount").args(["-f", m.dir()]).status();
-    // As a mount and mkfs do; another Silt does not get so far.
-    let other = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed())
-        .open(device.path());
-    let second = silt_device::open(device.path(), Access::ReadOnly, &OpenOptions::default()).map(drop);
-    let before = std::fs::read(device.path());
-    signal("-CONT");
-    assert!(forced.unwrap().success());
-    let other = other.unwrap();
-    assert!(second.unwrap_err().to_string().contains("used by another silt"));
-    wait_for(pid);
-    assert!(std::fs::read(device.path()).unwrap() == before.unwrap(), "something was written");
-    drop(other);
+    for is_told in [false, true] {
+        let Some((m, pid)) = on_a_device(&b, &device, 3) else { return };
+        std::fs::write(m.path("f"), vec![7; 3 << 20]).unwrap();
+        let signal = |name: &str| {
+            assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+        };
+        // What waits is due while the daemon asks whether it has the device.
+        signal("-STOP");
+        let forced = Command::new("umount").args(["-f", m.dir()]).status();
+        // As a mount and mkfs do; another Silt does not get so far.
+        let other = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(rustix::fs::OFlags::EXCL.bits().cast_signed())
+            .open(device.path());
+        let second = silt_device::open(device.path(), Access::ReadOnly, &OpenOptions::default()).map(drop);
+        let before = std::fs::read(device.path());
+        if is_told {
+            signal("-TERM");
+        }
+        signal("-CONT");
+        assert!(forced.unwrap().success());
+        let other = other.unwrap();
+        assert!(second.unwrap_err().to_string().contains("used by another silt"));
+        wait_for(pid);
+        let after = std::fs::read(device.path());
+        assert!(after.unwrap() == before.unwrap(), "something was written; told to end: {is_told}");
+        drop(other);
+    }
 }
 
 /// An abort takes nothing from the kernel's hold on the device.
