@@ -126,13 +126,28 @@ impl Volume {
 
     /// Leaves the segment of the newest super root for a fresh one: whatever logs lie behind it,
     /// complete or torn, can never be taken for newer ones.
-    pub(crate) fn leave_tail(&mut self, tail: Option<&Tail>, last_seq: u64, touched: &[SegNr]) -> Result<()> {
+    ///
+    /// Those of the `touched` segments that are `unpromised` as well (ascending) may be written at once. What a checkpoint that was
+    /// cut off has taken is so part of the room that was left for this. Whoever comes to them from the old logs finds the wrong
+    /// numbers there, and nothing else is wanted of them.
+    pub(crate) fn leave_tail(
+        &mut self,
+        tail: Option<&Tail>,
+        last_seq: u64,
+        touched: &[SegNr],
+        unpromised: &[SegNr],
+    ) -> Result<()> {
         let (store, dat) = (&self.store, &self.dat);
         let mut scrapped = Vec::new();
         for s in touched {
             let e = self.sufile.entry(store, dat, *s)?;
             // One that holds something is no segment that was still to be written, whatever a log says.
-            if e.is_clean() || (*s == self.cursor.next && e.nblocks.get() == 0 && !e.is_error()) {
+            let is_next = *s == self.cursor.next && e.nblocks.get() == 0 && !e.is_error();
+            if unpromised.binary_search(s).is_ok() {
+                if is_next {
+                    self.sufile.free(store, dat, *s)?;
+                }
+            } else if e.is_clean() || is_next {
                 self.sufile.scrap(store, dat, *s)?;
                 scrapped.push(*s);
             }

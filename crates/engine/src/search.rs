@@ -1,5 +1,6 @@
 //! Finding the newest checkpoint: the super-root search (spec 4.1, 4.2).
 
+use hashbrown::HashSet;
 use silt_format::summary::{self, Header, Payload};
 use silt_format::super_block::STATE_VALID;
 use silt_format::super_root::SuperRoot;
@@ -29,6 +30,8 @@ pub struct Found {
     pub last_seq: u64,
     /// Every segment that was or may have been written behind the super root, its own excepted.
     pub touched: Vec<SegNr>,
+    /// Those of them in which nothing of `tail` lies: what was written there nobody was promised.
+    pub unpromised: Vec<SegNr>,
 }
 
 /// Logs behind the newest super root that may have to be rolled forward.
@@ -301,6 +304,8 @@ pub(crate) fn search_behind(
     let (mut last, mut header, mut cursor) = (from, first, walk.cursor_behind(&log));
     let (mut start, mut end): (Option<(u64, u64)>, Option<u64>) = (None, None);
     let mut torn = false;
+    // Segments that were passed up to the end of the tail, and that in which it ends.
+    let mut promised = 0;
     while !clean && let Some(next) = walk.next()? {
         log = next;
         if log.header.has(summary::SR) {
@@ -315,6 +320,7 @@ pub(crate) fn search_behind(
         }
         if log.header.has(summary::LOGEND) && start.is_some() {
             end = Some(log.pos.0);
+            promised = walk.passed.len() + 1;
         }
     }
     let (last_seq, segment, next) = (log.seq, walk.segment, walk.next);
@@ -328,8 +334,11 @@ pub(crate) fn search_behind(
     };
     let mut touched = walk.passed;
     touched.extend([segment, next, cursor.next]);
+    let promised: HashSet<SegNr> =
+        touched.iter().take(promised).filter(|_| tail.is_some()).copied().collect();
     touched.retain(|s| *s != cursor.segment);
     touched.sort_unstable();
     touched.dedup();
-    Ok(Found { last, create: header.create.get(), root, cursor, tail, last_seq, touched })
+    let unpromised = touched.iter().copied().filter(|s| !promised.contains(s)).collect();
+    Ok(Found { last, create: header.create.get(), root, cursor, tail, last_seq, touched, unpromised })
 }

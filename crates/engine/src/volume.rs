@@ -300,11 +300,12 @@ impl Volume {
         if (astray && (!report.was_unclean || options.norecovery)) || !stays {
             // How full the writer's segment is cannot be told there, or the storage below has no space for the rest of it: the
             // log goes on in another.
-            volume.leave_tail(None, found.last_seq, &[])?;
+            volume.leave_tail(None, found.last_seq, &[], &[])?;
         }
         if report.was_unclean && !options.norecovery {
             if !options.read_only {
-                volume.leave_tail(found.tail.as_ref(), found.last_seq, &found.touched)?;
+                let Found { tail, last_seq, touched, unpromised, .. } = &found;
+                volume.leave_tail(tail.as_ref(), *last_seq, touched, unpromised)?;
             }
             if let Some(tail) = &found.tail {
                 report.rolled_forward = volume.roll_forward(tail, options)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use silt_device::{Fault, MemoryDevice};
+use silt_device::{Device, Fault, MemoryDevice};
 use silt_engine::{OpenOptions, Tree, Volume};
 use silt_format::Ino;
 
@@ -159,6 +159,89 @@ fn no_more_is_synced_alone_than_a_recovery_has_room_for() {
         compare(&mut v, &content);
         v.close(2020).unwrap();
         judge(&*cut);
+    }
+}
+
+/// Writes one block of `with`, a file's as well as what it is to hold.
+fn write(v: &mut Volume, content: &mut Content, ino: Ino, key: u64, with: u8) {
+    v.write_block(ino, key, vec![with; BS].into()).unwrap();
+    content.insert((ino, key), with);
+}
+
+/// A file whose blocks lie so far from each other, some of it synced alone as far as that is granted; then others write all that
+/// they have space for. What is promised, and the volume with what waits.
+fn filled_up(device: Arc<dyn Device>, options: &OpenOptions, apart: u64) -> (Volume, Content) {
+    let (mut v, _) = Volume::open(device, options).unwrap();
+    v.take_over(2000).unwrap();
+    let mut content = Content::new();
+    let [synced, other] = [(); 2].map(|()| file(&mut v));
+    (0..1000).for_each(|n| write(&mut v, &mut content, synced, n * apart, 1));
+    v.checkpoint(2001).unwrap();
+    let mut more = 0..;
+    while v.check_space(600).is_ok() {
+        write(&mut v, &mut content, other, more.next().unwrap(), 1);
+    }
+    v.checkpoint(2002).unwrap();
+    for round in 0..100 {
+        let mut waits = Content::new();
+        (0..20).for_each(|n| write(&mut v, &mut waits, synced, (round * 140 + n * 7) % 1000 * apart, 2));
+        match v.begin_data_sync(&[synced], 2003) {
+            Ok(begun) => assert!(begun),
+            Err(e) => {
+                assert!(round > 0 && matches!(e, silt_engine::Error::NoSpace), "{round}: {e}");
+                waits.keys().for_each(|at| _ = content.remove(at));
+                break;
+            }
+        }
+        v.finish_construction(2003).unwrap();
+        content.append(&mut waits);
+    }
+    while v.check_space(1).is_ok() {
+        write(&mut v, &mut Content::new(), other, more.next().unwrap(), 3);
+    }
+    (v, content)
+}
+
+/// A checkpoint that is cut off has taken segments already: what was synced alone has its room all the same, also where the power
+/// fails again in the recovery, which writes in these segments.
+#[test]
+fn the_power_may_fail_in_a_checkpoint_behind_what_was_synced_alone() {
+    for (apart, cache_bytes) in [(1, 64 << 20), (300, 64 << 20)] {
+        let base = formatted(MemoryDevice::new(24 << 20), BS as u32, 32);
+        let options = OpenOptions { cache_bytes, ..options() };
+        for writes in (0..).step_by(3) {
+            let device = Arc::new(Fault::new(base.fork()));
+            let (mut v, content) = filled_up(device.clone(), &options, apart);
+            device.cut_power_after(writes, 2000);
+            let done = v.checkpoint(2004).and_then(|_| v.flush_logs()).is_ok();
+            drop(v);
+            if done {
+                assert!(writes > 5, "{writes}");
+                break;
+            }
+            let mut cut = device.inner().fork();
+            for (seed, again) in [(5, writes / 2), (6, 1), (7, u64::MAX)] {
+                let device = Arc::new(Fault::new(cut.fork()));
+                device.cut_power_after(again, 2000);
+                let recovered = Volume::open(device.clone(), &OpenOptions { seed, ..options.clone() })
+                    .and_then(|(mut v, report)| v.take_over(2010).map(|()| (v, report)));
+                if again < u64::MAX {
+                    let e = recovered.map(|_| ()).unwrap_err();
+                    assert!(
+                        !matches!(e, silt_engine::Error::NoSpace),
+                        "{apart} apart, cut after {writes}: {e}"
+                    );
+                    cut = device.inner().fork();
+                    continue;
+                }
+                let (mut v, report) =
+                    recovered.unwrap_or_else(|e| panic!("{apart} apart, cut after {writes}: {e}"));
+                assert!(report.rolled_forward > 0);
+                compare(&mut v, &content);
+                v.close(2020).unwrap();
+                judge(device.inner());
+            }
+        }
     }
 }
 
