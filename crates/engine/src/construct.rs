@@ -156,11 +156,7 @@ impl Volume {
         if !self.has_changes() {
             return Ok(false);
         }
-        if self.check_room_for_checkpoint().is_err() && self.lacks_backing() {
-            // The storage below may have it. If not, that is told in a moment.
-            let _ = self.secure_backing();
-        }
-        self.check_room_for_checkpoint()?;
+        self.seek_room_for_checkpoint()?;
         let begun = self.begun()?;
         let need = self.need(Extra::default());
         self.begin_moving(VecDeque::new(), begun, need, now);
@@ -210,11 +206,17 @@ impl Volume {
         let waiting = |ino: &Ino| self.inodes.get(&ino.0).map_or(0, |i| i.current.blocks.len() as u64);
         let more = inos.iter().map(waiting).sum();
         self.check_room_for_recovery(more)?;
+        let begun = self.begin_data(inos.iter().map(|ino| ino.0), now)?;
         self.synced_alone += more;
+        Ok(begun)
+    }
+
+    /// Begins logs of the data of these inodes, whoever finds them; `false` if none of it waits.
+    pub(crate) fn begin_data(&mut self, numbers: impl Iterator<Item = u64>, now: u64) -> Result<bool> {
         let begun = self.begun()?;
         let mut files = VecDeque::new();
-        for ino in inos {
-            let Some(i) = self.inodes.get_mut(&ino.0).filter(|i| !i.current.blocks.is_empty()) else {
+        for nr in numbers {
+            let Some(i) = self.inodes.get_mut(&nr).filter(|i| !i.current.blocks.is_empty()) else {
                 continue;
             };
             let blocks = i.current.blocks.len() as u64;
@@ -223,8 +225,8 @@ impl Volume {
             self.frozen_blocks += blocks;
             // Its map changes now and its times wait: the next checkpoint must hold the inode.
             i.dirty = true;
-            self.dirty.insert(ino.0);
-            files.push_back(ino.0);
+            self.dirty.insert(nr);
+            files.push_back(nr);
         }
         if files.is_empty() {
             return Ok(false);

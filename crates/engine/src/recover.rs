@@ -2,8 +2,11 @@
 //!
 //! Recovery may be cut off at any point: until a super block points at the checkpoint it makes,
 //! the next mount finds the old super root and the same tail again, untouched, because no segment
-//! of the tail is handed out before that. Checkpoints made on the way lie off the old chain: nobody
+//! of the tail is handed out before that. Logs and checkpoints made on the way lie off the old chain: nobody
 //! finds them before the super blocks point at the last one.
+//!
+//! The room that was left for it ([`Volume::check_room_for_recovery`]) is that of one checkpoint. Where the data is more than memory
+//! is to hold, it is therefore written alone; what leads to it is not, as long as there is no room to write that more than once.
 
 use silt_device::{Device, Kind};
 use silt_format::summary::{self, BlockInfo};
@@ -81,20 +84,37 @@ pub(crate) fn each_synced(
 impl Volume {
     /// Applies complete data-sync logs behind the super root, in their order, and returns the number
     /// of blocks. Inodes that cannot be opened are passed over. Memory: what one data-sync says of its
-    /// blocks, and the data that `options` allow. For writing the tail must have been left before.
+    /// blocks, the data that `options` allow, and as much of maps and tables, or where little is clean all that changes of them.
+    /// For writing the tail must have been left before.
     pub(crate) fn roll_forward(&mut self, tail: &Tail, options: &OpenOptions) -> Result<u64> {
         let g = self.store.geometry;
         let device = self.store.device.clone();
         let most = options.cache_bytes / u64::from(g.block_size);
-        let mut applied = 0;
+        let (mut applied, mut left) = (0, tail.blocks);
         each_synced(&*device, &g, tail, |ino, key, at| {
             applied += u64::from(self.recover(ino, key, at)?);
+            left = left.saturating_sub(1);
             if self.dirty_blocks > most {
-                self.checkpoint(options.now)?;
+                self.write_data_ahead(options.now)?;
+                if self.changed_metadata() > most && self.has_room_on_the_way(left) {
+                    self.checkpoint(options.now)?;
+                }
             }
             Ok(())
         })?;
         Ok(applied)
+    }
+
+    /// Writes the data that waits and none of what leads to it: in logs that nobody finds before the next checkpoint.
+    fn write_data_ahead(&mut self, now: u64) -> Result<()> {
+        self.ready_to_begin()?;
+        // With all that is written after it.
+        self.seek_room_for_checkpoint()?;
+        let all: Vec<u64> = self.dirty.inodes().collect();
+        if self.begin_data(all.into_iter(), now)? {
+            self.finish_construction(now)?;
+        }
+        Ok(())
     }
 
     /// Puts one synced block into its file; tells whether there is such a file. Read-only, the map in

@@ -18,6 +18,7 @@ use crate::construct::{Construction, Kind};
 use crate::files::Tree;
 use crate::meta::MetaFile;
 use crate::volume::Volume;
+use crate::waiting::PATH;
 use crate::{Error, Result};
 
 /// Blocks that every checkpoint takes: super root, and the ways to the roots of the tables.
@@ -163,6 +164,15 @@ impl Volume {
         if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
     }
 
+    /// The same, where the storage below is asked first for what it lacks.
+    pub(crate) fn seek_room_for_checkpoint(&mut self) -> Result<()> {
+        if self.check_room_for_checkpoint().is_err() && self.lacks_backing() {
+            // If it has none, that is told in a moment.
+            let _ = self.secure_backing();
+        }
+        self.check_room_for_checkpoint()
+    }
+
     /// Whether what was synced alone since the last checkpoint, and so many blocks more, fits once more into what is clean
     /// then: a recovery writes all of it before it gives anything back.
     pub(crate) fn check_room_for_recovery(&self, more: u64) -> Result<()> {
@@ -170,6 +180,21 @@ impl Volume {
         let again = self.segments_for(self.need(Extra { data: self.synced_alone, ..Extra::default() }));
         let needed = self.segments_for(more).saturating_add(again).saturating_add(LEFT_BEHIND);
         if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Whether a checkpoint of all that waits fits, and behind it one of so many synced blocks more, wherever they belong.
+    pub(crate) fn has_room_on_the_way(&self, left: u64) -> bool {
+        // Each with the nodes above it, and all of the DAT.
+        let data = left.min(MUCH).saturating_mul(1 + PATH);
+        let rest = self.need(Extra { data, table: MUCH, ..Extra::default() });
+        let now = self.segments_for(self.need(Extra::default()));
+        self.available_segments() >= now.saturating_add(self.segments_for(rest))
+    }
+
+    /// Blocks of maps and tables that changed since the last checkpoint began, and inodes.
+    pub(crate) fn changed_metadata(&self) -> u64 {
+        let (dat, checkpoints) = self.changed_tables();
+        self.dirty.nodes_with(0, 0).saturating_add(self.dirty.len() as u64 + dat + checkpoints)
     }
 
     /// Blocks of the segment usage file.

@@ -42,6 +42,8 @@ pub struct Tail {
     pub start_seq: u64,
     /// Last log that ends one.
     pub end: u64,
+    /// Blocks of the logs from the first to that.
+    pub blocks: u64,
     /// The checkpoint that comes next, which these logs say they belong to.
     pub cno: u64,
     /// A log is missing before them.
@@ -306,6 +308,7 @@ pub(crate) fn search_behind(
     let mut torn = false;
     // Segments that were passed up to the end of the tail, and that in which it ends.
     let mut promised = 0;
+    let (mut seen, mut blocks) = (0u64, 0);
     while !clean && let Some(next) = walk.next()? {
         log = next;
         if log.header.has(summary::SR) {
@@ -317,10 +320,12 @@ pub(crate) fn search_behind(
         if start.is_none() && log.header.has(summary::LOGBGN) {
             start = Some((log.pos.0, log.seq));
             torn = walk.torn;
+            seen = 0;
         }
+        seen = seen.saturating_add(u64::from(log.header.nblocks.get()));
         if log.header.has(summary::LOGEND) && start.is_some() {
             end = Some(log.pos.0);
-            promised = walk.passed.len() + 1;
+            (promised, blocks) = (walk.passed.len() + 1, seen);
         }
     }
     let (last_seq, segment, next) = (log.seq, walk.segment, walk.next);
@@ -329,7 +334,9 @@ pub(crate) fn search_behind(
         None => read_super_root(device, g, BlockNr(last.pseg), &header)?,
     };
     let tail = match (start, end) {
-        (Some((start, start_seq)), Some(end)) => Some(Tail { start, start_seq, end, cno: walk.cno, torn }),
+        (Some((start, start_seq)), Some(end)) => {
+            Some(Tail { start, start_seq, end, blocks, cno: walk.cno, torn })
+        }
         _ => None,
     };
     let mut touched = walk.passed;

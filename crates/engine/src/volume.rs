@@ -44,7 +44,7 @@ pub struct OpenOptions {
     /// a cleanly unmounted volume.
     pub norecovery: bool,
     /// Bytes of clean metadata kept in memory; and of synced data that recovery holds at once, which
-    /// beyond that becomes checkpoints on the way (read-only, it holds none).
+    /// beyond that is written on the way (read-only, it holds none).
     pub cache_bytes: u64,
     /// Inodes kept in memory beyond those in use.
     pub cached_inodes: usize,

@@ -80,6 +80,11 @@ impl Waiting {
         std::mem::take(&mut self.inodes)
     }
 
+    /// The inodes that changed.
+    pub fn inodes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.inodes.iter().copied()
+    }
+
     pub fn len(&self) -> usize {
         self.inodes.len()
     }
