@@ -417,19 +417,22 @@ impl Writer {
             known.map_err(|e| errno(&e))?;
         }
         loop {
+            {
+                let fs = self.core.fs.lock();
+                if !fs.volume().is_constructing() && self.unwritten.is_empty() {
+                    return Ok(());
+                }
+                if fs.volume().failure().is_some() {
+                    drop(fs);
+                    self.end();
+                    return Err(libc::EIO);
+                }
+            }
             let done = match self.unwritten.pop_front() {
                 Some(log) => self.write_log(log),
                 None => {
                     let (step, ahead) = {
                         let mut fs = self.core.fs.lock();
-                        if !fs.volume().is_constructing() {
-                            return Ok(());
-                        }
-                        if fs.volume().failure().is_some() {
-                            drop(fs);
-                            self.end();
-                            return Err(libc::EIO);
-                        }
                         // Nobody waits for the medium while a step reads what was brought here without the lock.
                         let ahead = fs.volume_mut().reads_ahead();
                         let step =

@@ -336,6 +336,10 @@ impl Volume {
             self.moved = false;
             self.discontinued = false;
         }
+        if self.failed.is_some() {
+            // Nothing is owed to anybody, and nothing more is written.
+            return Ok(());
+        }
         while let Some(place) = self.bad_places.last().copied() {
             // With zeroes: whatever of the log did arrive can no longer be taken for one.
             let zeroed = match self.write_zeroes(place.byte, place.len) {
@@ -368,5 +372,34 @@ impl Volume {
             len -= n as u64;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_device::Device;
+
+    use super::*;
+    use crate::fresh::fresh;
+
+    #[test]
+    fn a_bad_place_is_left_alone_once_writing_has_ended() {
+        for failed in [false, true] {
+            let (device, mut v) = fresh(16 << 20, 64);
+            let segment = SegNr(v.store.geometry.nsegments - 1);
+            let byte = v.store.geometry.byte_of(v.store.geometry.segment_start(segment));
+            device.write_at(byte, &[&[7; 4096]]).unwrap();
+            v.sufile.scrap(&v.store, &v.dat, segment).unwrap();
+            v.bad_places.push(BadPlace { segment, byte, len: 4096 });
+            if failed {
+                v.fail("a test");
+            }
+            v.settle(3000).unwrap();
+            let mut there = [0; 1];
+            device.read_at(byte, &mut there).unwrap();
+            assert_eq!(there[0] == 7, failed);
+        }
     }
 }

@@ -222,7 +222,7 @@ mod tests {
 
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use silt_device::Fault;
+    use silt_device::{Counter, Fault};
     use silt_engine::{OpenOptions, Volume};
     use silt_format::Ino;
     use silt_fs::{Context, Fs, WriteFlags};
@@ -257,6 +257,30 @@ mod tests {
             writer.serve(Vec::new(), true);
             assert!(writer.unwritten.is_empty() && core.stall().is_none());
         }
+    }
+
+    /// Where writing has ended it has for what is kept, too.
+    #[test]
+    fn what_is_kept_is_not_written_once_writing_has_ended() {
+        let device = Arc::new(Counter::new(Fault::new(mkfs_of(128 << 20, 1024))));
+        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        volume.take_over(2000).unwrap();
+        let core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
+        let mut writer = Writer::new(core.clone(), Duration::from_secs(3600));
+        {
+            let mut fs = core.fs.lock();
+            let ctx = Context { privileged: true, ..Context::default() };
+            let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+            fs.write(&ctx, ino, 0, &vec![1; 1 << 20], WriteFlags::default()).unwrap();
+        }
+        device.inner().limit_space(Some(1 << 19));
+        writer.serve(Vec::new(), true);
+        device.inner().heal();
+        core.fs.lock().volume_mut().fail("a test");
+        let (kept, before) = (writer.unwritten.len(), device.counts().writes);
+        writer.serve(Vec::new(), true);
+        assert_eq!((device.counts().writes, core.stall()), (before, Some(libc::EIO)));
+        assert!(kept > 0 && writer.unwritten.len() == kept);
     }
 
     /// A device whose writes take a moment.
