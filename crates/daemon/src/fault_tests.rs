@@ -13,6 +13,7 @@ use silt_device::{Capabilities, Device, Fault, MemoryDevice, Times};
 use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{OpenOptions, Tree, Volume};
 use silt_format::Ino;
+use silt_format::super_block::{Copy, PRIMARY_OFFSET, secondary_offset};
 use silt_fs::{Context, Fs, FsError, WriteFlags};
 
 use crate::changing::Change;
@@ -86,6 +87,15 @@ impl Device for PageCache {
             self.failed_flushes.fetch_add(1, Ordering::Relaxed);
         }
         result
+    }
+    fn write_durably(&self, offset: u64, buf: &[u8]) -> silt_device::Result<()> {
+        self.flush()?;
+        self.shown.write_at(offset, &[buf])?;
+        let written = self.medium.write_at(offset, &[buf]);
+        if written.is_err() && !self.waiting.lock().is_empty() {
+            self.failed_flushes.fetch_add(1, Ordering::Relaxed);
+        }
+        written
     }
     fn failed_flushes(&self) -> u64 {
         self.failed_flushes.load(Ordering::Relaxed)
@@ -573,6 +583,35 @@ fn without_barriers_a_failed_flush_of_a_super_block_ends_writing() {
     served.stop();
     assert_eq!(device.bad_flushes.load(Ordering::Relaxed), 0, "no super block was due");
     assert!(served.core.fs.lock().volume().failure().is_some());
+}
+
+/// Where the flush before it went well, a super block that its place refuses tells of nothing else: the other is enough.
+#[test]
+fn without_barriers_a_super_block_that_its_place_refuses_is_given_up() {
+    for copy in [Copy::Primary, Copy::Secondary] {
+        let device = Arc::new(PageCache::new(&mkfs()));
+        let options = MountOptions { barrier: false, ..MountOptions::default() };
+        let core = Core::new(open(device.clone()), options);
+        let clock = AtomicU64::new(3000);
+        // One is due after each round.
+        let clock = Box::new(move || clock.fetch_add(100, Ordering::Relaxed));
+        let mut served = Served { core: core.clone(), writer: None };
+        let mut writer = Writer::new(core, Duration::from_secs(3600)).with_clock(clock);
+        let at = if copy == Copy::Primary { PRIMARY_OFFSET } else { secondary_offset(SIZE) };
+        device.medium.fail_writes(at..at + 1024, Times::Always);
+        for round in 0..10 {
+            served.write("f", round, 4).unwrap();
+            writer.serve(Vec::new(), true);
+            assert_eq!(
+                (served.core.fs.lock().volume().failure(), served.core.stall()),
+                (None, None),
+                "{round}"
+            );
+        }
+        assert_eq!(served.core.fs.lock().volume().super_block_given_up(), Some(copy));
+        served.stop();
+        check(device.medium.inner().fork(), &[("f", 9, 4)]);
+    }
 }
 
 /// A checkpoint that somebody else made under the lock and could not write is gone on with by the log writer.

@@ -17,6 +17,7 @@ mod length;
 mod place;
 mod streams;
 mod transfer;
+mod writes;
 
 use std::io;
 use std::num::NonZeroU64;
@@ -34,6 +35,7 @@ use crate::{self as device, Allocation, Capabilities, Device, Error, Operation, 
 use around::{Around, SMALL};
 use direct::Direct;
 use streams::Streams;
+use writes::Writes;
 
 /// Reads that are asked for at a time: others wait for the device behind them.
 const TOGETHER: usize = 32;
@@ -92,6 +94,8 @@ pub struct FileDevice {
     lacks_allocate: AtomicBool,
     /// How many failed; held while one is done, so that nobody finds the system's answer taken and the count as before.
     failed_flushes: Mutex<u64>,
+    /// All but durable ones.
+    writes: Writes,
 }
 
 impl FileDevice {
@@ -126,6 +130,7 @@ impl FileDevice {
             lacks_large: AtomicBool::new(false),
             lacks_allocate: AtomicBool::new(false),
             failed_flushes: Mutex::new(0),
+            writes: Writes::default(),
         };
         device.refresh_len()?;
         Ok(device)
@@ -425,7 +430,8 @@ impl Device for FileDevice {
     fn write_at(&self, offset: u64, bufs: &[&[u8]]) -> Result<()> {
         let len = total(bufs);
         self.check_write(Operation::Write, offset, len)?;
-        self.write(offset, bufs, ReadWriteFlags::empty())
+        self.writes
+            .of(|| self.write(offset, bufs, ReadWriteFlags::empty()))
             .map_err(|e| self.failed(Operation::Write, offset, len, e))
     }
 
@@ -435,7 +441,8 @@ impl Device for FileDevice {
         }
         let len = total(bufs);
         self.check_write(Operation::Write, offset, len)?;
-        self.write_through_the_cache(offset, bufs, ReadWriteFlags::empty())
+        self.writes
+            .of(|| self.write_through_the_cache(offset, bufs, ReadWriteFlags::empty()))
             .map_err(|e| self.failed(Operation::Write, offset, len, e))
     }
 
@@ -462,6 +469,7 @@ impl Device for FileDevice {
     fn write_durably(&self, offset: u64, buf: &[u8]) -> Result<()> {
         let len = buf.len() as u64;
         self.check_write(Operation::Write, offset, len)?;
+        let before = self.writes.quiet();
         self.flush()?;
         if !self.lacks_dsync.load(Ordering::Relaxed) {
             let mut failed = self.failed_flushes.lock();
@@ -469,8 +477,8 @@ impl Device for FileDevice {
                 Ok(()) => return Ok(()),
                 Err(e) if lacks_flag(&e) => self.lacks_dsync.store(true, Ordering::Relaxed),
                 Err(e) => {
-                    // It tells of all that the system could not write.
-                    *failed += 1;
+                    // It tells of all that the system could not write: since the flush, which went well.
+                    *failed += u64::from(before.is_none() || before != self.writes.quiet());
                     return Err(self.failed(Operation::Write, offset, len, e));
                 }
             }

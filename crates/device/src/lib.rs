@@ -199,7 +199,8 @@ pub trait Device: Send + Sync {
     fn flush(&self) -> Result<()>;
 
     /// How often a flush, or a durable write, failed so far, whoever asked for it. The system tells of writes that it could
-    /// not bring to the medium once alone: who has writes of his own under way looks whether somebody else heard it.
+    /// not bring to the medium once alone: who has writes of his own under way looks whether somebody else heard it. A durable
+    /// write that can tell of its own place alone, since a flush before it went well and nothing was written meanwhile, is none.
     fn failed_flushes(&self) -> u64 {
         0
     }
