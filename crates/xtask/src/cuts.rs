@@ -224,8 +224,8 @@ const PLANTED: &[Planted] = &[
         name: "segments of a recovered tail are handed out at once",
         places: &[(
             RECOVER,
-            "if e.is_clean() || (*s == self.cursor.next && e.nblocks.get() == 0 && !e.is_error()) {",
-            "if e.is_clean() && e.is_error() {",
+            "} else if e.is_clean() || is_next {",
+            "} else if e.is_clean() && e.is_error() {",
         )],
     },
     Planted {
