@@ -381,7 +381,7 @@ impl Volume {
     fn complete(&mut self, k: &mut Construction) -> Cno {
         self.compare_estimate(k);
         if k.kind != Kind::DataSync {
-            self.synced_alone = 0;
+            (self.synced_alone, self.given_back) = (0, 0);
         }
         self.leftovers = Leftovers::default();
         self.leftovers.add(self.store.landed());

@@ -207,6 +207,7 @@ impl Volume {
         }
         for s in r.scrapped {
             self.sufile.free(&self.store, &self.dat, s)?;
+            self.given_back += 1;
             self.meta_dirty = true;
         }
         Ok(())

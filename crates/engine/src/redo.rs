@@ -354,6 +354,7 @@ impl Volume {
             self.bad_places.pop();
             if zeroed {
                 self.sufile.free(&self.store, &self.dat, place.segment)?;
+                self.given_back += 1;
                 self.is_not_whole(place.segment);
                 self.is_clean_again(place.segment)?;
             } else {

@@ -179,7 +179,11 @@ impl Volume {
         // What is to be synced now waits still.
         let again = self.segments_for(self.need(Extra { data: self.synced_alone, ..Extra::default() }));
         let needed = self.segments_for(more).saturating_add(again).saturating_add(LEFT_BEHIND);
-        if self.available_segments() < needed { Err(Error::NoSpace) } else { Ok(()) }
+        if self.available_segments().saturating_sub(self.given_back) < needed {
+            Err(Error::NoSpace)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether a checkpoint of all that waits fits, and behind it one of so many synced blocks more, wherever they belong.

@@ -207,6 +207,8 @@ pub struct Volume {
     pub(crate) underestimated: Option<Underestimate>,
     /// Blocks of data-sync logs since the last checkpoint, from above: a recovery writes them once more.
     pub(crate) synced_alone: u64,
+    /// Segments that were given back since the last checkpoint: for a recovery they are in use.
+    pub(crate) given_back: u64,
     /// Requests of so many blocks were refused when so much had been given up.
     pub(crate) full: Option<(u64, u64)>,
     /// Who gives space back leaves the floor as well ([`Volume::leave_floor`]).
@@ -366,6 +368,7 @@ impl Volume {
             rewritten: 0,
             underestimated: None,
             synced_alone: 0,
+            given_back: 0,
             full: None,
             leaves_floor: false,
             aside: None,

@@ -246,6 +246,32 @@ fn the_power_may_fail_in_a_checkpoint_behind_what_was_synced_alone() {
     }
 }
 
+/// What a recovery gave back is in use for the next one, as long as no checkpoint says that it is clean.
+#[test]
+fn the_power_may_fail_again_before_the_first_checkpoint_behind_a_recovery() {
+    let device = Arc::new(formatted(MemoryDevice::new(24 << 20), BS as u32, 32));
+    let options = OpenOptions { cache_bytes: 64 << 20, ..options() };
+    let (v, mut content) = filled_up(device.clone(), &options, 1);
+    let synced = content.first_key_value().unwrap().0.0;
+    drop(v);
+    for time in 0..5 {
+        let (mut v, _) =
+            Volume::open(device.clone(), &OpenOptions { seed: time, ..options.clone() }).unwrap();
+        v.take_over(2010).unwrap_or_else(|e| panic!("for the {time}th time: {e}"));
+        compare(&mut v, &content);
+        loop {
+            let mut waits = Content::new();
+            (0..20).for_each(|key| write(&mut v, &mut waits, synced, key * 7, 3));
+            if v.begin_data_sync(&[synced], 2011).is_err() {
+                waits.keys().for_each(|at| _ = content.remove(at));
+                break;
+            }
+            v.finish_construction(2011).unwrap();
+            content.append(&mut waits);
+        }
+    }
+}
+
 #[test]
 fn the_power_may_fail_at_any_write_of_a_recovery() {
     let (device, content) = cut_off();
