@@ -165,21 +165,19 @@ fn nothing_is_promised_to_nobody() {
     survives_cuts(&workload);
 }
 
-/// Where not even the reserve is left nothing can be recovered onto the volume: it is read as it is then, and nothing that
-/// was promised is missing.
+/// However little of the reserve is left: what a checkpoint that was cut off took is there for who mounts the volume then, which needs
+/// no more than that had, and nothing that was promised is missing.
 #[test]
-fn a_volume_without_a_clean_segment_can_be_read() {
-    let mut full = 0;
-    for seed in 0..60 {
+fn a_volume_that_was_left_with_hardly_a_clean_segment_can_be_written() {
+    for seed in 0..100 {
         let mut workload = random(Kind::Churn, seed);
         workload.steps.retain(|step| *step != Step::Clean);
         let history = driver::play(&workload).unwrap();
         let last = history.end(1).unwrap().unwrap();
         let seen = oracle::look(oracle::disk(&last.device), oracle::ALL).unwrap();
         oracle::judge(&history, Progress::of(&last.acknowledged), &seen, true).unwrap();
-        full += u32::from(seen.full);
+        assert!(!seen.full, "seed {seed}");
     }
-    assert!(full >= 1, "none of them was full");
 }
 
 /// An old volume's super blocks go before anything they point at.
