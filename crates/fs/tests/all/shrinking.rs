@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{Form, ROOT, device, names, root_at};
 use silt_device::{Device, Fault, MemoryDevice, Times};
@@ -93,9 +93,11 @@ impl Play {
     fn heal(&mut self) {
         self.fault.heal();
         for dir in self.dirs.clone() {
-            let tries =
-                (0..300).find(|_| matches!(self.fs.lookup(Tree::Live, dir, b"none"), Err(FsError::NotFound)));
-            assert!(tries.is_some(), "a directory stays damaged");
+            let until = Instant::now() + Duration::from_secs(60);
+            while !matches!(self.fs.lookup(Tree::Live, dir, b"none"), Err(FsError::NotFound)) {
+                assert!(Instant::now() < until, "a directory stays damaged");
+                std::thread::sleep(Duration::from_micros(200));
+            }
         }
     }
 
