@@ -86,6 +86,8 @@ impl Problem {
 
 /// For so long a file that is gone may be one that an editor has moved away.
 const AWAY: Duration = Duration::from_secs(10);
+/// Where nobody has looked for so long, it may have been there meanwhile.
+const LOOKED: Duration = Duration::from_secs(600);
 
 /// What a volume's file said when it could be told last.
 #[derive(Debug, Default)]
@@ -94,8 +96,8 @@ pub struct Known(Mutex<Said>);
 #[derive(Debug, Default)]
 struct Said {
     last: Option<Settings>,
-    /// Since when it is found gone.
-    away: Option<Instant>,
+    /// Since when it is found gone, and when that was last.
+    away: Option<(Instant, Instant)>,
     /// The newest checkpoint when the file could not be told, and never had been.
     unknown_from: Option<u64>,
 }
@@ -121,7 +123,12 @@ impl Known {
     pub fn while_away(&self, now: Instant) -> Option<Settings> {
         let mut said = self.said();
         let last = said.last.clone().filter(|last| *last != Settings::default())?;
-        let since = *said.away.get_or_insert(now);
+        // Nobody may have looked while it was there.
+        let (since, _) = said
+            .away
+            .filter(|(_, seen)| now.saturating_duration_since(*seen) <= LOOKED)
+            .unwrap_or((now, now));
+        said.away = Some((since, now));
         (now.saturating_duration_since(since) < AWAY).then_some(last)
     }
 
@@ -372,7 +379,10 @@ mod tests {
         assert_eq!(known.last(), Some(said.clone()));
         assert_eq!(known.while_away(after(20)), Some(said.clone()));
         known.note(&said);
-        assert_eq!(known.while_away(after(40)), Some(said));
+        assert_eq!(known.while_away(after(40)), Some(said.clone()));
+        // Nor has to be known of.
+        assert_eq!(known.while_away(after(5000)), Some(said));
+        assert_eq!(known.while_away(after(5010)), None);
     }
 
     #[test]

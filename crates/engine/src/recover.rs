@@ -206,6 +206,13 @@ impl Volume {
             self.store.device.flush()?;
         }
         for s in r.scrapped {
+            // Where hardly any was clean it may have been emptied meanwhile, and the log go on in it.
+            let usage = self.sufile.entry(&self.store, &self.dat, s)?;
+            let is_of_the_log =
+                [self.cursor.segment, self.cursor.next].contains(&s) || usage.nblocks.get() > 0;
+            if is_of_the_log || !usage.is_dirty() {
+                continue;
+            }
             self.sufile.free(&self.store, &self.dat, s)?;
             self.given_back += 1;
             self.meta_dirty = true;
