@@ -20,6 +20,7 @@ use crate::cpfile::CpFile;
 use crate::dat::Dat;
 use crate::log::{Cursor, Fit, Item, LogWrite, OpenLog};
 use crate::meta::MetaFile;
+use crate::room::Extra;
 use crate::sufile::SuFile;
 use crate::supers;
 use crate::volume::Volume;
@@ -201,14 +202,19 @@ impl Volume {
         }
     }
 
-    /// Whether the clean segments certainly hold the construction a second time.
+    /// Whether the clean segments certainly hold the construction a second time. Without that it would end writing half-way.
     fn has_room_elsewhere(&self, k: &Construction) -> bool {
-        let metadata = [&self.ifile.file, &self.cpfile.file, &self.sufile.file, &self.dat.file];
-        let dirty: usize = metadata.iter().map(|f| f.data.len() + f.map.nodes.len()).sum();
-        let known = k.items.len() + k.launched.len() + dirty;
-        // What waits may take a node and a DAT block each.
-        let blocks = 2 * (known as u64 + 2 * (self.frozen_blocks + self.dirty_blocks)) + 64;
-        self.available_segments() > blocks / u64::from(self.store.geometry.blocks_per_segment) + 2
+        let need = match k.kind {
+            // How much that is is known then.
+            Kind::Checkpoint if k.composed => k.blocks,
+            Kind::Checkpoint => k.need,
+            // All else that waits goes with it.
+            Kind::DataSync => self.need(Extra { data: self.frozen_blocks, ..Extra::default() }),
+        };
+        // What is left behind, and what is taken instead, changes blocks of the sufile, and with each two of the DAT.
+        let left = self.sufile.file.data.len() as u64 + self.segments_for(need) + 2;
+        let tables = 3 * left.min(self.blocks_of_sufile() + 2);
+        self.available_segments() >= self.segments_for(need.saturating_add(tables)) + 2
     }
 
     /// Undoes what the construction did to segments and metadata, leaves the place that failed, and

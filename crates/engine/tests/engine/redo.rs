@@ -229,3 +229,48 @@ fn a_device_that_takes_nothing_leaves_no_marks() {
     judge(&*copy);
     assert_eq!(content(&mut open(copy), ino, 40), 2);
 }
+
+/// What there is room for on a full volume is its checkpoint and what is kept back, and no more.
+#[test]
+fn a_bad_place_of_a_full_volume_is_left() {
+    const BLOCKS: u64 = 256;
+    let block = |with: u8| -> silt_engine::Block { vec![with; 4096].into() };
+    let mut logs = 0;
+    for n in 0.. {
+        let device = Arc::new(formatted(Fault::new(MemoryDevice::new(64 << 20)), 4096, 64));
+        let mut v = open(device.clone());
+        let ino = file(&mut v);
+        let mut key = 0;
+        let mut fill = |v: &mut Volume, most: u64, more: u64| {
+            for _ in 0..most {
+                if v.check_space(more).is_err() {
+                    return false;
+                }
+                v.write_block(ino, key, block(key as u8)).unwrap();
+                key += 1;
+            }
+            true
+        };
+        while fill(&mut v, BLOCKS, BLOCKS) {
+            v.checkpoint(2001).unwrap();
+        }
+        assert!(!fill(&mut v, 2 * BLOCKS, 1) && v.waiting_blocks() > BLOCKS, "it is full");
+        assert!(v.begin_checkpoint(2002).unwrap());
+        // Others go on meanwhile; what they change waits for the next one.
+        v.write_block(ino, 0, block(200)).unwrap();
+        let Some(log) = until_log(&mut v, &*device, n) else { break };
+        logs += 1;
+        device.fail_writes(log.byte..log.byte + log.len(), Times::Always);
+        assert_eq!(v.log_failed(&log, 2003).unwrap(), Redo::Elsewhere, "log {n}, {}", v.available_segments());
+        v.finish_construction(2004).unwrap();
+        v.checkpoint(2005).unwrap();
+        v.close(2006).unwrap();
+        judge(device.inner());
+        let mut v = open(device.clone());
+        for at in 1..key {
+            assert_eq!(v.read_block(Tree::Live, ino, at).unwrap().unwrap()[0], at as u8, "block {at}");
+        }
+        assert_eq!(v.read_block(Tree::Live, ino, 0).unwrap().unwrap()[0], 200);
+    }
+    assert!(logs > 3, "{logs}");
+}
