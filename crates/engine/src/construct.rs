@@ -121,6 +121,11 @@ pub struct Construction {
 }
 
 impl Construction {
+    /// Segments that hold logs of it, or may soon.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = SegNr> {
+        self.begun.segments().into_iter().chain(self.allocated.iter().chain(&self.composed_in).copied())
+    }
+
     /// Whether a segment holds logs of it, or may soon.
     pub(crate) fn writes(&self, segment: SegNr) -> bool {
         self.begun.segments().contains(&segment)

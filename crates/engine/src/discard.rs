@@ -154,9 +154,17 @@ impl Volume {
         }
     }
 
+    /// Segments that the log is in or goes on in. They are not clean, whatever the table says: it may be damaged.
+    fn of_the_log(&self) -> RangeSet<u64> {
+        let under_way = self.construction.iter().flat_map(|k| k.segments());
+        let all = [self.cursor.segment, self.cursor.next].into_iter().chain(under_way);
+        all.map(|s| s.0..s.0.saturating_add(1)).collect()
+    }
+
     /// Runs of segments of a range that may be written now, ascending.
     pub fn clean_segments(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut free = Vec::new();
+        let log = self.of_the_log();
         for run in self.sufile.clean_runs(&self.store, &self.dat, range)? {
             let mut at = run.start;
             while at < run.end {
@@ -164,7 +172,7 @@ impl Volume {
                 let held = self.store.held.from(at);
                 let stop = held.as_ref().map_or(run.end, |h| h.start.clamp(at, run.end));
                 if at < stop {
-                    free.push(at..stop);
+                    free.extend(log.gaps(&(at..stop)));
                 }
                 at = held.map_or(run.end, |h| h.end).max(stop);
             }
@@ -391,6 +399,33 @@ mod tests {
         while let Some(d) = v.next_discard(u64::MAX).unwrap() {
             assert!(!d.segments.iter().any(|r| r.contains(&s.0)));
             v.end_discard(d);
+        }
+    }
+
+    /// Whatever the table says of the segments that the log is written in and goes on in.
+    #[test]
+    fn what_the_log_is_written_in_is_never_discarded() {
+        for under_way in [false, true] {
+            let (_, mut v) = volume(100);
+            v.meta_dirty = true;
+            v.checkpoint(3000).unwrap();
+            let log = [v.cursor.segment, v.cursor.next];
+            if under_way {
+                v.meta_dirty = true;
+                assert!(v.begin_checkpoint(3001).unwrap());
+            }
+            log.iter().for_each(|s| v.sufile.free(&v.store, &v.dat, *s).unwrap());
+            let runs = v.clean_segments(0..u64::MAX).unwrap();
+            assert!(!runs.iter().any(|r| log.iter().any(|s| r.contains(&s.0))), "{log:?}: {runs:?}");
+            for s in log {
+                assert!(v.begin_discard(s.0..s.0 + 1).unwrap().is_empty(), "{s}");
+            }
+            v.remember_unwanted(true).unwrap();
+            v.ripen();
+            while let Some(d) = v.next_discard(u64::MAX).unwrap() {
+                assert!(!d.segments.iter().any(|r| log.iter().any(|s| r.contains(&s.0))), "{log:?}");
+                v.end_discard(d);
+            }
         }
     }
 
