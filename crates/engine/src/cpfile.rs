@@ -387,12 +387,17 @@ impl CpFile {
         self.store_header(store, dat)
     }
 
-    /// Deletes the plain checkpoints of a range (spec 10.5) and returns how many; snapshots in it
-    /// stay and are returned too.
-    pub fn delete(&mut self, change: &mut Change<'_>, range: Range<u64>) -> Result<(u64, Vec<Cno>)> {
+    /// The plain checkpoints of a range, for [`CpFile::delete`], and the snapshots in it. Whatever deleting them changes is at
+    /// hand then: a read that fails leaves all of them.
+    pub fn have_to_delete(
+        &mut self,
+        store: &Store,
+        dat: &Dat,
+        range: Range<u64>,
+    ) -> Result<(Vec<Cno>, Vec<Cno>)> {
         let mut victims = Vec::new();
         let mut kept = Vec::new();
-        self.for_each(change.store, change.dat, Cno(range.start.max(1)), |e| {
+        self.for_each(store, dat, Cno(range.start.max(1)), |e| {
             if e.cno.get() >= range.end {
                 return ControlFlow::Break(());
             }
@@ -404,18 +409,31 @@ impl CpFile {
             ControlFlow::Continue(())
         })?;
         for c in &victims {
+            self.block_for(store, dat, *c)?;
+        }
+        if !victims.is_empty() {
+            self.file.block_mut(store, dat, 0, |_| {})?;
+        }
+        Ok((victims, kept))
+    }
+
+    /// Deletes plain checkpoints (spec 10.5), which [`CpFile::have_to_delete`] gave. A block without any that its map does not
+    /// let go, since something cannot be read, is written as it is.
+    pub fn delete(&mut self, change: &mut Change<'_>, victims: &[Cno]) -> Result<()> {
+        for c in victims {
             self.change(change.store, change.dat, *c, |e| e.flags = (e.flags.get() | cp::INVALID).into())?;
+            self.header.ncheckpoints = self.checkpoints().saturating_sub(1).into();
             if self.count_in_block(change.store, change.dat, *c, -1)? == 0 {
                 let (block, _) = cp::place(&change.store.geometry, *c).at(|| "cpfile".into())?;
-                self.file.data.remove(&block);
-                change.unmap(&mut self.file.map, block)?;
+                if change.unmap(&mut self.file.map, block).is_ok() {
+                    self.file.data.remove(&block);
+                }
             }
-            self.header.ncheckpoints = self.checkpoints().saturating_sub(1).into();
         }
         if !victims.is_empty() {
             self.store_header(change.store, change.dat)?;
         }
-        Ok((victims.len() as u64, kept))
+        Ok(())
     }
 }
 

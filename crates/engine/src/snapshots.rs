@@ -5,9 +5,9 @@
 
 use std::ops::{ControlFlow, Range};
 
-use silt_format::Cno;
 use silt_format::checkpoint::CpEntry;
 use silt_format::segment_usage::SuEntry;
+use silt_format::{Cno, Ino};
 
 use crate::virt::Change;
 use crate::volume::Volume;
@@ -99,32 +99,33 @@ impl Volume {
     pub fn delete_checkpoints(&mut self, range: Range<u64>) -> Result<(u64, Vec<u64>)> {
         self.may_change()?;
         self.check_change(true, 1)?;
-        self.drop_checkpoints(range)
+        let (victims, kept) = self.have_to_drop(range)?;
+        self.drop_checkpoints(&victims)?;
+        Ok((victims.len() as u64, kept))
     }
 
-    /// The same where there is room for it.
-    pub(crate) fn drop_checkpoints(&mut self, range: Range<u64>) -> Result<(u64, Vec<u64>)> {
+    /// Plain checkpoints of a range that nobody looks at, for [`Volume::drop_checkpoints`], and the snapshots in it. Whatever
+    /// dropping them changes is in memory then.
+    pub(crate) fn have_to_drop(&mut self, range: Range<u64>) -> Result<(Vec<Cno>, Vec<u64>)> {
         self.may_change()?;
-        let end = range.end.min(self.cno.0);
-        let mut start = range.start.max(1);
-        let mut viewed: Vec<u64> = self.views.keys().copied().filter(|c| (start..end).contains(c)).collect();
-        viewed.sort_unstable();
-        viewed.push(end);
-        let (mut deleted, mut kept) = (0, Vec::new());
-        for stop in viewed {
-            if start < stop {
-                let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
-                let (n, snapshots) = self.cpfile.delete(&mut change, start..stop)?;
-                deleted += n;
-                kept.extend(snapshots.into_iter().map(|c| c.0));
-            }
-            start = stop.saturating_add(1);
-        }
-        if deleted > 0 {
+        let range = range.start.max(1)..range.end.min(self.cno.0);
+        let (mut victims, kept) = self.cpfile.have_to_delete(&self.store, &self.dat, range)?;
+        victims.retain(|c| !self.views.contains_key(&c.0));
+        let kept = kept.into_iter().map(|c| c.0).filter(|c| !self.views.contains_key(c));
+        Ok((victims, kept.collect()))
+    }
+
+    /// Deletes checkpoints, whether or not there is room for it.
+    pub(crate) fn drop_checkpoints(&mut self, victims: &[Cno]) -> Result<()> {
+        if !victims.is_empty() {
+            let mut change = Change::dead(&mut self.store, &mut self.dat, self.cno);
+            self.cpfile.delete(&mut change, victims)?;
+            let damage = change.damage.take();
+            self.met(Ino::CPFILE, damage);
             self.gave_up(crate::room::MUCH);
             self.meta_dirty = true;
         }
-        Ok((deleted, kept))
+        Ok(())
     }
 
     /// One checkpoint.

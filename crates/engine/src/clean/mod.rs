@@ -171,13 +171,15 @@ impl Volume {
 
     fn begin_moves(&mut self, cleaning: Arranged, need: u64, now: u64) -> Result<Cleaned> {
         self.touch(&cleaning)?;
+        let mut gone = Vec::new();
+        for period in cleaning.periods.iter() {
+            gone.extend(self.have_to_drop(period.clone())?.0);
+        }
         // From here on nothing may stop it before the moves are under way: what they leave is free.
         let begun = self.begun()?;
-        let mut done = Cleaned::default();
+        let mut done = Cleaned { checkpoints: gone.len() as u64, ..Cleaned::default() };
         let given_up = self.given_up;
-        for period in cleaning.periods.iter() {
-            done.checkpoints += self.drop_checkpoints(period.clone())?.0;
-        }
+        self.drop_checkpoints(&gone)?;
         // What nobody asked for tells nobody to look again.
         self.given_up = given_up;
         // In a damaged group nothing is given back: it stays taken, which repair puts right.
@@ -248,8 +250,13 @@ impl Volume {
         self.was_freed_since(victim.segment(), victim.freed())
     }
 
+    /// How many segments were ever freed, for [`Volume::was_freed_since`].
+    pub fn freed(&self) -> u64 {
+        self.store.held.freed()
+    }
+
     /// Whether a segment was freed, and perhaps written again, since so many segments had been
-    /// ([`Watched::next`](crate::Watched::next)); also where that is not known any more.
+    /// ([`Volume::freed`], [`Watched::next`](crate::Watched::next)); also where that is not known any more.
     pub fn was_freed_since(&self, segment: SegNr, freed: u64) -> bool {
         self.store.held.was_freed_since(segment, freed)
     }
@@ -396,9 +403,77 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use std::collections::BTreeSet;
+    use std::ops::ControlFlow;
+    use std::sync::Arc;
 
+    use silt_device::{Device, Fault, MemoryDevice, Times};
+    use silt_format::Cno;
+
+    use super::Arranged;
     use crate::construct::Step;
     use crate::fresh::{file, fresh};
+    use crate::mkfs::{Parameters, Plan};
+    use crate::volume::{OpenOptions, Volume};
+
+    /// Whatever cannot be read when one begins: either it is under way, or no checkpoint is gone.
+    #[test]
+    fn a_cleaning_that_cannot_read_has_dropped_nothing() {
+        let image = Arc::new(MemoryDevice::new(64 << 20));
+        let parameters = Parameters { blocks_per_segment: 64, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, image.len()).unwrap().write(&*image, false).unwrap();
+        let (mut v, _) = Volume::open(image.clone(), &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        while v.cno.0 < 400 {
+            v.meta_dirty = true;
+            v.checkpoint(3000).unwrap();
+        }
+        v.close(3001).unwrap();
+        let options = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+        let mut failed = 0;
+        for after in 0.. {
+            let device = Arc::new(Fault::new(image.fork()));
+            let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+            v.take_over(4000).unwrap();
+            let counted = |v: &Volume| {
+                let mut n = 0;
+                v.for_each_checkpoint(Cno(1), |_| {
+                    n += 1;
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+                assert_eq!(v.cpfile.checkpoints(), n, "read {after}");
+                n
+            };
+            let before = counted(&v);
+            let periods = [3..9, 100..101, 130..190, 300..330].into_iter().collect();
+            device.fail_reads(0..u64::MAX, Times::Later { after, times: 1 });
+            let begun = v.begin_cleaning(Arranged { periods, ..Arranged::default() }, 5000);
+            let struck = device.struck().reads > 0;
+            device.heal();
+            match begun {
+                Ok(done) => {
+                    assert_eq!((done.checkpoints, counted(&v)), (97, before - 97), "read {after}");
+                    v.finish_construction(5001).unwrap();
+                }
+                Err(e) => {
+                    assert!(matches!(e, crate::Error::Device(_)), "{e}");
+                    failed += 1;
+                    assert_eq!(counted(&v), before, "read {after}");
+                    v.checkpoint(5001).unwrap();
+                }
+            }
+            // A number that could not be given back stays taken; that is told.
+            let told = !v.take_damage().is_empty();
+            v.close(5002).unwrap();
+            let report = silt_verify::check(device.inner(), &silt_verify::Options::default());
+            let is_right = report.errors().all(|e| told && e.id == "dat-live-unmapped");
+            assert!(is_right, "read {after}: {}", report.error_text());
+            if !struck {
+                break;
+            }
+        }
+        assert!(failed > 5, "{failed}");
+    }
 
     /// What a segment's new logs hold is not on the device before they are written; logs of an earlier use may be.
     #[test]
