@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use silt_device::Device;
-use silt_engine::clean::{Cleaning, Reused, Salvage, Victim};
+use silt_engine::clean::{Cleaning, Reused, Salvage, Usage, Victim};
 use silt_engine::{Error, Fate, Keep, Result, Volume};
 use silt_format::{BlockNr, SegNr};
 
@@ -88,6 +88,8 @@ pub struct Gatherer {
     limits: Limits,
     ahead: Ahead,
     memory: Reused,
+    /// What was counted, and how many segments had been freed before.
+    counted: Option<(Usage, u64)>,
 }
 
 /// What became of a segment that was looked at.
@@ -117,7 +119,23 @@ impl Gatherer {
             limits,
             ahead: Ahead::default(),
             memory: Reused::default(),
+            counted: None,
         }
+    }
+
+    /// Has segments stay whose logs name fewer blocks than were counted there: the table of segments says less of them than is
+    /// written, and what lies behind that would be lost. `freed`: what [`Volume::freed`] said before it was counted.
+    pub fn compare(&mut self, usage: Usage, freed: u64) {
+        self.counted = Some((usage, freed));
+    }
+
+    /// Whether a segment's logs named all that was counted there. None of them can be more by now: only an emptied segment's
+    /// numbers get other places.
+    fn is_whole(&self, access: &impl Access, victim: &Victim) -> Result<bool> {
+        let Some((usage, freed)) = &self.counted else { return Ok(true) };
+        let segment = victim.segment();
+        Ok(victim.numbers() >= usage.of(segment).numbers()
+            || access.with(|v| v.was_freed_since(segment, *freed))?)
     }
 
     /// Whether there is nothing left.
@@ -228,6 +246,10 @@ impl Gatherer {
                     return aside(plan, &victim, None, e.to_string());
                 }
             };
+            if blocks.is_empty() && !self.is_whole(access, &victim)? {
+                let why = "its logs end before what is in use there, by the table of segments".to_string();
+                return aside(plan, &victim, None, why);
+            }
             if blocks.is_empty() {
                 self.ahead.pays(victim.was_needed());
                 if !victim.finish(&mut plan.cleaning) {

@@ -10,7 +10,7 @@
 //!
 //! What moves and how is the engine's ([`silt_engine::clean`]). Here is no clock or lock, and no thread but one that reads
 //! a segment ahead where that is asked for: who runs it gives [`Access`] to the volume, and makes the checkpoints itself
-//! or with [`run()`]. Memory: 12 bytes a segment for the count, what one checkpoint moves, and two segments of at most 8
+//! or with [`run()`]. Memory: 16 bytes a segment for the count, what one checkpoint moves, and two segments of at most 8
 //! MiB each.
 
 mod account;

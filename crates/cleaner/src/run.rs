@@ -243,10 +243,10 @@ pub fn pass(
     if options.settle || mover.with(|v| v.unsettled_segments() > v.geometry().nsegments / SETTLED_PART)? {
         mover.settle()?;
     }
-    let (keep, size) = mover.with(|v| -> Result<_> {
+    let (keep, size, freed) = mover.with(|v| -> Result<_> {
         let mut keep = v.keep(options.oldest)?;
         keep.also(options.moments.iter().copied());
-        Ok((keep, u64::from(v.geometry().blocks_per_segment)))
+        Ok((keep, u64::from(v.geometry().blocks_per_segment), v.freed()))
     })??;
     let usage = count(mover, keep)?;
     let least = options.least.max(1);
@@ -259,6 +259,7 @@ pub fn pass(
     let best = all.first().map_or(0, |c| c.needed);
     let keep = usage.keep().clone();
     let mut gatherer = Gatherer::new(keep, all.iter().map(|c| c.segment), options.limits);
+    gatherer.compare(usage, freed);
     let mut limits = options.limits;
     let (mut most, mut segments_at_once) = (usize::MAX, usize::MAX);
     // For these there was no room; where others become clean, there may be.

@@ -263,7 +263,10 @@ fn round(
 ) -> std::result::Result<(), Stopped> {
     let size = mover.with(|v| u64::from(v.geometry().blocks_per_segment))?;
     let most = fit.options.limits.moves;
-    let mut gatherer = Gatherer::new(keep(mover, &fit.options)?, used, fit.options.limits);
+    let freed = mover.with(|v| v.freed())?;
+    let usage = count(mover, keep(mover, &fit.options)?)?;
+    let mut gatherer = Gatherer::new(usage.keep().clone(), used, fit.options.limits);
+    gatherer.compare(usage, freed);
     let mut in_vain = 0;
     while !gatherer.is_done() {
         let available = mover.with(|v| v.available_segments())?;

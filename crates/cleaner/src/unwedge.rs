@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use silt_engine::clean::Cleaned;
-use silt_engine::{Error, Keep, Result, Volume};
+use silt_engine::clean::{Cleaned, Usage};
+use silt_engine::{Error, Result, Volume};
 use silt_format::SegNr;
 
 use crate::gather::{Gatherer, Limits, SetAside};
@@ -60,14 +60,13 @@ fn step(
         aside.iter().map(|a| a.segment.0).chain(options.aside.iter().copied()).collect();
     all.retain(|c| !known.contains(&c.segment.0));
     Candidate::sort(&mut all, Policy::Greedy, options.now, size);
-    let keep = usage.keep().clone();
     let order: Vec<SegNr> = all.iter().map(|c| c.segment).take(LOOKED_AT).collect();
     for at_once in AT_ONCE {
         // All that differ by more than their number: of one each, else the first ones.
         let starts = if at_once == 1 { order.len() } else { 1 };
         for start in 0..starts {
             let segments = order.get(start..).unwrap_or_default();
-            let (tried, done) = attempt(&mut volume, options, &keep, segments, at_once, aside)?;
+            let (tried, done) = attempt(&mut volume, options, &usage, segments, at_once, aside)?;
             if done.is_some() {
                 return Ok((volume, done));
             }
@@ -83,7 +82,7 @@ fn step(
 fn attempt(
     volume: &mut Volume,
     options: &Options,
-    keep: &Keep,
+    usage: &Usage,
     segments: &[SegNr],
     at_once: usize,
     aside: &mut Vec<SetAside>,
@@ -91,7 +90,8 @@ fn attempt(
     let size = usize::try_from(volume.geometry().blocks_per_segment).unwrap_or(usize::MAX);
     let limits = Limits { moves: size, segments: at_once, salvage: options.limits.salvage, ahead: false };
     let order = segments.iter().copied().take(at_once);
-    let mut gatherer = Gatherer::new(keep.clone(), order, limits);
+    let mut gatherer = Gatherer::new(usage.keep().clone(), order, limits);
+    gatherer.compare(usage.clone(), volume.freed());
     let plan = gatherer.next(&Whole::new(volume, options.now))?;
     aside.extend(plan.aside);
     if plan.cleaning.frees() == 0 {

@@ -11,6 +11,7 @@ mod hosts;
 mod left;
 mod listed;
 mod reads;
+mod short;
 mod steps;
 mod thinned;
 mod wear;

@@ -14,7 +14,7 @@ use crate::response::{MapHead, MapSegment, Response, SegmentState};
 /// Blocks of the DAT counted under the lock at a time.
 const COUNTED: usize = 256;
 
-/// Counts by one pass over the DAT, two counters side by side: 24 bytes a segment, and 24 a checkpoint for what
+/// Counts by one pass over the DAT, two counters side by side: 32 bytes a segment, and 24 a checkpoint for what
 /// retention keeps. What changes meanwhile is counted as it was or as it is.
 pub fn map(host: &dyn Host, out: Out<'_>) -> Result<()> {
     let via = Via(host);

@@ -20,13 +20,22 @@ use crate::volume::Volume;
 pub struct SegmentUsage {
     /// Needed by the newest tree, metadata included.
     pub live: u32,
+    /// Of those, blocks of the DAT itself, which have no numbers.
+    pub tables: u32,
     /// Needed by nothing but what is kept of the past.
     pub kept: u32,
     /// Not needed by anything that is kept; their numbers are taken still.
     pub dead: u32,
 }
 
-/// A count of what is needed. Memory: 12 bytes a segment.
+impl SegmentUsage {
+    /// Blocks with numbers.
+    pub fn numbers(&self) -> u64 {
+        u64::from(self.live.saturating_sub(self.tables)) + u64::from(self.kept) + u64::from(self.dead)
+    }
+}
+
+/// A count of what is needed. Memory: 16 bytes a segment.
 #[derive(Debug, Clone)]
 pub struct Usage {
     keep: Keep,
@@ -94,6 +103,7 @@ impl Volume {
         for (key, ptr) in blocks {
             if let Some(s) = usage.at(&g, ptr) {
                 s.live = s.live.saturating_add(1);
+                s.tables = s.tables.saturating_add(1);
             }
             let Kind::Entries { first } = layout.kind(key) else { continue };
             let last = layout.last_of_block(first);
