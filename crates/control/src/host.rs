@@ -12,7 +12,7 @@ use silt_format::Ino;
 use silt_fs::Fs;
 
 use crate::response::Discarding;
-use crate::retention::{Given, Known};
+use crate::retention::{Given, Known, PlannedBy};
 use crate::scrub::{ScrubAction, ScrubStatus};
 use crate::{ControlError, Damage, GivenUp, Kind, MomentMount, MountPoint, Result, UnmountWhat};
 
@@ -137,8 +137,9 @@ pub trait Host {
         Err(not_mounted())
     }
 
-    /// Makes a cleaning a checkpoint, durable on return.
-    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
+    /// Makes a cleaning a checkpoint, durable on return; [`silt_engine::Error::Stale`] where something else counts by then
+    /// than it was planned by. Where nobody else has the volume nothing else can.
+    fn clean(&self, cleaning: Cleaning, _by: &PlannedBy) -> silt_engine::Result<Cleaned> {
         let (now, mut cleaning, mut made) = (self.now(), Some(cleaning), None);
         self.with_volume(&mut |volume| made = cleaning.take().map(|c| Whole::new(volume, now).make(c)));
         made.unwrap_or_else(closing)

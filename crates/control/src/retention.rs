@@ -205,6 +205,26 @@ impl Effective {
     }
 }
 
+/// What a cleaning is planned by. A floor that was stored since, and told to be, holds for it as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedBy {
+    /// None where whoever asks says himself what he wishes.
+    pub wish: Option<Wish>,
+    pub floor: Wish,
+}
+
+impl PlannedBy {
+    /// What counts.
+    pub fn all_of(counts: &Effective) -> Self {
+        PlannedBy { wish: Some(counts.wish.clone()), floor: counts.floor.clone() }
+    }
+
+    /// Whether that is what counts now.
+    pub fn still_counts(&self, now: &Effective) -> bool {
+        self.wish.as_ref().is_none_or(|wish| *wish == now.wish) && self.floor == now.floor
+    }
+}
+
 /// What is kept of the past, and what went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {

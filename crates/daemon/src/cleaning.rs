@@ -17,6 +17,7 @@ use parking_lot::MutexGuard;
 use rustix::time::ClockId;
 use silt_cleaner::{Access, Cleaned, Mover};
 use silt_control::cleaner::Work;
+use silt_control::retention::{Effective, PlannedBy};
 use silt_engine::clean::{Arranged, Cleaning};
 use silt_engine::{Error, Result, Volume};
 
@@ -42,8 +43,8 @@ const AGED: Duration = Duration::from_secs(3600);
 
 /// What the cleaner wants of the log writer.
 pub enum Job {
-    /// Make this a checkpoint.
-    Clean(Box<Arranged>, Sender<Result<Cleaned>>),
+    /// Make this a checkpoint, if what it was planned by counts still.
+    Clean(Box<Arranged>, Option<PlannedBy>, Sender<Result<Cleaned>>),
     /// Make what waits a checkpoint, and have the super blocks point at it.
     Settle(Sender<Result<()>>),
 }
@@ -93,17 +94,38 @@ impl Access for Mounted<'_> {
     }
 }
 
-impl Mover for Mounted<'_> {
-    fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
+impl Mounted<'_> {
+    /// Makes a cleaning a checkpoint, durable on return; [`Error::Stale`] where something else counts by then.
+    pub fn make(&self, cleaning: Cleaning, by: &PlannedBy) -> Result<Cleaned> {
         // Not under the lock.
         let arranged = Box::new(Arranged::from(cleaning));
-        let did = self.ask(|tx| Job::Clean(arranged, tx))?;
+        let did = self.ask(|tx| Job::Clean(arranged, Some(by.clone()), tx))?;
         self.0.space.worked(&did);
         Ok(did)
     }
 
-    fn settle(&self) -> Result<()> {
+    /// Makes what waits a checkpoint and has both super blocks point at it, durable on return.
+    pub fn settle(&self) -> Result<()> {
         self.ask(Job::Settle)
+    }
+}
+
+/// The same for a cleaning, with what it is planned by.
+pub struct Planner<'a>(pub &'a Core, pub &'a PlannedBy);
+
+impl Access for Planner<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> Result<R> {
+        Mounted(self.0).with(f)
+    }
+}
+
+impl Mover for Planner<'_> {
+    fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
+        Mounted(self.0).make(cleaning, self.1)
+    }
+
+    fn settle(&self) -> Result<()> {
+        Mounted(self.0).settle()
     }
 }
 
@@ -292,7 +314,7 @@ impl Writer {
                 let _ = answer.send(settled);
                 before
             }
-            Job::Clean(cleaning, answer) => {
+            Job::Clean(cleaning, by, answer) => {
                 if let Err(e) = before {
                     let _ = answer.send(Err(failed(e)));
                     return before;
@@ -301,7 +323,13 @@ impl Writer {
                 let begun = {
                     let mut fs = self.core.fs.lock();
                     begin = Instant::now();
-                    let begun = fs.volume_mut().begin_cleaning(*cleaning, (self.clock)());
+                    // A wish or a floor may have been stored, with an answer, since it was planned.
+                    let (given, known) = (&self.core.options.retention, &self.core.retention);
+                    let counts = |by: PlannedBy| by.still_counts(&Effective::read(&mut fs, given, known));
+                    let begun = match by.is_none_or(counts) {
+                        true => fs.volume_mut().begin_cleaning(*cleaning, (self.clock)()),
+                        false => Err(Error::Stale),
+                    };
                     if begun.is_ok() {
                         self.core.changed.store(false, Ordering::Relaxed);
                         self.core.freeze_changes();
@@ -396,7 +424,7 @@ mod tests {
 
     fn clean(writer: &mut Writer) -> Result<Cleaned> {
         let (tx, rx) = crossbeam_channel::bounded(1);
-        writer.serve_job(Job::Clean(Box::new(Cleaning::default().into()), tx));
+        writer.serve_job(Job::Clean(Box::new(Cleaning::default().into()), None, tx));
         rx.try_recv().unwrap()
     }
 

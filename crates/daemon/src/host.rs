@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use silt_cleaner::{Mover as _, Outcome};
+use silt_cleaner::Outcome;
 use silt_control::cleaner::Cleaner;
-use silt_control::retention::{DIR, FILE, Given, Known, NEW};
+use silt_control::retention::{DIR, FILE, Given, Known, NEW, PlannedBy};
 use silt_control::scrub::{ScrubAction, ScrubStatus};
 use silt_control::{
     Caller, ControlError, Damage, Discarding, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint,
@@ -242,8 +242,8 @@ impl Host for DaemonHost {
         self.found.lost.clone()
     }
 
-    fn clean(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
-        Mounted(&self.core).make(cleaning)
+    fn clean(&self, cleaning: Cleaning, by: &PlannedBy) -> silt_engine::Result<Cleaned> {
+        Mounted(&self.core).make(cleaning, by)
     }
 
     fn settle(&self) -> silt_engine::Result<()> {

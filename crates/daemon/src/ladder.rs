@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use silt_cleaner::{History, Limits, Options, Policy, pass};
-use silt_control::retention::Effective;
+use silt_control::retention::{Effective, PlannedBy};
 use silt_engine::Result;
 use silt_retention::{Ladder, Point};
 
-use crate::cleaning::{Mounted, let_run, marks};
+use crate::cleaning::{Mounted, Planner, let_run, marks};
 use crate::core::{Core, now_secs};
 use crate::pace::{Lately, Step};
 use crate::space::{is_enough, kept, wanted_segments};
@@ -172,10 +172,8 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         }
         // What was made since is kept as the wish has it, and what died with it is no longer needed.
         let mut chosen = kept.clone();
-        let is_changed = || {
-            let now = effective(core);
-            (&now.wish, &now.floor) != (&counts.wish, &counts.floor)
-        };
+        let by = PlannedBy::all_of(&counts);
+        let is_changed = || !by.still_counts(&effective(core));
         let later = |options: &mut Options| {
             if is_changed() {
                 return Ok(false);
@@ -198,7 +196,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             let is_met = early || (available >= marks.short && is_enough(core));
             (!is_met).then(|| available.saturating_add(1).max(marks.short).max(wanted_segments(core)))
         };
-        if !clean_once(core, options.clone(), short, is_changed, later, goes_on, gone)? {
+        if !clean_once(core, options.clone(), short, &by, later, goes_on, gone)? {
             return Ok(End::Broken);
         }
         if is_changed() {
@@ -295,15 +293,15 @@ fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
     points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
-/// One pass, and others as long as what others write makes its order old: `is_changed`: it is another wish now, and no
-/// step more is made as the old one has it; `later` says what is kept then, or that it is another wish; `goes_on`, how many segments are
+/// One pass, and others as long as what others write makes its order old: `by`: where it is another wish now, no
+/// step more is made as this one has it; `later` says what is kept then, or that it is another wish; `goes_on`, how many segments are
 /// to be clean where those that were to be are not enough any more; `gone` hears how many
 /// moments went with each. Whether it came to its end.
 fn clean_once(
     core: &Arc<Core>,
     mut options: Options,
     short: bool,
-    is_changed: impl Fn() -> bool,
+    by: &PlannedBy,
     mut later: impl FnMut(&mut Options) -> Result<bool>,
     goes_on: impl Fn() -> Option<u64>,
     gone: impl Fn(u64),
@@ -325,7 +323,7 @@ fn clean_once(
         let (mut last, mut again) = (Instant::now(), false);
         let mut before = None;
         let mut seen = (Instant::now(), core.fs.lock().volume().rewritten_blocks());
-        let outcome = pass(&Mounted(core), &options, |progress, next| {
+        let outcome = pass(&Planner(core, by), &options, |progress, next| {
             if core.space.is_wanted() && is_enough(core) {
                 core.space.served();
                 let_run(core);
@@ -342,7 +340,7 @@ fn clean_once(
             let worse = progress.next >= progress.best + u64::from(geometry.blocks_per_segment) / WORSE_PART;
             again = written >= (geometry.nsegments / OLD_PART).max(OLD_LEAST)
                 || (worse && written >= OLD_WORSE)
-                || is_changed();
+                || !by.still_counts(&effective(core));
             *next = limits();
             !core.space.is_stopped() && !again
         })?;
@@ -428,6 +426,7 @@ mod tests {
         let core = &kept.core;
         let mut options = Options { now: now_secs(), until: Some(1), ..Options::default() };
         History::read(&Mounted(core)).unwrap().keep(&[], &mut options);
+        let by = PlannedBy::all_of(&effective(core));
         let clean = |until: u64, options: &Options| {
             let asked = Cell::new(0);
             let goes_on = || {
@@ -435,9 +434,7 @@ mod tests {
                 let available = available(core);
                 (available < until).then_some(available + 1)
             };
-            assert!(
-                clean_once(core, options.clone(), false, || false, |_| Ok(true), goes_on, |_| {}).unwrap()
-            );
+            assert!(clean_once(core, options.clone(), false, &by, |_| Ok(true), goes_on, |_| {}).unwrap());
             (asked.get(), available(core))
         };
         let before = available(core);

@@ -5,16 +5,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_control::retention::{Source, store};
+use silt_cleaner::{Access, Gatherer, Mover};
+use silt_control::retention::{PlannedBy, Source, store};
 use silt_device::{Device, Fault, Times};
 use silt_engine::{OpenOptions, Volume};
 use silt_format::checkpoint;
-use silt_format::{Cno, Ino};
+use silt_format::{Cno, Ino, SegNr};
 use silt_fs::{Context, Fs, SetAttr, WriteFlags};
 use silt_fuse::Errno;
 use silt_retention::{Settings, Wish};
 
 use crate::changing::{Change, Takes};
+use crate::cleaning::Planner;
 use crate::config::MountOptions;
 use crate::core::{Core, Want, now_secs};
 use crate::fault_tests::mkfs_of;
@@ -303,6 +305,40 @@ fn a_floor_that_is_set_meanwhile_is_obeyed() {
     let (steps, there) = setting.join().unwrap();
     assert!(kept.core.space.report().work.steps >= steps && there.len() > 10, "{there:?}");
     assert_eq!(moments(&kept.core.fs.lock(), *there.last().unwrap()), there);
+}
+
+/// A plan that was made before a floor was stored, and that told, is none any more: it is asked for in the round of the log
+/// writer that stores the floor.
+#[test]
+fn what_was_planned_before_a_floor_was_stored_is_planned_anew() {
+    let kept = Kept::new();
+    let core = &kept.core;
+    let planned = |planner: &Planner<'_>| {
+        planner.settle().unwrap();
+        let (keep, n) = planner.with(|v| (v.keep(None).unwrap(), v.geometry().nsegments)).unwrap();
+        let limits = silt_cleaner::Options::default().limits;
+        let plan = Gatherer::new(keep, (0..n).map(SegNr), limits).next(planner).unwrap();
+        assert!(plan.cleaning.frees() > 3);
+        plan.cleaning
+    };
+    let by = PlannedBy::all_of(&effective(core));
+    let planner = Planner(core, &by);
+    let plan = planned(&planner);
+    let newest = core.fs.lock().volume().last_log().cno;
+    let there = moments(&core.fs.lock(), newest);
+    let settings = Settings { wish: None, floor: Some(Wish::everything()) };
+    store(&mut core.fs.lock(), &settings, crate::core::now()).unwrap();
+    let (tx, stored) = crossbeam_channel::bounded(1);
+    core.sync(Want::All, Box::new(move |result| tx.send(result).unwrap()));
+    let made = planner.make(plan);
+    assert_eq!(stored.recv(), Ok(Ok(())));
+    assert_eq!(moments(&core.fs.lock(), newest), there, "{made:?}");
+    assert!(matches!(made, Err(silt_engine::Error::Stale)), "{made:?}");
+    // It would have taken some.
+    let by = PlannedBy::all_of(&effective(core));
+    let planner = Planner(core, &by);
+    let done = planner.make(planned(&planner)).unwrap();
+    assert!(done.checkpoints > 3 && moments(&core.fs.lock(), newest).len() < there.len(), "{done:?}");
 }
 
 /// A mounted volume with a floor that keeps everything, whose file can be read no more, and its moments. `is_known`: it was

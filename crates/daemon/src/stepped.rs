@@ -58,7 +58,7 @@ impl Access for Inline<'_> {
 impl Mover for Inline<'_> {
     fn make(&self, cleaning: Cleaning) -> Result<Cleaned> {
         (self.meanwhile.borrow_mut())(self.core.fs.lock().volume_mut());
-        self.ask(|tx| Job::Clean(Box::new(cleaning.into()), tx))
+        self.ask(|tx| Job::Clean(Box::new(cleaning.into()), None, tx))
     }
 
     fn settle(&self) -> Result<()> {

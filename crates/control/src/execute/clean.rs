@@ -1,5 +1,6 @@
 //! Emptying segments for somebody who asks.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::status::{for_users, not_for_users};
 use crate::host::{Host, with};
 use crate::request::MAX_LIST;
 use crate::response::{CleanProgress, CleanReport, SetAside};
+use crate::retention::PlannedBy;
 use crate::{Clean, ControlError, Kind, Least, Response, Result};
 
 /// Why what is salvaged of a log is told.
@@ -33,13 +35,31 @@ impl Access for Via<'_> {
     }
 }
 
-impl Mover for Via<'_> {
+/// The same for a cleaning, with what it is planned by.
+pub(super) struct Planner<'a> {
+    host: &'a dyn Host,
+    by: RefCell<PlannedBy>,
+}
+
+impl<'a> Planner<'a> {
+    pub fn new(host: &'a dyn Host, by: PlannedBy) -> Self {
+        Planner { host, by: RefCell::new(by) }
+    }
+}
+
+impl Access for Planner<'_> {
+    fn with<R>(&self, f: impl FnOnce(&mut Volume) -> R) -> silt_engine::Result<R> {
+        Via(self.host).with(f)
+    }
+}
+
+impl Mover for Planner<'_> {
     fn make(&self, cleaning: Cleaning) -> silt_engine::Result<Cleaned> {
-        self.0.clean(cleaning)
+        self.host.clean(cleaning, &self.by.borrow())
     }
 
     fn settle(&self) -> silt_engine::Result<()> {
-        self.0.settle()
+        self.host.settle()
     }
 }
 
@@ -52,6 +72,12 @@ fn wishes(host: &dyn Host, clean: &Clean) -> Result<(Wish, Wish)> {
         None => Wish::nothing(),
     };
     Ok((wish, counts.floor))
+}
+
+/// What of that may change while it runs.
+fn planned_by(clean: &Clean, (wish, floor): &(Wish, Wish)) -> PlannedBy {
+    let of_the_volume = clean.retain.as_deref() == Some("");
+    PlannedBy { wish: of_the_volume.then(|| wish.clone()), floor: floor.clone() }
 }
 
 /// Has a cleaning keep what is wished for, and every checkpoint from `oldest` on: what only removed ones had is not kept for
@@ -115,6 +141,7 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
     tell_problem(host, out)?;
     let mut wishes = wishes(host, clean)?;
     keep(host, clean, &wishes, oldest, &mut options)?;
+    let planner = Planner::new(host, planned_by(clean, &wishes));
     // A floor that is set meanwhile holds for the rest of it.
     let renew = |options: &mut Options| {
         let now = self::wishes(host, clean).map_err(|e| Error::Invalid(e.message))?;
@@ -122,11 +149,12 @@ pub fn clean(host: &dyn Host, clean: &Clean, out: Out<'_>) -> Result<()> {
             return Ok(false);
         }
         wishes = now;
+        planner.by.replace(planned_by(clean, &wishes));
         options.now = host.now();
         keep(host, clean, &wishes, oldest, options).map(|()| true)
     };
     let mut gone = None;
-    let outcome = run_as_wished(&Via(host), &options, renew, |p| {
+    let outcome = run_as_wished(&planner, &options, renew, |p| {
         std::thread::sleep(Duration::from_millis(clean.rest.min(60_000)));
         let progress = CleanProgress { done: p.done, total: p.total, freed: p.cleaned.segments };
         out(Response::CleanProgress(progress)).inspect_err(|e| gone = Some(e.clone())).is_ok()

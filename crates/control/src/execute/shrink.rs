@@ -7,10 +7,11 @@ use silt_cleaner::shrink::{self, Emptied, Fit, Stopped};
 use silt_retention::Wish;
 
 use super::Out;
-use super::clean::Via;
+use super::clean::{Planner, Via};
 use super::retain::{effective, tell_problem};
 use crate::host::{Host, change, with};
 use crate::response::{Progress, Resized, Response};
+use crate::retention::PlannedBy;
 use crate::{ControlError, Kind, Result, size};
 
 /// For so long those are waited for who read behind the new end.
@@ -36,7 +37,9 @@ fn tried(host: &dyn Host, size: u64, out: Out<'_>) -> Result<Resized> {
     let mut from = 0;
     let mut wishes = wishes(host);
     loop {
-        let fit = shrink::fit(&Via(host), size, (&wishes.0, &wishes.1), host.now(), from)?;
+        let by = PlannedBy { wish: Some(wishes.0.clone()), floor: wishes.1.clone() };
+        let planner = Planner::new(host, by);
+        let fit = shrink::fit(&planner, size, (&wishes.0, &wishes.1), host.now(), from)?;
         let fit = match fit {
             Ok(fit) => fit,
             Err(e) => {
@@ -50,10 +53,10 @@ fn tried(host: &dyn Host, size: u64, out: Out<'_>) -> Result<Resized> {
             let text = format!("not all of the past has room in it: snapshots and the floor are kept{kept}");
             out(Response::Notice(text))?;
         }
-        let result = confined(host, size, &fit, &wishes, out);
+        let result = confined(host, size, (&planner, &fit), &wishes, out);
         let held = with(host, |v| v.held_segments());
         // Also after an error: the volume has its old size, and all of it.
-        let lifted = shrink::confine(&Via(host), None);
+        let lifted = shrink::confine(&planner, None);
         match result {
             // What was emptied is kept from being written: that is no reason to give up any of the past.
             Err(e) if e.kind == Kind::NoSpace && held? > 0 => {
@@ -124,7 +127,7 @@ fn too_small(size: u64, least: u64, present: u64, little: bool) -> ControlError 
 fn confined(
     host: &dyn Host,
     size: u64,
-    fit: &Fit,
+    (planner, fit): (&Planner<'_>, &Fit),
     as_of: &(Wish, Wish),
     out: Out<'_>,
 ) -> Result<Option<Resized>> {
@@ -139,7 +142,7 @@ fn confined(
     };
     let begin = Instant::now();
     let emptied = loop {
-        let emptied = shrink::empty(&Via(host), fit, &mut watch);
+        let emptied = shrink::empty(planner, fit, &mut watch);
         if let Some(e) = gone.take() {
             return Err(e);
         }

@@ -90,7 +90,7 @@ fn who_syncs_is_answered_before_the_cleaner_goes_on() {
         told.store(result.is_ok() && cleaned.is_empty(), Ordering::Relaxed);
     };
     w.core.sync(Want::All, Box::new(answer));
-    w.core.queue.lock().jobs.push_back(Job::Clean(Box::default(), tx));
+    w.core.queue.lock().jobs.push_back(Job::Clean(Box::default(), None, tx));
     let task = w.next();
     assert!(task.job.is_some() && task.waiters.len() == 1);
     w.round(task);
