@@ -384,12 +384,13 @@ impl Volume {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)] // tests: a surprise is a failure
 
     use silt_device::Device;
 
     use super::*;
-    use crate::fresh::fresh;
+    use crate::fresh::{file, fresh};
+    use crate::{Redo, Step};
 
     #[test]
     fn a_bad_place_is_left_alone_once_writing_has_ended() {
@@ -408,5 +409,70 @@ mod tests {
             device.read_at(byte, &mut there).unwrap();
             assert_eq!(there[0] == 7, failed);
         }
+    }
+
+    /// With as few clean segments as count as enough, whatever it is and however much of it is written.
+    #[test]
+    fn what_counts_as_room_for_a_second_writing_is_enough() {
+        let mut moved = 0;
+        for (size, what) in [16, 64].into_iter().flat_map(|size| (0..5).map(move |what| (size, what))) {
+            for n in 0..16 {
+                let (device, mut v) = fresh(64 << 20, size);
+                let (large, small) = (file(&mut v), (0..300).map(|_| file(&mut v)).collect::<Vec<_>>());
+                let write = |v: &mut Volume, ino, keys: std::ops::Range<u64>| {
+                    keys.for_each(|key| v.write_block(ino, key, vec![7; 4096].into()).unwrap());
+                };
+                write(&mut v, large, 0..4000);
+                small.iter().for_each(|ino| write(&mut v, *ino, 0..1));
+                v.checkpoint(3000).unwrap();
+                match what {
+                    0 | 1 => write(&mut v, large, 100..600),
+                    2 => v.delete_inode(large).unwrap(),
+                    3 => (0..4000).step_by(40).for_each(|key| write(&mut v, large, key..key + 1)),
+                    _ => small.iter().for_each(|ino| write(&mut v, *ino, 0..3)),
+                }
+                if what == 0 {
+                    assert!(v.begin_data_sync(&[large], 3001).unwrap());
+                } else {
+                    assert!(v.begin_checkpoint(3001).unwrap());
+                }
+                // Some of the next one waits as well.
+                small.iter().step_by(9).for_each(|ino| write(&mut v, *ino, 0..1));
+                let mut logs = 0;
+                let log = loop {
+                    match v.step(usize::MAX).unwrap() {
+                        Step::Write(mut log) => {
+                            log.seal();
+                            if logs == n {
+                                break Some(log);
+                            }
+                            log.write(&*device).unwrap();
+                            v.log_written();
+                            logs += 1;
+                        }
+                        Step::Done(_) => break None,
+                        _ => {}
+                    }
+                };
+                let Some(log) = log else { break };
+                let has_room = |v: &Volume| v.has_room_elsewhere(v.construction.as_ref().unwrap());
+                let clean = v.clean_segments(0..u64::MAX).unwrap().into_iter().flatten();
+                let taken: Vec<u64> = clean
+                    .take_while(|s| {
+                        let room = has_room(&v);
+                        if room {
+                            v.store.held.hold_for_discard(*s..s + 1);
+                        }
+                        room
+                    })
+                    .collect();
+                let last = *taken.last().unwrap();
+                v.store.held.discarded(last..last + 1);
+                assert_eq!(v.log_failed(&log, 3002).unwrap(), Redo::Elsewhere);
+                v.finish_construction(3003).unwrap_or_else(|e| panic!("{size} {what} {n}: {e}"));
+                moved += 1;
+            }
+        }
+        assert!(moved > 50, "{moved}");
     }
 }
