@@ -150,6 +150,11 @@ fn busy_hint(e: ControlError, dir: Option<&Path>) -> ControlError {
         let dir = dir.map_or("DIR".to_owned(), quoted);
         e.hint(format!(
             "leave the directory and end the programs that use it (fuser -vm {dir} shows them), or use -l"
+/// Whether an error says of this directory that it is in use.
+fn is_about(e: &ControlError, dir: &Path) -> bool {
+    e.message.strip_prefix(&dir.display().to_string()).is_some_and(|rest| rest.starts_with(" is "))
+}
+
         ))
     } else {
         e
@@ -197,7 +202,11 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
             Ok(()) => {}
             // It may have ended before it could answer.
             Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
-            Err(Failure::Error(e)) => return Err(busy_hint(e, mount.map(|m| m.dir.as_path())).into()),
+            Err(Failure::Error(e)) => {
+                // A moment that goes with the live tree may be what is in use.
+                let named = mounts.iter().map(|m| m.dir.as_path()).find(|dir| is_about(&e, dir));
+                return Err(busy_hint(e, named.or(mount.map(|m| m.dir.as_path()))).into());
+            }
             Err(other) => return Err(other),
         }
     }
@@ -236,6 +245,7 @@ fn still_there(mount: Option<&Mount>) -> Result<bool> {
 }
 
 /// Whether the daemon has ended, or does so at once.
+/// Whether this one is: another one may be seen in its place since.
 fn has_ended(daemon: Option<&OwnedFd>) -> bool {
     // It is gone if it could not be watched any more.
     let Some(daemon) = daemon else { return true };

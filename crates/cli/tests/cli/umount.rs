@@ -424,6 +424,7 @@ fn a_moment_that_was_moved_is_found() {
     let open = std::fs::File::open(past.path(".")).unwrap();
     let said = b.fails(6, &["umount", m.dir()]);
     assert!(said.contains("past is in use"), "{said}");
+    assert!(said.contains(&format!("fuser -vm {} shows", past.dir())), "{said}");
     assert!(is_mounted(&moved));
     others.is_there();
     drop(open);
@@ -538,4 +539,51 @@ fn what_waits_is_written_after_an_abort() {
     wait_for(pid);
     let s = b.json(&["status", "--json", device.path()]);
     assert_eq!((s["clean"].as_bool(), s["files"].as_u64()), (Some(true), Some(2)));
+}
+
+/// The daemon may end before it can answer, and what is seen in its place then is the other one's.
+#[test]
+fn what_lies_over_another_volume_is_unmounted_alone() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let (below, over) = (b.volume("v.img", "64M"), b.volume("w.img", "64M"));
+    let (m, _) = Mounted::new(&b, &[&below], "m");
+    std::fs::write(m.path("f"), "below").unwrap();
+    for _ in 0..10 {
+        b.ok(&["mount", &over, m.dir()]);
+        b.ok(&["umount", m.dir()]);
+        assert_eq!(std::fs::read_to_string(m.path("f")).unwrap(), "below");
+        assert_eq!(b.json(&["status", "--json", &over])["clean"], true);
+    }
+    m.unmount();
+}
+
+#[test]
+fn what_goes_on_out_of_sight_is_said_to() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let open = std::fs::File::create(m.path("f")).unwrap();
+    let s = b.json(&["status", "--json", &v]);
+    assert!(s["mounts"][0].get("unseen").is_none(), "{s}");
+    b.ok(&["umount", "-l", m.dir()]);
+    let said = b.ok(&["status", &v]);
+    assert!(said.contains(&format!("unmounted from {}, and in use still", m.dir())), "{said}");
+    let s = b.json(&["status", "--json", &v]);
+    assert_eq!(s["mounts"][0]["unseen"], true, "{s}");
+    let pid = s["pid"].as_u64().unwrap();
+    for args in [&["mount", &v, "other"][..], &["umount", &v]] {
+        let said = b.fails(6, args);
+        let told = format!("what was unmounted from {} is in use still", m.dir());
+        assert!(said.contains(&told) && said.contains(&format!("kill {pid} writes")), "{args:?}: {said}");
+    }
+    drop(open);
+    wait_for(pid);
+    b.fails(9, &["umount", &v]);
+    assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
 }
