@@ -55,6 +55,11 @@ pub fn helper(args: &HelperArgs) -> Result<()> {
     run(&Args { lazy: args.lazy || args.force, dir: args.dir.clone() })
 }
 
+/// Unmounts a directory that nobody is in.
+pub fn strictly(dir: &Path) -> Result<()> {
+    run(&Args { lazy: false, dir: dir.to_owned() })
+}
+
 pub fn run(args: &Args) -> Result<()> {
     let dir = mounts::locate(&args.dir)?;
     let table = mounts::table()?;

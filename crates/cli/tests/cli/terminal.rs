@@ -1,12 +1,13 @@
 //! What long work shows on a terminal, and that Ctrl-C ends it.
 
 use crate::common::disk::Disk;
-use crate::common::{Bench, Run, SILT, can_mount, find, is_root};
+use crate::common::{Bench, Mounted, Run, SILT, can_mount, find, is_root};
 
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 fn can_serve() -> bool {
     can_mount() && is_root()
@@ -412,4 +413,46 @@ fn names_and_labels_of_others_command_no_terminal() {
     }
     let label = b.json(&["status", "--json", &v])["label"].as_str().unwrap().to_owned();
     assert_eq!(label, "\u{9b}".repeat(40), "in JSON it is what it is");
+}
+
+/// It reaches the program and what it has started; neither leaves a mount that nobody asked for any more.
+#[test]
+fn a_mount_is_taken_back_after_ctrl_c() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let disk = Disk::writable(&b, &v);
+    let path = disk.path();
+    let mut command = silt(&b, &["mount", &path, "m"]);
+    command.process_group(0);
+    disk.hold_writes(0);
+    let child = start(command);
+    disk.wait_for_a_write();
+    kill_process_group(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    disk.release();
+    let run = Run::of(&child.wait_with_output().unwrap());
+    let left = Mounted::at(&b, "m");
+    assert_eq!((run.code, run.out.as_str()), (130, ""), "{}", run.err);
+    assert!(run.err.contains("m is unmounted again"), "{}", run.err);
+    assert!(!left.is_mounted() && !b.path("m").exists());
+    assert_eq!(b.json(&["status", "--json", &path])["clean"], true);
+    // Right at the start, too: whatever it has come to by then, nothing is left.
+    for pause in [0, 2, 5, 10, 20, 30, 50, 80] {
+        let mut command = silt(&b, &["mount", &path, "m"]);
+        command.process_group(0);
+        let child = start(command);
+        std::thread::sleep(std::time::Duration::from_millis(pause));
+        let _ = kill_process_group(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT);
+        let run = Run::of(&child.wait_with_output().unwrap());
+        // It may have been over.
+        if run.code == 0 {
+            assert!(left.is_mounted(), "{pause}: {}", run.err);
+            b.ok(&["umount", left.dir()]);
+        }
+        assert!(!left.is_mounted(), "{pause}: {}{}", run.code, run.err);
+        assert_eq!(b.json(&["status", "--json", &path])["mounts"], serde_json::json!([]), "{pause}");
+    }
 }

@@ -10,13 +10,20 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
-use std::process::{Command, Stdio};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use silt_control::{ControlError, Kind};
+use silt_verify::{Unwatched, Watch};
 
 use super::Job;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interruptible;
+use crate::target;
+use crate::verbs::umount;
 
 /// What a server says when the mount answers.
 pub const READY: &str = "ready";
@@ -36,8 +43,40 @@ fn keep_descriptors() {
     }
 }
 
-/// Starts a server and returns when its mount answers.
+/// Waits for what the server has to say; after Ctrl-C says that it does.
+fn wait(pipe: &ChildStdout, watch: &impl Watch) -> Result<()> {
+    let mut told = false;
+    loop {
+        let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
+            Ok(n) if n > 0 => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(ControlError::io("cannot hear from the server", &e.into()).into()),
+        }
+        if watch.stop() && !told {
+            told = true;
+            target::eprintln_quiet(
+                "it is unmounted again as soon as it is mounted; another Ctrl-C ends this, and it is mounted all the same",
+            );
+        }
+    }
+}
+
+/// Unmounts what was mounted after Ctrl-C.
+fn taken_back(dir: &Path) -> Failure {
+    match umount::strictly(dir) {
+        Ok(()) => Failure::Ended(format!("ended: {} is unmounted again", dir.display())),
+        Err(Failure::Error(e)) => {
+            Failure::Ended(format!("ended, but {} is mounted and stays so: {}", dir.display(), e.message))
+        }
+        Err(other) => other,
+    }
+}
+
+/// Starts a server and returns when its mount answers. What Ctrl-C asks for during that is done then: a server that is killed
+/// while it opens the volume would leave it as a crash does, or a mount that nobody serves.
 pub fn start(job: &Job, moment: Option<u64>) -> Result<()> {
+    let watch = Interruptible::new(Unwatched);
     let program = std::env::current_exe().map_err(|e| ControlError::io("cannot find this program", &e))?;
     let mut command = Command::new(program);
     command.arg("serve").arg("--options").arg(&job.options.text);
@@ -57,15 +96,19 @@ pub fn start(job: &Job, moment: Option<u64>) -> Result<()> {
     command.arg("--").args([job.volume.as_os_str(), job.dir.as_os_str()] as [&OsStr; 2]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).current_dir("/");
     keep_descriptors();
+    // From its first moment on Ctrl-C is not for it: it reaches the group, and we hold ours.
+    // SAFETY: between fork and exec nothing but one system call is made.
+    unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
     let mut child = command.spawn().map_err(|e| ControlError::io("cannot start the server", &e))?;
     let mut said = String::new();
     if let Some(pipe) = child.stdout.take() {
+        wait(&pipe, &watch)?;
         pipe.take(LONGEST)
             .read_to_string(&mut said)
             .map_err(|e| ControlError::io("cannot hear from the server", &e))?;
     }
     if said.trim_end() == READY {
-        return Ok(());
+        return if watch.stop() { Err(taken_back(&job.dir)) } else { Ok(()) };
     }
     // It is ending: its code is of no use beside what it said.
     let _ = child.wait();

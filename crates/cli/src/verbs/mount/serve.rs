@@ -33,7 +33,7 @@ pub struct Args {
 /// In the background: says on standard output how it went, and nothing after that.
 pub fn run(args: Args) -> Result<()> {
     // Not to end with the terminal or the shell that started us. Where we lead a group already,
-    // we were started in some other way, and that is whoever did it to answer for.
+    // whoever started us has seen to it, and answers for it.
     let _ = rustix::process::setsid();
     let result = prepare(&args).and_then(|config| {
         serve(&config, || {
