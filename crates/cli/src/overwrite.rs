@@ -1,8 +1,11 @@
 //! Files that users name for something to be written to: a slip of the pen there must not cost a volume.
 
-use std::os::unix::fs::FileTypeExt;
+use std::fs::{File, Metadata};
+use std::io::{self, stderr, stdin, stdout};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{OFlags, Stat, fcntl_getfl, fcntl_setfl, fstat};
 use silt_control::{ControlError, Kind, Result, answers, holds_super_block, mounts, socket};
 use silt_device::{Access, OpenOptions};
 use silt_names::quoted;
@@ -21,6 +24,9 @@ pub fn permit(file: &Path, volume: &Path) -> Result<()> {
     if meta.file_type().is_block_device() {
         return Err(refused(file, "is a block device"));
     }
+    if (meta.file_type().is_fifo() || meta.file_type().is_socket()) && !is_given(&meta) {
+        return Err(no_plain_file(file));
+    }
     if !meta.is_file() {
         return Ok(());
     }
@@ -29,6 +35,37 @@ pub fn permit(file: &Path, volume: &Path) -> Result<()> {
     }
     silt_device::open(file, Access::ReadOnly, &OpenOptions::default())?;
     Ok(())
+}
+
+/// Refuses to read what is no plain file: opening a pipe would wait for who writes to it, and a device may have no end. What is
+/// not there, whoever opens it says.
+pub fn plain(file: &Path) -> Result<()> {
+    answers(file)?;
+    match std::fs::metadata(file) {
+        Ok(meta) if !meta.is_file() => Err(no_plain_file(file)),
+        _ => Ok(()),
+    }
+}
+
+/// Opens for writing what [`permit`] let through, emptied or at its end. Nobody is waited for, whatever has its name by now.
+pub fn open(file: &Path, append: bool) -> io::Result<File> {
+    let mut options = File::options();
+    let options = if append { options.append(true) } else { options.write(true).truncate(true) };
+    let opened = options.create(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file)?;
+    // What is written is waited for as ever.
+    fcntl_setfl(&opened, fcntl_getfl(&opened)? - OFlags::NONBLOCK)?;
+    Ok(opened)
+}
+
+fn no_plain_file(file: &Path) -> ControlError {
+    ControlError::new(Kind::Invalid, format!("{} is no plain file", file.display())).hint("name another file")
+}
+
+/// Whether whoever started us gave it to us as standard output or the like: `/dev/stdout` may be a pipe.
+fn is_given(meta: &Metadata) -> bool {
+    let is =
+        |stat: rustix::io::Result<Stat>| stat.is_ok_and(|s| (s.st_dev, s.st_ino) == (meta.dev(), meta.ino()));
+    is(fstat(stdin())) || is(fstat(stdout())) || is(fstat(stderr()))
 }
 
 /// For errors: a file or directory that a user named could not be made, and what helps.

@@ -1,5 +1,6 @@
 //! `silt map`: a picture of the log.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ pub fn run(args: &Args) -> Result<()> {
             text.lines().try_for_each(|line| out.line(line))?;
             return out.finish();
         }
-        return std::fs::write(path, text).map_err(|e| overwrite::not_made(path, &e).into());
+        let written = overwrite::open(path, false).and_then(|mut file| file.write_all(text.as_bytes()));
+        return written.map_err(|e| overwrite::not_made(path, &e).into());
     }
     let Some(seconds) = args.watch else {
         let (head, segments) = ask(&mut *connect(&args.volume)?)?;

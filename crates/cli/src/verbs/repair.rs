@@ -23,7 +23,7 @@ use crate::output::{Output, count, printable};
 use crate::progress::Stages;
 use crate::signatures;
 use crate::verbs::rescue;
-use crate::{size, target};
+use crate::{overwrite, size, target, times};
 
 mod doubtful;
 
@@ -466,6 +466,7 @@ fn take_back(args: &Args, file: &Path) -> Result<()> {
     // What is being put back is put back to its end.
     let watch = Interruptible::new(Unwatched);
     let device = target::device(&args.volume, Access::ReadWrite)?;
+    overwrite::plain(file)?;
     let undo = Undo::read(file).map_err(wrong_file)?;
     let volume = args.volume.display();
     let known = identity(&device);

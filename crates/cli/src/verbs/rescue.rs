@@ -2,6 +2,7 @@
 
 mod report;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use silt_control::{ControlError, Kind, Moment};
@@ -170,7 +171,8 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
     if let Some(path) = &args.report {
         let fail = |e: std::io::Error| overwrite::not_made(path, &e);
         let text = serde_json::to_string_pretty(&copied).map_err(|e| fail(e.into()))?;
-        std::fs::write(path, text + "\n").map_err(fail)?;
+        let mut file = overwrite::open(path, false).map_err(fail)?;
+        file.write_all((text + "\n").as_bytes()).map_err(fail)?;
     }
     let mut out = Output::new();
     if args.json {

@@ -1,10 +1,12 @@
 //! Files that users name for something to be written to
 
 use crate::common::disk::Loop;
-use crate::common::{Bench, Mounted, can_mount};
+use crate::common::{Bench, Mounted, Run, SILT, can_mount};
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const WRONG: i32 = 2;
 const BUSY: i32 = 6;
@@ -102,4 +104,35 @@ fn nor_is_what_is_mounted_or_a_device() {
     }
     m.unmount();
     assert!(std::fs::read(&v).unwrap() == before);
+}
+
+/// Opening one would wait for who is at its other end.
+#[test]
+fn a_pipe_is_no_plain_file() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    assert!(Command::new("mkfifo").arg(b.path("pipe")).status().unwrap().success());
+    let others = [
+        vec!["scrub", "--state", "pipe", &v],
+        vec!["repair", &v, "--take-back", "pipe"],
+        vec!["repair", &v, "--take-back", "/dev/zero"],
+        vec!["mount", "--log", "pipe", &v, "m"],
+        vec!["mount", "-f", "--log", "pipe", &v, "m"],
+    ];
+    for command in commands("pipe", &v).into_iter().chain(others) {
+        let mut child = b.command(SILT).args(&command).stderr(Stdio::piped()).spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > until {
+                child.kill().unwrap();
+                panic!("{command:?} waits");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let run = Run::of(&child.wait_with_output().unwrap());
+        assert!(run.code == WRONG && run.err.contains(" is no plain file"), "{command:?}: {}", run.err);
+    }
+    assert!(!b.path("out").exists());
+    // That standard output is one is whoever reads it to care for.
+    assert!(b.ok(&["map", "--svg", "/dev/stdout", &v]).starts_with("<svg"));
 }

@@ -25,11 +25,7 @@ impl To {
     /// The file named, else the system's log.
     pub fn of(file: Option<&Path>) -> std::result::Result<Self, ControlError> {
         if let Some(path) = file {
-            let file = File::options()
-                .append(true)
-                .create(true)
-                .open(path)
-                .map_err(|e| overwrite::not_made(path, &e))?;
+            let file = overwrite::open(path, true).map_err(|e| overwrite::not_made(path, &e))?;
             return Ok(To::File(Arc::new(file)));
         }
         let socket = UnixDatagram::unbound().and_then(|s| s.connect("/dev/log").map(|()| s));

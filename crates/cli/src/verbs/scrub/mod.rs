@@ -81,6 +81,7 @@ fn state_file(args: &Args, uuid: &str) -> Result<PathBuf> {
         // It is written beside, and then renamed.
         for written in [path.as_path(), &beside(path)] {
             overwrite::permit(written, &args.volume)?;
+            overwrite::plain(written)?;
         }
         let path = std::path::absolute(path).map_err(|e| ControlError::io(path.display(), &e))?;
         // A name that was mistyped makes no directories.
