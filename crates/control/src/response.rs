@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use silt_names::ByteName;
 
 use crate::scrub::ScrubStatus;
-use crate::{ControlError, Retention, RetentionPreview, paths};
+use crate::{ControlError, Kind, Retention, RetentionPreview, paths};
 
 /// One part of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -242,6 +242,23 @@ pub struct MountPoint {
     /// The checkpoint it shows; none: the live tree.
     pub checkpoint: Option<u64>,
     pub read_only: bool,
+    /// It was taken out of sight (`silt umount -l`), and goes on as long as somebody uses it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unseen: bool,
+}
+
+impl MountPoint {
+    /// For errors: what is to be done needs its end, for which those are waited for that use it still. `daemon`: its process.
+    pub fn lingers(&self, daemon: Option<u32>) -> ControlError {
+        let message = format!("what was unmounted from {} is in use still", self.dir.display());
+        let kill = daemon.map_or_else(String::new, |pid| {
+            format!(
+                "; kill {pid} writes what waits and closes it all the same, and they see errors from then on"
+            )
+        });
+        ControlError::new(Kind::Busy, message)
+            .hint(format!("it ends with the last program that has a file or directory of it open{kill}"))
+    }
 }
 
 /// What a volume is and how it is. Sizes in bytes, times in seconds since 1970.

@@ -23,7 +23,7 @@ use crate::cleaning::{Mounted, let_run};
 use crate::config::Config;
 use crate::convert::node;
 use crate::core::{Core, Want, now_secs};
-use crate::first::First;
+use crate::first::{First, Seen};
 use crate::moments::{Lost, Moments};
 use crate::notices::Notice;
 use crate::scrub::Scrubber;
@@ -189,12 +189,14 @@ impl Host for DaemonHost {
             dir: self.first.path().to_owned(),
             checkpoint: self.core.options.moment.map(|m| m.0),
             read_only,
+            unseen: self.first.seen() == Some(Seen::Nowhere),
         });
         let mut mounts = Vec::from_iter(first);
         mounts.extend(self.moments.list().into_iter().map(|(dir, c)| MountPoint {
             dir,
             checkpoint: Some(c),
             read_only: true,
+            unseen: false,
         }));
         Some(MountInfo {
             mounts,

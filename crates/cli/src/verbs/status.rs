@@ -240,13 +240,14 @@ fn discard(s: &Status) -> String {
     let d = &s.discard;
     match (d.possible, d.on) {
         (_, None) => "discard: silt trim gives free space back".to_owned(),
+        // Of what was opened for reading it is not known.
+        (_, Some(false)) if s.read_only => "discard: off, nothing is written".to_owned(),
         (false, Some(_)) => "discard: what holds the volume cannot".to_owned(),
         (true, Some(true)) => format!(
             "discard: on; {} of free space given back since it was mounted, {} to come",
             size::show(d.discarded),
             size::show(d.waiting)
         ),
-        (true, Some(false)) if s.read_only => "discard: off, nothing is written".to_owned(),
         (true, Some(false)) => "discard: off; silt trim gives free space back".to_owned(),
     }
 }
@@ -262,6 +263,15 @@ fn mounts(s: &Status) -> Vec<String> {
         (None, false) if s.failure.is_some() => "read-write, but nothing is written any more".to_owned(),
         (None, false) => "read-write".to_owned(),
     };
+    if live.unseen {
+        let pid = s.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+        let mut lines = vec![format!(
+            "unmounted from {}, and in use still: its daemon{pid} ends with the last program that has a file or directory of it open",
+            live.dir.display()
+        )];
+        lines.extend(s.mounts.iter().skip(1).map(|m| format!("  mounted on {} {}", m.dir.display(), how(m))));
+        return lines;
+    }
     let since = s.mounted_since.map_or_else(String::new, |t| format!(", {}", times::ago(t)));
     let mut lines = vec![format!("mounted on {} {}{since}", live.dir.display(), how(live))];
     lines.extend(s.mounts.iter().skip(1).map(|m| format!("  and on {} {}", m.dir.display(), how(m))));

@@ -150,16 +150,16 @@ fn by_hand(mount: &Mount, how: Unmount) -> Result<()> {
     Ok(())
 }
 
-fn busy_hint(e: ControlError, dir: Option<&Path>) -> ControlError {
-    if e.kind == Kind::Busy && e.hint.is_none() {
-        let dir = dir.map_or("DIR".to_owned(), quoted);
-        e.hint(format!(
-            "leave the directory and end the programs that use it (fuser -vm {dir} shows them), or use -l"
 /// Whether an error says of this directory that it is in use.
 fn is_about(e: &ControlError, dir: &Path) -> bool {
     e.message.strip_prefix(&dir.display().to_string()).is_some_and(|rest| rest.starts_with(" is "))
 }
 
+fn busy_hint(e: ControlError, dir: Option<&Path>) -> ControlError {
+    if e.kind == Kind::Busy && e.hint.is_none() {
+        let dir = dir.map_or("DIR".to_owned(), quoted);
+        e.hint(format!(
+            "leave the directory and end the programs that use it (fuser -vm {dir} shows them), or use -l"
         ))
     } else {
         e
@@ -191,6 +191,9 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
         (Err(other), _) => return Err(other),
     }
     remote.answer_within(None);
+    if let (None, Some(first)) = (mount, mounts.first().filter(|m| m.unseen)) {
+        return Err(first.lingers(Some(remote.pid())).into());
+    }
     // A bind mount is known to the kernel alone, and may be the last place where it is to be seen.
     let bound = mount.is_some_and(|m| mounts.iter().all(|place| place.dir != m.dir));
     // With the live tree all ends, and without it with the last moment.
@@ -242,15 +245,13 @@ fn is_kept_by(mounts: &[MountPoint], mount: &Mount) -> bool {
     keeps.iter().any(|m| m.dir == mount.dir)
 }
 
+/// Whether this one is: another one may be seen in its place since.
 fn still_there(mount: Option<&Mount>) -> Result<bool> {
-    Ok(match mount {
-        Some(mount) => mounts::ours()?.iter().any(|m| m.dir == mount.dir),
-        None => false,
-    })
+    let Some(mount) = mount else { return Ok(false) };
+    Ok(mounts::ours()?.iter().any(|m| m.dir == mount.dir && m.connection == mount.connection))
 }
 
 /// Whether the daemon has ended, or does so at once.
-/// Whether this one is: another one may be seen in its place since.
 fn has_ended(daemon: Option<&OwnedFd>) -> bool {
     // It is gone if it could not be watched any more.
     let Some(daemon) = daemon else { return true };

@@ -110,3 +110,17 @@ fn who_is_not_mounted_has_met_no_damage_nor_none() {
         assert!(said.contains("is not mounted") && said.contains("silt check"), "{said}");
     }
 }
+
+/// It was opened for reading: what the host could discard is not known, and nothing is.
+#[test]
+fn what_is_read_only_discards_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let (m, _) = Mounted::new(&b, &["-r", &v], "m");
+    let out = b.ok(&["status", m.dir()]);
+    assert!(out.contains("discard: off, nothing is written\n"), "{out}");
+    m.unmount();
+}

@@ -231,6 +231,12 @@ fn describe(control: &mut dyn Control, number: u64) -> Result<String> {
 fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
     let Some((at, snapshot_only)) = job.options.at else {
         let status = status(control)?;
+        let lingering =
+            status.as_ref().and_then(|s| s.mounts.first().filter(|m| m.unseen).map(|m| (m, s.pid)));
+        if let Some((first, pid)) = lingering {
+            let error = first.lingers(pid);
+            return Err(error.about(job.volume.display()).into());
+        }
         let several = status.as_ref().is_some_and(|s| s.mounts.len() > 1);
         let volume = status.as_ref().map(|s| s.volume.clone()).unwrap_or_default();
         let first = status.and_then(|s| s.mounts.into_iter().next());
