@@ -1,6 +1,8 @@
 //! `mount.silt`: the helper that mount(8) calls, so that /etc/fstab and `mount -t silt` work.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use silt_control::mounts;
 
 use super::Job;
 use super::options::Options;
@@ -43,14 +45,62 @@ pub struct Args {
     namespace: Option<String>,
 }
 
+/// What the kernel's table shows of a mount: mount(8) hands it on at a remount as if it had been asked for.
+const SHOWN: &[&str] = &[
+    "user_id",
+    "group_id",
+    "rootmode",
+    "default_permissions",
+    "allow_other",
+    "max_read",
+    "blksize",
+    "sync",
+    "dirsync",
+    "seclabel",
+    "context",
+    "fscontext",
+    "defcontext",
+    "rootcontext",
+];
+
+fn is_shown(word: &str) -> bool {
+    SHOWN.contains(&word.split_once('=').map_or(word, |(name, _)| name))
+}
+
+/// What a table as /etc/fstab says of what is mounted on `dir`.
+fn usual(table: &str, dir: &Path) -> Vec<String> {
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_it = lines.filter_map(|fields| match fields.as_slice() {
+        [first, on, _, options, ..] if !first.starts_with('#') => {
+            // Blanks are the only ones that come up in names.
+            (Path::new(&on.replace("\\040", " ")) == dir).then(|| (*options).to_owned())
+        }
+        _ => None,
+    });
+    of_it.flat_map(|options| options.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Of what mount(8) hands on at a remount the most was not asked for now: it is what is so, or always said.
+fn remount(args: &Args, words: &[&str]) -> Result<()> {
+    let table = std::fs::read("/etc/fstab").unwrap_or_default();
+    let dir = mounts::locate(&args.dir)?;
+    let usual = usual(&String::from_utf8_lossy(&table), &dir);
+    let of = |is: &dyn Fn(&str) -> bool| Options::parse(words.iter().copied().filter(|w| is(w)), args.sloppy);
+    let mut options = of(&|word| !is_shown(word))?;
+    options.read_only = (options.read_only || args.read_only) && !args.write;
+    let asked = of(&|word| !is_shown(word) && !usual.iter().any(|known| known == word))?;
+    super::remount::run(&args.dir, &options, &asked)
+}
+
 pub fn run(args: Args) -> Result<()> {
-    let mut options = Options::parse(args.options.iter().map(String::as_str), args.sloppy)?;
+    let words: Vec<&str> = args.options.iter().flat_map(|value| value.split(',')).collect();
+    if words.contains(&"remount") && !args.fake {
+        return remount(&args, &words);
+    }
+    let mut options = Options::parse(words.into_iter(), args.sloppy)?;
     options.read_only = (options.read_only || args.read_only) && !args.write;
     if args.fake {
         return options.check().map(|_| ());
-    }
-    if options.remount {
-        return super::remount::run(&args.dir, &options);
     }
     super::mount(Job {
         volume: args.source,
@@ -62,4 +112,23 @@ pub fn run(args: Args) -> Result<()> {
         tell: args.verbose,
         shown: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_always_said_is_found_in_the_table() {
+        let table = "# /dev/x /mnt silt nope 0 0\n\n/v.img /mnt/a\\040b silt defaults,interval=2 0 0\n/w.img /mnt silt ro";
+        assert_eq!(usual(table, Path::new("/mnt/a b/")), ["defaults", "interval=2"]);
+        assert_eq!(usual(table, Path::new("/mnt")), ["ro"]);
+        assert!(usual(table, Path::new("/")).is_empty());
+    }
+
+    #[test]
+    fn what_the_kernel_shows_is_told_apart() {
+        assert!(["user_id=0", "allow_other", "rootcontext=x"].into_iter().all(is_shown));
+        assert!(!["interval=2", "ro", "user"].into_iter().any(is_shown));
+    }
 }

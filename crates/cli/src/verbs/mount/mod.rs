@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<()> {
     options.read_only |= args.read_only;
     if options.remount {
         let dir = args.paths.last().ok_or_else(|| Failure::usage("name a directory"))?;
-        return remount::run(dir, &options);
+        return remount::run(dir, &options, &options);
     }
     options.in_vain().iter().for_each(|note| target::eprintln_quiet(&format!("note: {note}")));
     // Before the default volume is made for it.

@@ -10,17 +10,18 @@ use super::options::Options;
 use crate::failure::Result;
 use crate::target;
 
-/// Remounts what is mounted on `dir`.
-pub fn run(dir: &Path, options: &Options) -> Result<()> {
+/// Remounts what is mounted on `dir`. `asked`: what of the options somebody asks for now.
+pub fn run(dir: &Path, options: &Options, asked: &Options) -> Result<()> {
     options.check()?;
     let dir = mounts::locate(dir)?;
     let mount = mounts::table()?.into_iter().rfind(|m| m.dir == dir).filter(mounts::Mount::is_ours);
     let mount = mount.ok_or_else(|| {
         ControlError::new(Kind::NotFound, format!("no silt volume is mounted on {}", dir.display()))
     })?;
-    let d = &options.daemon;
-    let changed = MountOptions { suid: d.suid, dev: d.dev, exec: d.exec, ..MountOptions::default() };
-    if *d != changed || options.at.is_some() {
+    let (d, wanted) = (&options.daemon, &asked.daemon);
+    let changed =
+        MountOptions { suid: wanted.suid, dev: wanted.dev, exec: wanted.exec, ..MountOptions::default() };
+    if *wanted != changed || asked.at.is_some() {
         target::eprintln_quiet(
             "note: of what is mounted only ro, rw, suid, dev and exec can be changed; the rest stays as it is",
         );
