@@ -89,9 +89,13 @@ fn of_verify(e: silt_verify::Error, volume: &Path) -> ControlError {
 pub fn super_block(volume: &Path, log: u64) -> std::result::Result<Vec<u8>, ControlError> {
     let device = silt_device::open(volume, Access::ReadOnly, &OpenOptions::default())?;
     let rescue = survey(volume, &device, &silt_verify::Unwatched)?;
-    let sb = rescue.super_block_for(log).map_err(|e| {
-        of_verify(e, volume).hint(format!("silt rescue {} says what can be mounted", quoted(volume)))
-    })?;
+    let hint = format!("silt rescue {} says what can be mounted", quoted(volume));
+    // Of a sound volume, too, a number may be wrong: that is no damage.
+    if rescue.roots().iter().all(|root| root.log != Some(log)) {
+        let message = format!("no log with a super root begins at block {log}");
+        return Err(ControlError::new(Kind::NotFound, message).about(volume.display()).hint(hint));
+    }
+    let sb = rescue.super_block_for(log).map_err(|e| of_verify(e, volume).hint(hint))?;
     Ok(sb.as_bytes().to_vec())
 }
 

@@ -68,11 +68,13 @@ fn without_super_blocks_everything_comes_back_and_can_be_mounted() {
         said.lines().find_map(|l| l.split_once("silt mount -o ").map(|(_, c)| c.to_owned())).unwrap();
     let options = command.split(' ').next().unwrap();
     assert!(options.starts_with("ro,rescue="), "{command}");
-    let (m, _) = Mounted::new(&b, &["-o", options, &g], "mnt");
+    let (m, told) = Mounted::new(&b, &["-o", options, &g], "mnt");
     assert!(same_tree(&b.path("before"), Path::new(m.dir())));
     let refused = std::fs::write(m.path("new"), "x").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     m.unmount();
+    let newest = b.json(&["rescue", "--json", &g])["moments"][0]["moment"].as_u64().unwrap();
+    assert!(told.contains(&format!(" shows checkpoint {newest} of 2026-11-")), "{told}");
     // An older moment through the same log.
     let json = b.json(&["rescue", "--json", &g]);
     let older = json["moments"].as_array().unwrap().last().unwrap()["moment"].as_u64().unwrap().to_string();
@@ -83,7 +85,8 @@ fn without_super_blocks_everything_comes_back_and_can_be_mounted() {
     );
     m.unmount();
     assert!(std::fs::read(&g).unwrap() == before, "a mount of what was found writes nothing");
-    let said = b.fails(4, &["mount", "-o", "rescue=7", &g, "mnt"]);
+    // A wrong number is no damage.
+    let said = b.fails(9, &["mount", "-o", "rescue=7", &g, "mnt"]);
     assert!(said.contains("no log with a super root begins at block 7"), "{said}");
 }
 
@@ -219,4 +222,17 @@ fn lost_synced_data_is_named() {
     let json = run.out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert!(json["synced_lost"].as_str().unwrap().starts_with(&told), "{json}");
+}
+
+#[test]
+fn a_time_to_come_is_said_to_be_one() {
+    let b = Bench::new();
+    let g = b.golden("basic-4k");
+    let told = "note: 2999-01-01 is still to come: the newest checkpoint is taken\n";
+    for args in
+        [&["rescue", "--moment", "2999-01-01", &g][..], &["repair", "-n", "--roll-back", "2999-01-01", &g]]
+    {
+        let run = b.run(args);
+        assert!(run.code == 0 && run.err.contains(told), "{args:?}: {}", run.err);
+    }
 }

@@ -312,7 +312,19 @@ fn status(control: &mut dyn Control) -> Result<Option<Status>> {
 /// The three lines: where it is, how to see its moments, how to unmount. `notes`: also what opening found, on standard
 /// error; what was synced and is lost is said in any case.
 pub(super) fn tell(job: &Job, notes: bool) {
-    let status = connect(&job.dir).ok().and_then(|mut c| status(&mut *c).ok()).flatten();
+    let mut control = connect(&job.dir).ok();
+    let status = control.as_mut().and_then(|c| status(&mut **c).ok()).flatten();
+    // Which one a log leads to is known once it is open.
+    let found = match (&job.options, &status, &mut control) {
+        (Options { rescue: Some(_), at, .. }, Some(s), Some(control)) if job.tell => {
+            let number = match at {
+                Some((Moment::Checkpoint(number), _)) => *number,
+                _ => s.newest_checkpoint,
+            };
+            describe(&mut **control, number).ok()
+        }
+        _ => None,
+    };
     if notes {
         let lost = status.iter().flat_map(|s| &s.lost);
         lost.for_each(|n| target::eprintln_quiet(&format!("lost: {n}")));
@@ -331,7 +343,7 @@ pub(super) fn tell(job: &Job, notes: bool) {
     let bytes = status.as_ref().map_or_else(String::new, |s| format!(", {}", size::show(s.size)));
     let volume = job.volume.display();
     let read_only = status.as_ref().map_or(job.options.read_only, |s| s.read_only);
-    let first = match &job.shown {
+    let first = match job.shown.as_ref().or(found.as_ref()) {
         Some(shown) => format!("{dir} shows {shown}, read-only ({volume}{bytes})"),
         None if read_only => format!("{dir} is mounted read-only ({volume}{bytes})"),
         None => format!("{dir} is mounted ({volume}{bytes}){sync}"),
