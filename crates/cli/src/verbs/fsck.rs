@@ -6,7 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ const HOW: &str = "use: fsck.nilfs2 [-napyfvV] [-C FD] DEVICE";
 const OPTIONS: &str = "\
 Options:
    -n     only look: change nothing
-   -a -p  mend what is safe to mend and ask nothing; what is marked as cleanly unmounted is not looked at
+   -a -p  mend what is safe to mend and ask nothing; what is marked as cleanly unmounted is not looked at, if its
+          last log is whole
    -y     mend everything
    -f     look also at what is marked as cleanly unmounted
    -v     say more
@@ -183,9 +184,9 @@ fn wrong_use(why: String) -> Failure {
     Failure::Fsck(USAGE)
 }
 
-fn say(line: &str) -> Result<()> {
+fn say(text: &str) -> Result<()> {
     let mut out = Output::new();
-    out.line(line)?;
+    text.lines().try_for_each(|line| out.line(line))?;
     out.finish()
 }
 
@@ -340,9 +341,10 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
         let mut maker = std::fs::DirBuilder::new();
         let made = maker.recursive(true).mode(0o700).create(&dir);
         made.map_err(|e| ControlError::io(dir.display(), &e))?;
-        let file = dir.join(format!("{uuid}-{now}.undo"));
-        silt_device::undo::save(&file, &*device, identity, plan.overlay())
-            .map_err(|e| repair::unsaved(e, path, &plan))?;
+        let file = save(&dir, &format!("{uuid}-{now}"), |file| {
+            silt_device::undo::save(file, &*device, identity, plan.overlay())
+        })
+        .map_err(|e| repair::unsaved(e, path, &plan))?;
         out.line(format!(
             "what is overwritten is saved: silt repair {} --take-back {}",
             quoted(path),
@@ -370,6 +372,23 @@ fn mend(asked: &Asked, path: &Path, out: &mut Output, watch: &impl Watch, told: 
     }
     out.line(format!("{name}: {} left", count(left, "error")))?;
     Ok(MENDED | LEFT)
+}
+
+/// Saves under a name that is free: another volume with this UUID, or this one, may have been mended in the same second.
+fn save(
+    dir: &Path,
+    name: &str,
+    mut to: impl FnMut(&Path) -> silt_device::Result<u64>,
+) -> silt_device::Result<PathBuf> {
+    use silt_device::Error::Open;
+    let (mut file, mut n) = (dir.join(format!("{name}.undo")), 1_u64);
+    loop {
+        match to(&file) {
+            Err(Open { source, .. }) if source.kind() == ErrorKind::AlreadyExists => n += 1,
+            saved => return saved.map(|_| file),
+        }
+        file = dir.join(format!("{name}-{n}.undo"));
+    }
 }
 
 fn open(path: &Path) -> Result<FileDevice> {
@@ -446,6 +465,19 @@ mod tests {
 
     fn of(all: &[&str]) -> std::result::Result<Asked, String> {
         parse(&all.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_is_saved_takes_no_name_that_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = |path: &Path| match File::create_new(path) {
+            Ok(_) => Ok(1),
+            Err(source) => Err(silt_device::Error::Open { path: path.display().to_string(), source }),
+        };
+        let names = [(); 3].map(|()| save(dir.path(), "uuid-7", made).unwrap());
+        assert_eq!(names, ["uuid-7.undo", "uuid-7-2.undo", "uuid-7-3.undo"].map(|n| dir.path().join(n)));
+        let failed = save(&dir.path().join("nowhere"), "uuid-7", made).unwrap_err();
+        assert!(failed.to_string().contains("nowhere"), "{failed}");
     }
 
     #[test]

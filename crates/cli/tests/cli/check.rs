@@ -403,3 +403,12 @@ fn what_is_missing_of_a_volume_is_told() {
         assert_eq!(json["cut_short"], told, "{json}");
     }
 }
+
+#[test]
+fn the_memory_it_took_is_a_size() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let said = b.run(&["check", "--memory", &v]).err;
+    let size = said.strip_prefix("most memory: ").unwrap();
+    assert!(size.ends_with(" MiB\n") && size.starts_with(|c: char| c.is_ascii_digit()), "{said}");
+}

@@ -233,3 +233,11 @@ fn both_super_blocks_are_repaired_with_y_alone() {
     b.ok(&["repair", &g, "--take-back", undo]);
     assert!(std::fs::read(&g).unwrap() == lost, "all is as it was");
 }
+
+#[test]
+fn its_help_has_lines() {
+    let b = Bench::new();
+    let run = fsck(&b, &["--help"]);
+    assert!(run.code == 0 && run.out.lines().count() > 15 && !run.out.contains('?'), "{}", run.out);
+    assert!(run.out.contains("\n   -y     mend everything\n"), "{}", run.out);
+}
