@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> Result<()> {
         asked += 1;
         // What is not there, and snapshots, are minded less than a mount that is in the way.
         let is_well =
-            if args.force { mounted(range, &removed, volume) } else { judge(range, &removed, volume) };
+            if args.force { none_mounted(&removed, volume) } else { judge(range, &removed, volume) };
         failed += u64::from(!is_well);
         missing += u64::from(!is_well && removed.is_nothing());
         add(&mut total, removed);
@@ -214,21 +214,16 @@ fn said(total: &Removed) -> String {
     line
 }
 
-/// Says which of them are mounted, and whether anything went or nothing was in the way.
-fn mounted(range: &Range, removed: &Removed, volume: Option<&Path>) -> bool {
-    if removed.busy.is_empty() {
-        return true;
+/// Says which of them are mounted; whether none is.
+fn none_mounted(removed: &Removed, volume: Option<&Path>) -> bool {
+    let volume = volume.map(|v| format!(" {}", quoted(v))).unwrap_or_default();
+    for n in &removed.busy {
+        complain(
+            &ControlError::new(Kind::Busy, format!("{n}: it is mounted"))
+                .hint(format!("unmount it first; silt status{volume} says where it is")),
+        );
     }
-    if range.single || removed.removed == 0 {
-        let volume = volume.map(|v| format!(" {}", quoted(v))).unwrap_or_default();
-        for n in &removed.busy {
-            complain(
-                &ControlError::new(Kind::Busy, format!("{n}: it is mounted"))
-                    .hint(format!("unmount it first; silt status{volume} says where it is")),
-            );
-        }
-    }
-    removed.removed > 0
+    removed.busy.is_empty()
 }
 
 /// Says what stayed, and whether all went as it was asked.
@@ -244,7 +239,7 @@ fn judge(range: &Range, removed: &Removed, volume: Option<&Path>) -> bool {
             format!("{} more {}", count(unnamed, "snapshot"), if unnamed == 1 { "stays" } else { "stay" }),
         ));
     }
-    mounted(range, removed, volume);
+    let none_mounted = none_mounted(removed, volume);
     let found = !removed.is_nothing();
     if !found {
         let message = if range.single {
@@ -255,7 +250,7 @@ fn judge(range: &Range, removed: &Removed, volume: Option<&Path>) -> bool {
         let error = ControlError::new(Kind::NotFound, message);
         complain(&if by_own_name() { error.hint(target::lists("silt lscp", volume)) } else { error });
     }
-    removed.removed > 0 && removed.snapshots_total == 0
+    removed.removed > 0 && removed.snapshots_total == 0 && none_mounted
 }
 
 fn confirmed(what: &str) -> Result<bool> {
