@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use silt_names::ByteName;
 
 use crate::scrub::ScrubAction;
 use crate::{Moment, paths};
@@ -140,7 +141,8 @@ pub struct SegmentQuery {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tune {
     /// At most 80 bytes count.
-    pub label: Option<String>,
+    #[serde(flatten, with = "silt_names::label")]
+    pub label: Option<ByteName>,
     /// As its text is written.
     pub uuid: Option<String>,
     /// Seconds between checkpoints of a busy volume; 0: the default of who mounts.

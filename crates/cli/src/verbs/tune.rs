@@ -1,5 +1,7 @@
 //! `silt tune`: shows and changes the settings in the super block.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::ArgAction;
@@ -17,7 +19,7 @@ pub struct Args {
     list: bool,
     /// Set the label, of which 80 bytes count
     #[arg(short = 'L', long)]
-    label: Option<String>,
+    label: Option<OsString>,
     /// Set the UUID
     #[arg(short = 'U', long)]
     uuid: Option<String>,
@@ -54,7 +56,7 @@ fn features(options: &[String]) -> Result<Option<bool>> {
 
 pub fn run(args: &Args) -> Result<()> {
     let tune = Tune {
-        label: args.label.clone(),
+        label: args.label.as_ref().map(|label| label.as_bytes().into()),
         uuid: args.uuid.clone(),
         interval: args.interval,
         block_max: args.block_max,

@@ -1,6 +1,9 @@
 //! `silt tune`
 
-use crate::common::Bench;
+use crate::common::{Bench, Mounted, can_mount};
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 const UUID: &str = "c1b9d5a2-f162-11cf-9ece-0020afc76f16";
 
@@ -71,4 +74,20 @@ fn a_label_that_is_cut_off_is_told_of() {
     let run = b.run(&["tune", "-L", &"x".repeat(81), &v]);
     assert!(run.code == 0 && run.err.contains("cut off after 80 bytes"), "{}", run.err);
     assert_eq!(b.run(&["tune", "-L", &"x".repeat(80), &v]).err, "");
+}
+
+#[test]
+fn a_label_is_bytes() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    let label = OsStr::from_bytes(b"a\xff");
+    b.ok(&["tune".as_ref(), "-L".as_ref(), label, v.as_ref()]);
+    assert_eq!(b.json(&["tune", "--json", &v])["label_bytes"], "61ff");
+    if !can_mount() {
+        return;
+    }
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    b.ok(&["tune".as_ref(), "-L".as_ref(), OsStr::from_bytes(b"b\xfe"), m.dir().as_ref()]);
+    assert_eq!(b.json(&["tune", "--json", m.dir()])["label_bytes"], "62fe");
+    m.unmount();
 }
