@@ -12,7 +12,7 @@ use crate::{number, target, times};
 /// List checkpoints and snapshots
 #[derive(clap::Args)]
 pub struct Args {
-    /// Do not hide plain checkpoints in which no file changed
+    /// Do not hide plain checkpoints in which no file changed (the newest never is)
     #[arg(short, long)]
     all: bool,
     /// Show the blocks in use (the default)

@@ -103,6 +103,9 @@ fn the_tree_goes_back_to_a_moment() {
     let after = b.checkpoints(&g);
     let last = before.last().unwrap().0;
     assert!(after.contains(&(last, true)), "{after:?}");
+    // The files are those of the newest, which is listed.
+    let listed = b.json(&["lscp", "-r", "-n", "1", "--json", &g]);
+    assert_eq!(listed[0]["number"].as_u64(), after.last().map(|c| c.0), "{listed}");
     assert!(before.iter().all(|(c, _)| after.iter().any(|(a, _)| a == c)), "{after:?}");
     let said = b.fails(9, &["repair", "--no-undo", "--yes", "--roll-back", "4711", &g]);
     assert!(said.contains("there is no checkpoint 4711"), "{said}");

@@ -22,7 +22,9 @@ pub fn list(host: &dyn Host, query: &CheckpointQuery, out: Out<'_>) -> Result<()
     while left > 0 {
         let Some(mut batch) = walk.next(host)? else { break };
         if !query.minor {
-            batch.retain(|c| c.snapshot || !c.minor);
+            // The newest is the files as they are, and after a repair made them others there is no other one of that.
+            let newest = with(host, |v| v.last_log().cno)?;
+            batch.retain(|c| c.snapshot || !c.minor || c.number == newest);
         }
         batch.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         left -= batch.len() as u64;
