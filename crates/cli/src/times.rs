@@ -44,6 +44,17 @@ pub fn span(seconds: u64) -> String {
     crate::output::count(n, name)
 }
 
+/// What is to be said of a moment that is a time still to come.
+pub fn to_come(text: &str) -> Option<String> {
+    let is = silt_control::Moment::is_to_come(text);
+    is.then(|| format!("{text} is still to come: the newest checkpoint is taken"))
+}
+
+/// Says it.
+pub fn tell_of_one_to_come(text: &str) {
+    to_come(text).iter().for_each(|note| crate::target::eprintln_quiet(&format!("note: {note}")));
+}
+
 /// Parses a time span in seconds: `90`, `10m`, `1d`.
 pub fn period(text: &str) -> std::result::Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -266,6 +266,7 @@ fn no_moment(args: &Args, message: String) -> ControlError {
 
 fn options(args: &Args, device: &Arc<dyn Device>) -> Result<Options> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    args.roll_back.iter().for_each(|text| times::tell_of_one_to_come(text));
     let to_checkpoint = match args.roll_back.as_deref().map(Moment::parse).transpose()? {
         Some(Moment::Checkpoint(n)) => Some(n),
         Some(Moment::Time(at)) => Some(
@@ -465,8 +466,8 @@ pub(super) fn identity(device: &dyn Device) -> [u8; 16] {
 fn take_back(args: &Args, file: &Path) -> Result<()> {
     // What is being put back is put back to its end.
     let watch = Interruptible::new(Unwatched);
-    let device = target::device(&args.volume, Access::ReadWrite)?;
     overwrite::plain(file)?;
+    let device = target::device(&args.volume, Access::ReadWrite)?;
     let undo = Undo::read(file).map_err(wrong_file)?;
     let volume = args.volume.display();
     let known = identity(&device);

@@ -124,6 +124,7 @@ fn ended(args: &Args, what: &str) -> Failure {
 /// The number that names a moment.
 fn resolve(args: &Args, rescue: &Rescue<'_>) -> Result<Option<u64>> {
     let Some(text) = &args.moment else { return Ok(None) };
+    times::tell_of_one_to_come(text);
     match Moment::parse(text)? {
         Moment::Checkpoint(number) => Ok(Some(number)),
         Moment::Time(seconds) => {

@@ -9,7 +9,7 @@ use silt_names::quoted;
 use silt_retention::Wish;
 
 use crate::failure::{Failure, Result};
-use crate::size;
+use crate::{size, times};
 
 /// For `--help` and the man page.
 pub const HELP: &str = "\
@@ -183,9 +183,7 @@ impl Options {
             ("ro" | "rw", None) => (self.read_only, self.rw) = (name == "ro", name == "rw"),
             ("at", Some(v)) => {
                 self.at = Some((Moment::parse(v)?, false));
-                if Moment::is_to_come(v) {
-                    self.notes.push(format!("{v} is still to come: the newest checkpoint is taken"));
-                }
+                self.notes.extend(times::to_come(v));
             }
             ("cp", Some(v)) => match Moment::parse(v)? {
                 at @ Moment::Checkpoint(_) => self.at = Some((at, true)),
