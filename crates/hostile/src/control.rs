@@ -107,7 +107,7 @@ pub fn change(device: &Arc<Watched>, _: &mut Seen) {
     ask(&host, Request::RemoveCheckpoints { start: 2, end: 5 });
     ask(&host, Request::RemoveCheckpoints { start: 0, end: u64::MAX });
     let uuid = Some("01234567-89ab-cdef-0123-456789abcdef".into());
-    ask(&host, Request::Tune(Tune { label: Some("x".repeat(90)), uuid, ..Tune::default() }));
+    ask(&host, Request::Tune(Tune { label: Some("x".repeat(90).as_str().into()), uuid, ..Tune::default() }));
     ask(&host, Request::SetRetention(Retain { wish: Some("one an hour for ever".into()), floor: None }));
     ask(&host, Request::Resize { size: None });
     ask(&host, Request::Resize { size: Some(device.len() / 4 * 3) });
