@@ -123,18 +123,18 @@ impl Gatherer {
         }
     }
 
-    /// Has segments stay whose logs name fewer blocks than were counted there: the table of segments says less of them than is
+    /// Has segments stay whose logs end before a block that was counted as needed there: the table of segments says less of them than is
     /// written, and what lies behind that would be lost. `freed`: what [`Volume::freed`] said before it was counted.
     pub fn compare(&mut self, usage: Usage, freed: u64) {
         self.counted = Some((usage, freed));
     }
 
-    /// Whether a segment's logs named all that was counted there. None of them can be more by now: only an emptied segment's
-    /// numbers get other places.
+    /// Whether a segment's logs reach to behind all that was counted as needed there. That can be no more by now: only in an
+    /// emptied segment something else is written.
     fn is_whole(&self, access: &impl Access, victim: &Victim) -> Result<bool> {
         let Some((usage, freed)) = &self.counted else { return Ok(true) };
         let segment = victim.segment();
-        Ok(victim.numbers() >= usage.of(segment).numbers()
+        Ok(victim.looked_through() >= u64::from(usage.of(segment).end)
             || access.with(|v| v.was_freed_since(segment, *freed))?)
     }
 

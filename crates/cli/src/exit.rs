@@ -53,7 +53,13 @@ fn of_verb(verb: &str) -> (&'static [u8], Codes) {
             &[0, 1, 2, 6, 7, 8, 9, 10, 11],
             &[(1, "there is something on it already, or a failure that has no code of its own")],
         ),
-        "mount" => (INTERRUPTIBLE, &[(INTERRUPTED, "ended by Ctrl-C: what was mounted is unmounted again")]),
+        "mount" => (
+            INTERRUPTIBLE,
+            &[(
+                INTERRUPTED,
+                "ended by Ctrl-C: what was mounted is unmounted again, unless it says otherwise or there was another Ctrl-C",
+            )],
+        ),
         "umount" => (&[0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 12], &[]),
         "status" => (READING, &[(1, "of several volumes some did not answer, or another failure")]),
         "chcp" => (

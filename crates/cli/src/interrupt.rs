@@ -23,7 +23,9 @@ impl<W: Watch> Interruptible<W> {
     /// The same; the second signal ends it with this exit code.
     pub fn with_code(watch: W, code: u8) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        // Who had them ignored when the program began wants that: a shell does so with what runs in the background.
+        let ignored = ignored();
+        for signal in [SIGINT, SIGTERM].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0) {
             // Where a handler cannot be set the signal does what it always does.
             let code = i32::from(code);
             let _ = signal_hook::flag::register_conditional_shutdown(signal, code, stop.clone());
@@ -31,6 +33,13 @@ impl<W: Watch> Interruptible<W> {
         }
         Interruptible { watch, stop }
     }
+}
+
+/// Signals that are ignored, the first in the lowest bit; none where the system does not tell.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 impl<W> Interruptible<W> {

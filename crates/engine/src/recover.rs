@@ -14,6 +14,7 @@ use silt_format::{BlockNr, Geometry, Ino, SegNr};
 
 use crate::files::Tree;
 use crate::log::Cursor;
+use crate::room::Extra;
 use crate::search::{self, Reached, Tail, Walk};
 use crate::volume::{OpenOptions, Volume};
 use crate::{Error, Result};
@@ -193,6 +194,19 @@ impl Volume {
     pub(crate) fn hold_tail(&mut self) {
         if let Some(r) = &mut self.recovery {
             r.scrapped.clear();
+        }
+    }
+
+    /// Segments that [`Volume::forget_tail`] will give back.
+    pub(crate) fn given_by_recovery(&self) -> u64 {
+        self.recovery.as_ref().map_or(0, |r| r.scrapped.len() as u64)
+    }
+
+    /// Clean segments that the checkpoint of what was recovered takes, besides the one that the log goes on in.
+    pub(crate) fn taken_by_recovery(&self) -> u64 {
+        match self.recovery {
+            Some(_) => self.segments_for(self.need(Extra::default())).saturating_sub(1),
+            None => 0,
         }
     }
 

@@ -11,8 +11,8 @@ use crate::error::{FsError, Of, Result};
 /// Unreadable places skipped one by one before the rest of a directory is given up.
 const MAX_SKIPPED: u32 = 512;
 
-/// How long a walk may take where the device does not give something: it may take long to fail each time, and others wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a walk may wait in all for what the device does not give in the end: others wait meanwhile.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Walks over the chunks of a directory below block offset `end`, ascending. Holes, which only
 /// damaged directories have, are leapt over; a part of the map that cannot be read is given up
@@ -27,9 +27,13 @@ pub(crate) struct Chunks {
     pub damaged: bool,
     /// It was the device that did not give it: what is there is not known.
     pub unread: Option<FsError>,
-    began: Instant,
+    /// How long the device took over what it did not give.
+    waited: Duration,
+    patience: Duration,
     /// The last error of the device.
     failed: Option<FsError>,
+    /// The rest was given up for that.
+    pub cut_short: bool,
 }
 
 impl Chunks {
@@ -42,20 +46,33 @@ impl Chunks {
             skipped: 0,
             damaged: false,
             unread: None,
-            began: Instant::now(),
+            waited: Duration::ZERO,
+            patience: PATIENCE,
             failed: None,
+            cut_short: false,
         }
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> Ino {
+        self.dir
+    }
+
+    /// To the end, however long that takes.
+    pub fn patient(self) -> Self {
+        Chunks { patience: Duration::MAX, ..self }
     }
 
     /// The next chunk that is mapped, and its block offset.
     pub fn next(&mut self, volume: &mut Volume) -> Option<(u64, Result<Block>)> {
         while self.next < self.end {
-            if self.failed.is_some() && self.began.elapsed() > PATIENCE {
+            if self.waited > self.patience {
                 self.unread = self.failed.take();
-                self.damaged = true;
+                (self.damaged, self.cut_short) = (true, true);
                 self.next = self.end;
                 break;
             }
+            let begin = Instant::now();
             let key = self.next;
             match volume.read_block(self.tree, self.dir, key) {
                 Ok(Some(block)) => {
@@ -65,7 +82,7 @@ impl Chunks {
                 Ok(None) => self.leap(volume),
                 Err(e) => {
                     self.next = key + 1;
-                    let e = self.failure(&e);
+                    let e = self.failure(&e, begin);
                     // The map tells where the chunk is, so it is the chunk that cannot be read.
                     if volume.locate(self.tree, self.dir, key).is_ok() {
                         return Some((key, Err(e)));
@@ -79,7 +96,7 @@ impl Chunks {
 
     /// Goes on with the next mapped block.
     fn leap(&mut self, volume: &mut Volume) {
-        let (key, mut found) = (self.next, None);
+        let (key, mut found, begin) = (self.next, None, Instant::now());
         let walked = volume.for_each_data(self.tree, self.dir, key, |k| {
             found = Some(k);
             ControlFlow::Break(())
@@ -88,16 +105,17 @@ impl Chunks {
             (_, Some(k)) if k > key => self.next = k,
             (Err(e), _) => {
                 self.next = key + 1;
-                let e = self.failure(&e);
+                let e = self.failure(&e, begin);
                 self.skip(e);
             }
             _ => self.next = self.end,
         }
     }
 
-    fn failure(&mut self, e: &Error) -> FsError {
+    fn failure(&mut self, e: &Error, begin: Instant) -> FsError {
         let e = FsError::of_engine(self.dir, e);
         if e.is_of_device() {
+            self.waited += begin.elapsed();
             self.failed = Some(e.clone());
         }
         e

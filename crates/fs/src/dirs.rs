@@ -305,14 +305,39 @@ impl Fs {
         match self.dir_is_empty(dir) {
             Err(FsError::Io { .. }) => {}
             Ok(false) if self.dir_is_damaged(Tree::Live, dir)? => {}
-            other => return other,
+            other => {
+                self.refused.forget(dir);
+                return other;
+            }
         }
         let end = self.chunk_count(Tree::Live, dir)?;
         let mut chunks = Chunks::new(Tree::Live, dir, 0, end);
+        let unread = loop {
+            match self.a_name_in(&mut chunks) {
+                Ok(None) => break None,
+                Ok(Some(_)) => return Ok(false),
+                Err(e) => {
+                    self.count_as_lost(dir, e.clone())?;
+                    if !chunks.cut_short {
+                        break Some(e);
+                    }
+                }
+            }
+            // What lies behind what takes long to fail may be names.
+            chunks = Chunks::new(Tree::Live, dir, 0, end).patient();
+        };
+        if unread.is_none() {
+            self.refused.forget(dir);
+        }
+        Ok(true)
+    }
+
+    /// A name in what can be read of a directory, "." and ".." excepted. An error: there is none, and the device did not give all.
+    fn a_name_in(&mut self, chunks: &mut Chunks) -> Result<Option<Ino>> {
         let mut unread = None;
         while let Some((key, block)) = chunks.next(&mut self.volume) {
             // Once more: a device may fail once.
-            let block = match block.or_else(|_| read_chunk(&mut self.volume, Tree::Live, dir, key)) {
+            let block = match block.or_else(|_| read_chunk(&mut self.volume, Tree::Live, chunks.dir(), key)) {
                 Ok(block) => block,
                 Err(e) if e.is_of_device() => {
                     unread = Some(e);
@@ -324,15 +349,12 @@ impl Fs {
             if dir::check(&block).is_err() {
                 continue;
             }
-            if dir::entries(&block).flatten().any(|e| e.ino.0 != 0 && !is_dots(e.name)) {
-                return Ok(false);
+            let name = dir::entries(&block).flatten().find(|e| e.ino.0 != 0 && !is_dots(e.name));
+            if let Some(e) = name {
+                return Ok(Some(e.ino));
             }
         }
-        match unread.or(chunks.unread) {
-            Some(e) => self.count_as_lost(dir, e)?,
-            None => self.refused.forget(dir),
-        }
-        Ok(true)
+        unread.or(chunks.unread.take()).map_or(Ok(None), Err)
     }
 
     /// Adds an entry for a name that is not there, growing the directory if need be. The caller

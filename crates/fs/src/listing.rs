@@ -82,6 +82,9 @@ impl Fs {
         if chunks.damaged {
             damaged.get_or_insert(unreadable(ino));
         }
+        if damaged.is_none() && from == 0 && tree == Tree::Live {
+            self.refused.forget(ino);
+        }
         match damaged {
             Some(e) if !listed => Err(e),
             None if !listed && left_out => Err(FsError::LeftOut),

@@ -18,10 +18,11 @@ use crate::volume::Volume;
 use crate::{Error, Result, supers};
 
 impl Volume {
-    /// Whether so few segments are clean that a step of the cleaner may not fit.
+    /// Whether so few segments are clean that a step of the cleaner may not fit, once what was recovered is taken over.
     pub fn is_wedged(&self) -> bool {
         // Whatever the storage below has space for: emptying them brings nothing that is lacking there.
-        self.clean_and_free() < self.floor()
+        self.clean_and_free().saturating_add(self.given_by_recovery())
+            < self.floor().saturating_add(self.taken_by_recovery())
     }
 
     /// Blocks that logs can still take: of the segment being written, the one after it, and clean ones.

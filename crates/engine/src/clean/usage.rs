@@ -20,18 +20,17 @@ use crate::volume::Volume;
 pub struct SegmentUsage {
     /// Needed by the newest tree, metadata included.
     pub live: u32,
-    /// Of those, blocks of the DAT itself, which have no numbers.
-    pub tables: u32,
     /// Needed by nothing but what is kept of the past.
     pub kept: u32,
     /// Not needed by anything that is kept; their numbers are taken still.
     pub dead: u32,
+    /// From its first block to behind the last one that is needed.
+    pub end: u32,
 }
 
 impl SegmentUsage {
-    /// Blocks with numbers.
-    pub fn numbers(&self) -> u64 {
-        u64::from(self.live.saturating_sub(self.tables)) + u64::from(self.kept) + u64::from(self.dead)
+    fn reach(&mut self, behind: u64) {
+        self.end = self.end.max(u32::try_from(behind).unwrap_or(u32::MAX));
     }
 }
 
@@ -81,6 +80,12 @@ impl Usage {
     }
 }
 
+/// Blocks from the beginning of its segment to behind a block.
+fn behind(g: &Geometry, block: u64) -> u64 {
+    let start = g.segment_start(g.segment_of(BlockNr(block))).0;
+    block.saturating_sub(start).saturating_add(1)
+}
+
 impl Volume {
     /// Goes on with a count, over at most about `most` blocks of the DAT. What changes meanwhile may be counted as it
     /// was or as it is.
@@ -103,7 +108,7 @@ impl Volume {
         for (key, ptr) in blocks {
             if let Some(s) = usage.at(&g, ptr) {
                 s.live = s.live.saturating_add(1);
-                s.tables = s.tables.saturating_add(1);
+                s.reach(behind(&g, ptr));
             }
             let Kind::Entries { first } = layout.kind(key) else { continue };
             let last = layout.last_of_block(first);
@@ -143,6 +148,9 @@ impl Volume {
                 (false, false) => &mut s.dead,
             };
             *field = field.saturating_add(1);
+            if kept || period.end == LIVE {
+                s.reach(behind(&g, e.blocknr.get()));
+            }
         }
         Ok(())
     }

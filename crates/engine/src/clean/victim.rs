@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use silt_device::{Device, Kind};
-use silt_format::{BlockNr, Geometry, Ino, SegNr};
+use silt_format::{BlockNr, Geometry, SegNr};
 
 use super::window::{Reused, Window};
 use super::{Cleaning, Dead, Taken};
@@ -40,8 +40,6 @@ pub struct Victim {
     taken: Taken,
     /// What the checksums of its logs say, by their first block.
     logs: HashMap<u64, LogState>,
-    /// Blocks with numbers that its logs named so far.
-    numbers: u64,
     /// Blocks were left where they are.
     left: u64,
     ended: bool,
@@ -55,17 +53,7 @@ impl Victim {
         let walk = SegmentWalk::new(window, geometry, segment, u64::from(info.blocks));
         let taken = Taken { segment, lastmod: info.modified, nblocks: info.blocks, sequence: None, freed };
         let geometry = *geometry;
-        Victim {
-            device,
-            geometry,
-            walk,
-            log: 0..0,
-            taken,
-            logs: HashMap::new(),
-            numbers: 0,
-            left: 0,
-            ended: false,
-        }
+        Victim { device, geometry, walk, log: 0..0, taken, logs: HashMap::new(), left: 0, ended: false }
     }
 
     /// Its number.
@@ -77,7 +65,7 @@ impl Victim {
     #[must_use]
     pub fn again(mut self) -> Self {
         self.walk.restart();
-        Victim { log: 0..0, numbers: 0, left: 0, ended: false, ..self }
+        Victim { log: 0..0, left: 0, ended: false, ..self }
     }
 
     /// Reads it into memory, as far as that goes, before it is known whether any of it is needed. Errors are met later.
@@ -106,9 +94,9 @@ impl Victim {
         self.taken.freed
     }
 
-    /// Blocks with numbers that its logs named so far, whether or not these lead here still.
-    pub fn numbers(&self) -> u64 {
-        self.numbers
+    /// Blocks from its first one to the end of the last log that was read.
+    pub fn looked_through(&self) -> u64 {
+        self.walk.log_end().0.saturating_sub(self.geometry.segment_start(self.taken.segment).0)
     }
 
     /// Of its blocks, in bytes.
@@ -130,7 +118,6 @@ impl Victim {
         self.sequence()?;
         let blocks = self.walk.next(most)?;
         self.log = blocks.first().map_or(0, |b| b.log.0)..self.walk.log_end().0;
-        self.numbers += blocks.iter().filter(|b| b.payload.ino != Ino::DAT).count() as u64;
         if blocks.is_empty() {
             self.ended = true;
             if !self.walk.is_complete() {
