@@ -300,7 +300,7 @@ impl Fs {
     }
 
     /// Whether a live directory may be removed: nothing but "." and ".." is in what can be read of it. EIO: the device does not
-    /// give all of it, for now.
+    /// give all of it, and has not for less than [`crate::Options::patience`].
     pub(crate) fn dir_is_removable(&mut self, dir: Ino) -> Result<bool> {
         match self.dir_is_empty(dir) {
             Err(FsError::Io { .. }) => {}

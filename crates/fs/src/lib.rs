@@ -45,6 +45,7 @@ mod rename;
 mod reserve;
 mod space;
 mod types;
+mod unread;
 
 use std::time::Duration;
 
@@ -66,9 +67,10 @@ use appends::Appends;
 use cache::IndexCache;
 use error::Of;
 use life::{Node, Waiting};
-use refused::{Refused, Unread};
+use refused::Refused;
 use reserve::Reservations;
 pub use space::Reclaimable;
+use unread::Unread;
 
 /// Bounds of the memory an [`Fs`] takes besides the volume's.
 #[derive(Debug, Clone, Copy)]

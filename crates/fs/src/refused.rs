@@ -1,29 +1,19 @@
-//! What the device does not give: for a while that is no reason to take it for lost.
+//! Directories that the device does not give: for a while that is no reason to take what is in them for lost.
 //!
-//! A device may be away for a moment, and come back with everything. So whoever wants a directory removed that it does not give,
-//! or something else in its place, is refused at first; later what is in it counts as lost, or nothing could ever remove it. A
-//! file goes at once, as was asked: what it had is given back when the device tells what that is.
+//! A device may be away for a moment, and come back with everything. So whoever wants such a directory removed, or something else
+//! in its place, is refused at first; later what is in it counts as lost, or nothing could ever remove it.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
-use silt_engine::Tree;
 
-use crate::dirs::Found;
-use crate::error::{FsError, Of, Result};
-use crate::names::check_type;
+use crate::error::{FsError, Result};
 use crate::{Fs, Ino};
 
 /// Times that of a device's patience after which a refusal has nothing to do with the next one.
 const FORGOTTEN: u32 = 20;
-/// Directories, and files, that are remembered.
+/// Directories that are remembered.
 const MOST: usize = 4096;
-/// Files that are looked at again at a time, and for how long none is where the device still does not give one: so many times
-/// what it took to find out.
-const LOOKS: usize = 64;
-const PAUSE: Duration = Duration::from_secs(1);
-const REST: u32 = 20;
 
 /// By inode number when one was first refused.
 #[derive(Debug)]
@@ -60,71 +50,11 @@ impl Refused {
     }
 }
 
-/// Files that lost a name while the device did not give their inodes.
-#[derive(Debug, Default)]
-pub(crate) struct Unread {
-    files: VecDeque<Found>,
-    /// When the next look is due.
-    again: Option<Instant>,
-}
-
-impl Unread {
-    /// Remembers one; `false` if there are too many.
-    pub fn note(&mut self, found: &Found) -> bool {
-        let there_is_room = self.files.len() < MOST;
-        if there_is_room {
-            self.files.push_back(*found);
-        }
-        there_is_room
-    }
-}
-
 impl Fs {
     /// Says that something of a directory that is to go could not be read (`e`). The error, unless what it tells of is there for
     /// good: bytes that make no sense, or a device that has not given them for a while.
     pub(crate) fn count_as_lost(&mut self, dir: Ino, e: FsError) -> Result<()> {
         if e.is_of_device() && !self.refused.is_lost(dir, Instant::now()) { Err(e) } else { Ok(()) }
-    }
-
-    /// Whether files lost a name that could not be read then.
-    pub fn has_unread(&self) -> bool {
-        !self.unread.files.is_empty()
-    }
-
-    /// Takes from files that could not be read when they lost a name the link they had for it, until one cannot be read yet;
-    /// whether any has lost one.
-    pub(crate) fn drop_late(&mut self) -> Result<bool> {
-        let begin = Instant::now();
-        if self.unread.again.is_some_and(|at| begin < at) {
-            return Ok(false);
-        }
-        let mut any = false;
-        for _ in 0..LOOKS {
-            if self.volume.check_change(true, 0).is_err() {
-                break;
-            }
-            let Some(found) = self.unread.files.pop_front() else { break };
-            match self.attr(Tree::Live, found.ino) {
-                Ok(attr) if check_type(&found, attr.mode).is_ok() && attr.links > 0 => {
-                    let attr = self.volume.attr_mut(found.ino).of(found.ino)?;
-                    attr.links = attr.links.saturating_sub(1);
-                    any = true;
-                    if attr.links == 0 {
-                        self.reap_or_put_off(found.ino)?;
-                    }
-                }
-                Err(e) if e.is_of_device() => {
-                    self.unread.files.push_back(found);
-                    // It may take long to fail, and others wait.
-                    let pause = PAUSE.max(begin.elapsed().saturating_mul(REST));
-                    self.unread.again = Instant::now().checked_add(pause);
-                    break;
-                }
-                // It is gone, or what is there makes no sense: its blocks stay taken.
-                _ => self.drop_damaged(found.ino, 1),
-            }
-        }
-        Ok(any)
     }
 }
 

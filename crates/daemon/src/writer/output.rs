@@ -232,21 +232,26 @@ mod tests {
     use crate::core::{Core, Want};
     use crate::fault_tests::mkfs_of;
 
+    /// A writer without a thread, and `waiting` bytes of a file that wait for it.
+    fn writer_on(device: Arc<dyn Device>, waiting: usize) -> (Arc<Core>, Writer) {
+        let (mut volume, _) = Volume::open(device, &OpenOptions::default()).unwrap();
+        volume.take_over(2000).unwrap();
+        let core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
+        let writer = Writer::new(core.clone(), Duration::from_secs(3600));
+        let mut fs = core.fs.lock();
+        let ctx = Context { privileged: true, ..Context::default() };
+        let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
+        fs.write(&ctx, ino, 0, &vec![1; waiting], WriteFlags::default()).unwrap();
+        drop(fs);
+        (core, writer)
+    }
+
     /// A log that ends a construction must not come before one of it that is still to be written.
     #[test]
     fn what_is_kept_stays_in_order() {
         for room in 1..9u64 {
             let device = Arc::new(Fault::new(mkfs_of(512 << 20, 1024)));
-            let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
-            volume.take_over(2000).unwrap();
-            let core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
-            let mut writer = Writer::new(core.clone(), Duration::from_secs(3600));
-            {
-                let mut fs = core.fs.lock();
-                let ctx = Context { privileged: true, ..Context::default() };
-                let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
-                fs.write(&ctx, ino, 0, &vec![1; 32 << 20], WriteFlags::default()).unwrap();
-            }
+            let (core, mut writer) = writer_on(device.clone(), 32 << 20);
             device.limit_space(Some(room * (4 << 20)));
             core.sync(Want::All, Box::new(|result| assert!(result.is_err())));
             let waiters = std::mem::take(&mut core.queue.lock().waiters);
@@ -263,16 +268,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_not_written_once_writing_has_ended() {
         let device = Arc::new(Counter::new(Fault::new(mkfs_of(128 << 20, 1024))));
-        let (mut volume, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
-        volume.take_over(2000).unwrap();
-        let core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
-        let mut writer = Writer::new(core.clone(), Duration::from_secs(3600));
-        {
-            let mut fs = core.fs.lock();
-            let ctx = Context { privileged: true, ..Context::default() };
-            let ino = fs.create(&ctx, Ino::ROOT, b"f", 0o644).unwrap().ino;
-            fs.write(&ctx, ino, 0, &vec![1; 1 << 20], WriteFlags::default()).unwrap();
-        }
+        let (core, mut writer) = writer_on(device.clone(), 1 << 20);
         device.inner().limit_space(Some(1 << 19));
         writer.serve(Vec::new(), true);
         device.inner().heal();

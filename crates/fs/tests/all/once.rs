@@ -357,7 +357,7 @@ fn an_orphan_that_cannot_go_keeps_no_other() {
     fs.sync_all(20).unwrap();
     drop(fs);
     let base = d.fork();
-    let mut alone = 0;
+    let (mut alone, mut begun) = (0, false);
     for n in 0..20 {
         let device = Arc::new(Fault::new(base.fork()));
         let mut fs = Fs::new(open_with(&device, 0), &Options::default());
@@ -365,8 +365,9 @@ fn an_orphan_that_cannot_go_keeps_no_other() {
         let result = fs.collect_orphans(1000);
         device.heal();
         let left = orphans.iter().filter(|ino| fs.volume_mut().inode(Tree::Live, **ino).is_ok()).count();
-        // That one, or all whose inodes are in the block that could not be read.
-        assert!(matches!(left, 0 | 1 | 4), "read {n}: {left} are left: {result:?}");
+        // That one; or all, where it is not known yet which numbers are taken.
+        begun |= left < 4;
+        assert!(left <= 1 || (left == 4 && !begun), "read {n}: {left} are left: {result:?}");
         alone += u32::from(left == 1);
         fs.volume_mut().close(5000).unwrap();
         is_sound(&device);

@@ -80,7 +80,7 @@ fn usual(table: &str, dir: &Path) -> Vec<String> {
     of_it.flat_map(|options| options.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Of what mount(8) hands on at a remount the most was not asked for now: it is what is so, or always said.
+/// Most of what mount(8) hands on at a remount nobody asks to be changed: it says how things are, or what it always says.
 fn remount(args: &Args, words: &[&str]) -> Result<()> {
     let table = std::fs::read("/etc/fstab").unwrap_or_default();
     let dir = mounts::locate(&args.dir)?;

@@ -10,7 +10,7 @@ use super::options::Options;
 use crate::failure::Result;
 use crate::target;
 
-/// Remounts what is mounted on `dir`. `asked`: what of the options somebody asks for now.
+/// Remounts what is mounted on `dir`. `asked`: those of the options that this request is about; the others are as they were.
 pub fn run(dir: &Path, options: &Options, asked: &Options) -> Result<()> {
     options.check()?;
     let dir = mounts::locate(dir)?;
