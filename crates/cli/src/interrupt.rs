@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use silt_verify::{Unwatched, Watch};
 
-use crate::exit;
+use crate::{exit, own};
 
 /// Passes on what a watcher is told, and asks for an end after Ctrl-C or SIGTERM.
 pub struct Interruptible<W> {
@@ -37,9 +37,7 @@ impl<W: Watch> Interruptible<W> {
 
 /// Signals that are ignored, the first in the lowest bit; none where the system does not tell.
 fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    own::status("SigIgn").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
 }
 
 impl<W> Interruptible<W> {

@@ -14,6 +14,7 @@ mod names;
 mod number;
 mod output;
 mod overwrite;
+mod own;
 mod picture;
 mod progress;
 mod signatures;

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interruptible;
 use crate::output::{Output, count, printable};
 use crate::progress::Stages;
-use crate::{number, size, times};
+use crate::{number, own, size, times};
 
 /// Check a volume, mounted by silt or not, and write nothing
 ///
@@ -268,9 +268,7 @@ pub fn no_volume(path: &std::path::Path) -> ControlError {
 
 /// The most memory this process has had, as the kernel counts it.
 fn memory() {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let kib = own::status("VmHWM").and_then(|most| most.strip_suffix(" kB")?.parse::<u64>().ok());
     let bytes = kib.map_or_else(|| "not known".to_owned(), |kib| size::show(kib.saturating_mul(1024)));
     crate::target::eprintln_quiet(&format!("most memory: {bytes}"));
 }
