@@ -209,9 +209,12 @@ impl FileDevice {
         }
     }
 
+    /// One that is to be durable goes beside the cache only after its caller has looked at the error, which may tell of others.
     fn write_through_the_cache(&self, offset: u64, bufs: &[&[u8]], flags: ReadWriteFlags) -> io::Result<()> {
-        transfer::write_at(self.main.as_fd(), offset, bufs, flags)
-            .or_else(|e| self.write_beside_the_cache(e, offset, bufs, flags))
+        transfer::write_at(self.main.as_fd(), offset, bufs, flags).or_else(|e| match flags.is_empty() {
+            true => self.write_beside_the_cache(e, offset, bufs, flags),
+            false => Err(e),
+        })
     }
 
     /// The system reads what it does not have of a page before it changes a part of it. Past its cache a bad sector beside
@@ -479,7 +482,9 @@ impl Device for FileDevice {
                 Err(e) => {
                     // It tells of all that the system could not write: since the flush, which went well.
                     *failed += u64::from(before.is_none() || before != self.writes.quiet());
-                    return Err(self.failed(Operation::Write, offset, len, e));
+                    return self
+                        .write_beside_the_cache(e, offset, &[buf], ReadWriteFlags::DSYNC)
+                        .map_err(|e| self.failed(Operation::Write, offset, len, e));
                 }
             }
         }
