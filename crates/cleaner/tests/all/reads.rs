@@ -5,8 +5,9 @@ use std::sync::Arc;
 use silt_cleaner::{Options, Outcome, Whole, run};
 use silt_device::{Counter, Device, Fault, MemoryDevice, Times};
 use silt_engine::mkfs::Parameters;
-use silt_engine::{Piece, Tree, Volume};
-use silt_format::Ino;
+use silt_engine::{Fate, OpenOptions, Piece, SegmentWalk, Tree, Volume};
+use silt_format::summary::BlockInfo;
+use silt_format::{BlockNr, Ino, SegNr};
 
 use crate::common::{self, file};
 
@@ -64,12 +65,51 @@ fn a_bad_place_in_a_log_that_nobody_needs_hurts_nobody() {
     let segment = v.geometry().segment_of(needed);
     assert_eq!(segment, v.geometry().segment_of(next));
     // Logs are as long as each other here: half-way lies one of those between.
-    let between = v.geometry().byte_of(silt_format::BlockNr(u64::midpoint(needed.0, next.0)));
+    let between = v.geometry().byte_of(BlockNr(u64::midpoint(needed.0, next.0)));
     device.inner().fail_reads(between..between + 512, Times::Always);
     assert!(device.read_at(between, &mut [0; 512]).is_err());
 
     let outcome = clean(&mut v);
     assert!(outcome.aside.is_empty(), "{:?}", outcome.aside);
     assert!(!v.segment_info(segment).unwrap().dirty, "it was emptied");
+    check(&mut v, ino);
+}
+
+/// Where the newest bitmap of the first group of the DAT lies.
+fn bitmap_of_the_dat(device: &Arc<Counter<Fault<MemoryDevice>>>, v: &Volume) -> BlockNr {
+    let g = *v.geometry();
+    let keep = v.keep(None).unwrap();
+    for segment in (0..g.nsegments).map(SegNr) {
+        let device: Arc<dyn Device> = device.clone();
+        let mut walk = SegmentWalk::new(device, &g, segment, g.segment_blocks(segment));
+        loop {
+            let blocks = walk.next(64).unwrap();
+            if blocks.is_empty() {
+                break;
+            }
+            for b in blocks {
+                let is_bitmap = matches!(b.payload.info, BlockInfo::DatData { offset: 1 });
+                if is_bitmap && v.fates(&keep, std::slice::from_ref(&b)).unwrap() == [Fate::Table] {
+                    return b.at;
+                }
+            }
+        }
+    }
+    panic!("no bitmap");
+}
+
+/// Numbers that cannot be given back keep no segment from being emptied.
+#[test]
+fn an_unreadable_bitmap_of_the_dat_ends_no_cleaning() {
+    let (device, v, ino) = of_small_logs();
+    drop(v);
+    // It is in the newest log, which is read at a mount, and is not to be remembered from there.
+    let options = OpenOptions { cache_bytes: 0, ..OpenOptions::default() };
+    let (mut v, _) = Volume::open(device.clone(), &options).unwrap();
+    v.take_over(2000).unwrap();
+    let bitmap = v.geometry().byte_of(bitmap_of_the_dat(&device, &v));
+    device.inner().fail_reads(bitmap..bitmap + 512, Times::Always);
+    let outcome = clean(&mut v);
+    assert!(outcome.cleaned.segments >= 4, "{outcome:?}");
     check(&mut v, ino);
 }

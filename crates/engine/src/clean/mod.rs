@@ -18,7 +18,7 @@ mod usage;
 mod victim;
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use hashbrown::HashSet;
@@ -170,7 +170,7 @@ impl Volume {
     }
 
     fn begin_moves(&mut self, cleaning: Arranged, need: u64, now: u64) -> Result<Cleaned> {
-        self.touch(&cleaning)?;
+        let lost = self.touch(&cleaning)?;
         let mut gone = Vec::new();
         for period in cleaning.periods.iter() {
             gone.extend(self.have_to_drop(period.clone())?.0);
@@ -183,7 +183,9 @@ impl Volume {
         // What nobody asked for tells nobody to look again.
         self.given_up = given_up;
         // In a damaged group nothing is given back: it stays taken, which repair puts right.
-        let dead: Vec<VBlockNr> = cleaning.dead.iter().map(|d| d.v).collect();
+        let numbers = cleaning.dead.iter().map(|d| d.v);
+        let dead: Vec<VBlockNr> =
+            numbers.filter(|v| !lost.contains(&self.dat.palloc.layout.group(v.0))).collect();
         done.dead += self.dat.release_all(&mut self.store, &dead)?;
         for taken in &cleaning.segments {
             self.sufile.free(&self.store, &self.dat, taken.segment)?;
@@ -338,22 +340,20 @@ impl Volume {
         self.cpfile.file.map.blocks / u64::from(self.store.geometry.block_size / 512) + 1
     }
 
-    /// Has every block in memory that will change, so that nothing fails half-way.
-    fn touch(&mut self, cleaning: &Arranged) -> Result<()> {
+    /// Has every block in memory that will change, so that nothing fails half-way. The groups of dead blocks' numbers whose
+    /// bitmap or descriptor is not to be had: one bad block there keeps no segment from being emptied.
+    fn touch(&mut self, cleaning: &Arranged) -> Result<BTreeSet<u64>> {
         for b in &cleaning.table {
             self.touch_table(b)?;
         }
-        let groups: BTreeMap<u64, u64> =
-            cleaning.dead.iter().map(|d| (self.dat.palloc.layout.group(d.v.0), d.v.0)).collect();
-        for (group, nr) in groups {
-            let bitmap = self.dat.palloc.layout.bitmap_block(group);
-            let (desc, _) = self.dat.palloc.layout.desc(group);
-            for block in [bitmap, desc] {
-                if !self.dat.file.take(&self.store, &Physical, block)? {
-                    return Err(Error::corrupt(format!("virtual block {nr}"), "DAT", "has no bitmap"));
-                }
-            }
-        }
+        let layout = self.dat.palloc.layout;
+        let mut lost: BTreeSet<u64> = cleaning.dead.iter().map(|d| layout.group(d.v.0)).collect();
+        lost.retain(|group| {
+            let blocks = [layout.bitmap_block(*group), layout.desc(*group).0];
+            !blocks
+                .into_iter()
+                .all(|block| matches!(self.dat.file.take(&self.store, &Physical, block), Ok(true)))
+        });
         let mut touched = HashSet::new();
         for item in &cleaning.live {
             let (BlockInfo::Data { vblock, .. } | BlockInfo::Node { vblock }) = item.info else { continue };
@@ -365,7 +365,7 @@ impl Volume {
         for taken in cleaning.segments.iter().chain(&cleaning.bad) {
             self.sufile.change(&self.store, &self.dat, taken.segment, |_| {})?;
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Makes a block of the DAT part of the next log, if it still lies there.
