@@ -225,14 +225,20 @@ impl CpFile {
         Ok(())
     }
 
-    /// Adds to the number of valid entries that the first slot of a block other than 0 keeps.
-    fn count_in_block(&mut self, store: &Store, dat: &Dat, c: Cno, delta: i32) -> Result<u32> {
+    /// Counts the valid entries of a block other than 0, which its first slot keeps: what that said before may be wrong, and
+    /// a block with a checkpoint must not go.
+    fn count_in_block(&mut self, store: &Store, dat: &Dat, c: Cno) -> Result<u32> {
         let (block, _, b) = self.block_for(store, dat, c)?;
         if block == 0 {
             return Ok(u32::MAX);
         }
-        let mut first = cp::entry(b, 0).at(|| format!("cpfile block {block}"))?;
-        let n = first.checkpoints_count.get().saturating_add_signed(delta);
+        let at = || format!("cpfile block {block}");
+        let mut n = 0;
+        for slot in 0..cp::per_block(&store.geometry) {
+            let e = cp::entry(b, (slot * u64::from(store.geometry.checkpoint_size)) as usize).at(at)?;
+            n += u32::from(!e.is_invalid());
+        }
+        let mut first = cp::entry(b, 0).at(at)?;
         first.checkpoints_count = n.into();
         cp::store_entry(b, 0, &first);
         Ok(n)
@@ -247,7 +253,7 @@ impl CpFile {
             e.cno = c.0.into();
         })?;
         if was_invalid {
-            self.count_in_block(store, dat, c, 1)?;
+            self.count_in_block(store, dat, c)?;
             self.header.ncheckpoints = self.checkpoints().saturating_add(1).into();
         }
         self.store_header(store, dat)
@@ -420,14 +426,21 @@ impl CpFile {
     /// Deletes plain checkpoints (spec 10.5), which [`CpFile::have_to_delete`] gave. A block without any that its map does not
     /// let go, since something cannot be read, is written as it is.
     pub fn delete(&mut self, change: &mut Change<'_>, victims: &[Cno]) -> Result<()> {
-        for c in victims {
-            self.change(change.store, change.dat, *c, |e| e.flags = (e.flags.get() | cp::INVALID).into())?;
-            self.header.ncheckpoints = self.checkpoints().saturating_sub(1).into();
-            if self.count_in_block(change.store, change.dat, *c, -1)? == 0 {
-                let (block, _) = cp::place(&change.store.geometry, *c).at(|| "cpfile".into())?;
-                if change.unmap(&mut self.file.map, block).is_ok() {
-                    self.file.data.remove(&block);
-                }
+        let g = change.store.geometry;
+        let block_of = |c: Cno| cp::place(&g, c).map_or(0, |(block, _)| block);
+        for of_block in victims.chunk_by(|a, b| block_of(*a) == block_of(*b)) {
+            for c in of_block {
+                self.change(change.store, change.dat, *c, |e| {
+                    e.flags = (e.flags.get() | cp::INVALID).into()
+                })?;
+                self.header.ncheckpoints = self.checkpoints().saturating_sub(1).into();
+            }
+            let Some(c) = of_block.first() else { continue };
+            let block = block_of(*c);
+            if self.count_in_block(change.store, change.dat, *c)? == 0
+                && change.unmap(&mut self.file.map, block).is_ok()
+            {
+                self.file.data.remove(&block);
             }
         }
         if !victims.is_empty() {
@@ -462,6 +475,30 @@ mod tests {
         v.cpfile.change(&v.store, &v.dat, Cno(21), |e| e.flags = (e.flags.get() | SNAPSHOT).into()).unwrap();
         v.make_snapshot(Cno(20)).unwrap();
         assert_eq!(v.snapshots().unwrap(), [5, 20, 250, 260].map(Cno));
+    }
+
+    /// A block whose count is too low loses none of the others with one checkpoint.
+    #[test]
+    fn a_wrong_count_takes_no_checkpoint_away() {
+        let (_, mut v) = fresh(64 << 20, 256);
+        while v.cno.0 < 80 {
+            v.meta_dirty = true;
+            v.checkpoint(3000).unwrap();
+        }
+        v.make_snapshot(Cno(50)).unwrap();
+        let first =
+            super::cp::cno_at(v.geometry(), super::cp::place(v.geometry(), Cno(51)).unwrap().0, 0).unwrap();
+        v.cpfile.change(&v.store, &v.dat, first, |e| e.checkpoints_count = 1.into()).unwrap();
+        v.delete_checkpoints(51..52).unwrap();
+        assert_eq!(v.snapshots().unwrap(), [Cno(50)]);
+        let mut seen = Vec::new();
+        v.cpfile
+            .for_each(&v.store, &v.dat, Cno(1), |e| {
+                seen.push(e.cno.get());
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(seen, (1..80).filter(|c| *c != 51).collect::<Vec<_>>());
     }
 
     /// A volume may say that its newest checkpoint has any number: what lies between costs nothing.
