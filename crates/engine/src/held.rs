@@ -102,6 +102,12 @@ impl Held {
         since > self.freed.len() || self.freed.iter().rev().take(since).any(|s| *s == segment)
     }
 
+    /// Makes [`Held::was_freed_since`] true of every segment and all times before: what was found out then may not hold any more.
+    pub(crate) fn forget_times(&mut self) {
+        self.freed.clear();
+        self.ever += 1;
+    }
+
     /// Holds a segment that the checkpoint under construction frees.
     pub fn hold(&mut self, segment: SegNr) {
         if self.freed.len() == REMEMBERED {
@@ -266,5 +272,10 @@ mod tests {
         assert!(held.was_freed_since(SegNr(3), then), "nobody knows any more");
         assert!(!held.was_freed_since(SegNr(3), held.freed()));
         assert_eq!(held.freed.len(), REMEMBERED);
+        let then = held.freed();
+        held.forget_times();
+        assert!(held.was_freed_since(SegNr(3), then) && !held.was_freed_since(SegNr(3), held.freed()));
+        held.hold(SegNr(4));
+        assert!(held.was_freed_since(SegNr(3), then) && !held.was_freed_since(SegNr(3), held.freed() - 1));
     }
 }

@@ -236,6 +236,8 @@ impl Volume {
             self.sufile = before.sufile;
             self.dat = before.dat;
             self.tree_blocks = before.tree_blocks;
+            // What was judged by the tables as they were a moment ago is to be judged again.
+            self.store.held.forget_times();
             planned.extend(k.allocated.split_off(before.allocated.min(k.allocated.len())));
             items.extend(before.items);
         }
