@@ -40,7 +40,7 @@ impl Fs {
         }
         let promised = self.reserved.within(ino.0, &self.keys(&(offset..end)));
         if what != PUNCH_HOLE {
-            self.reserve(ino, offset..end, what == ZERO_RANGE)?;
+            self.reserve(ino, before.uid, offset..end, what == ZERO_RANGE)?;
         }
         if let Part::From(from) = part {
             let done = self
@@ -156,13 +156,13 @@ impl Fs {
 
     /// Promises the blocks of a range that hold no data; with `all`, those that do, too, because
     /// they are about to become a hole.
-    fn reserve(&mut self, ino: Ino, bytes: Range<u64>, all: bool) -> Result<()> {
+    fn reserve(&mut self, ino: Ino, owner: u32, bytes: Range<u64>, all: bool) -> Result<()> {
         let holes = self.holes(ino, bytes, all)?;
         let wanted = self.unpromised(ino, &holes);
         if wanted > 0 {
             self.need(wanted)?;
         }
-        if self.reserved.add(ino.0, &holes) { Ok(()) } else { Err(FsError::NoSpace) }
+        if self.reserved.add(ino.0, owner, &holes) { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
     /// How many of these blocks are not promised to the file.
