@@ -10,6 +10,8 @@ use silt_fuse::{Attr, Entry, NodeId, ROOT_ID, Timestamp};
 /// How long the kernel may use what it was told: every change of the tree passes through it, so
 /// nothing goes stale but by our own notice.
 pub const TTL: Duration = Duration::from_secs(3600);
+/// The same of attributes whose count of blocks the next checkpoint puts right.
+const TTL_OF_ESTIMATES: Duration = Duration::from_secs(1);
 
 /// The inode of a node. The root is node 1 to the kernel and inode 2 to the format.
 pub fn ino(node: NodeId) -> Ino {
@@ -66,13 +68,18 @@ pub fn attr(s: &Stat) -> Attr {
     }
 }
 
+/// How long the kernel may use these attributes.
+pub fn attr_ttl(s: &Stat) -> Duration {
+    if s.counted { TTL } else { TTL_OF_ESTIMATES }
+}
+
 /// An entry for the kernel.
 pub fn entry(s: &Stat) -> Entry {
     Entry {
         node: node(s.ino),
         generation: u64::from(s.generation),
         attr: attr(s),
-        attr_ttl: TTL,
+        attr_ttl: attr_ttl(s),
         entry_ttl: TTL,
     }
 }

@@ -21,7 +21,9 @@ use silt_fuse::{
 
 use crate::changing::{Change, Takes, errno};
 use crate::cleaning::let_run;
-use crate::convert::{TTL, attr, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time};
+use crate::convert::{
+    TTL, attr, attr_ttl, context, damaged_entry, decode_rdev, entry, ino, nothing, set_time, time,
+};
 use crate::core::{Core, Want};
 use crate::damage::Met;
 use crate::fixing::Fixing;
@@ -313,7 +315,7 @@ impl Filesystem for Mount {
     fn getattr(&self, _: &Context, node: NodeId, _: Option<u64>, reply: ReplyAttr) {
         let result = self.core.fs.lock().getattr(self.tree, ino(node));
         match result {
-            Ok(s) => reply.attr(&attr(&s), TTL),
+            Ok(s) => reply.attr(&attr(&s), attr_ttl(&s)),
             Err(e) => {
                 let errno = self.errno(&e);
                 // Who removes a tree looks at a directory before it opens it.
@@ -352,7 +354,7 @@ impl Filesystem for Mount {
         let ctx = context(ctx);
         let run = move |fs: &mut Fs| fs.setattr(&ctx, ino(node), &change);
         self.change_inode(node, Takes::NOTHING, run, |result| match result {
-            Ok(s) => reply.attr(&attr(&s), TTL),
+            Ok(s) => reply.attr(&attr(&s), attr_ttl(&s)),
             Err(e) => reply.error(e),
         });
     }

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use rangemap::RangeSet;
 use silt_format::inode::{LINK_MAX, RawInode};
-use silt_format::{Error as FormatError, Geometry, Ino};
+use silt_format::{Error as FormatError, Geometry, Ino, btree, direct};
 
 use crate::Error;
 use crate::block::Block;
@@ -256,6 +256,14 @@ impl Inode {
             }
         }
         mapped.saturating_add_signed(waiting.saturating_mul(i64::from(block_size / 512)))
+    }
+
+    /// Whether [`Inode::blocks_512`] is exact: nothing waits, or what does takes no node blocks.
+    pub fn is_counted(&self, block_size: u32) -> bool {
+        let over = &self.current;
+        let waits = !over.blocks.is_empty() || !over.cuts.is_empty() || over.emptied || self.frozen.is_some();
+        let small = self.attr.size <= direct::KEYS * u64::from(block_size);
+        !waits || (small && !btree::is_btree(&self.map.root))
     }
 
     /// What the layers in memory say of a block; `None`: ask the map.

@@ -44,6 +44,7 @@ impl Fs {
             gid: a.gid,
             size: a.size,
             blocks: i.blocks_512(block_size),
+            counted: i.is_counted(block_size),
             atime: atime.unwrap_or(a.mtime),
             mtime: a.mtime,
             ctime: a.ctime,

@@ -127,7 +127,8 @@ impl Fs {
             gid = parent.gid;
             if kind == S_IFDIR {
                 perm |= S_ISGID;
-            } else if perm & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && ctx.is_outside(gid) {
+            } else if perm & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && !ctx.is_inside(gid) {
+                // Kernels before 6.0 leave that to the file system.
                 perm &= !S_ISGID;
             }
         }

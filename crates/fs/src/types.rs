@@ -11,7 +11,7 @@ pub struct Context {
     pub uid: u32,
     pub gid: u32,
     /// The caller's further groups; `None` where they are not known. Then the set-group-ID rules
-    /// that depend on them are taken to be settled by whoever passed the request on.
+    /// that depend on them are taken to be settled by whoever passed the request on, but for new files.
     pub groups: Option<Arc<[u32]>>,
     /// Permission bits that new objects do not get; 0 where they were taken out already.
     pub umask: u32,
@@ -22,6 +22,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// Whether the caller is known to be privileged or a member of `gid`.
+    pub(crate) fn is_inside(&self, gid: u32) -> bool {
+        self.privileged || self.gid == gid || self.groups.as_ref().is_some_and(|g| g.contains(&gid))
+    }
+
     /// Whether the caller is known to be neither privileged nor a member of `gid`.
     pub(crate) fn is_outside(&self, gid: u32) -> bool {
         !self.privileged && self.gid != gid && self.groups.as_ref().is_some_and(|g| !g.contains(&gid))
@@ -41,6 +46,8 @@ pub struct Stat {
     pub size: u64,
     /// Allocated units of 512 bytes.
     pub blocks: u64,
+    /// Whether those are exact; else an estimate up to the next checkpoint.
+    pub counted: bool,
     /// In memory only: the modification time unless something newer is known.
     pub atime: Time,
     pub mtime: Time,

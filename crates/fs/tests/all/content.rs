@@ -155,6 +155,25 @@ fn what_was_cut_off_never_comes_back() {
     }
 }
 
+/// What a block count says of waiting data it says exactly, or says that it does not.
+#[test]
+fn block_counts_that_are_estimates_say_so() {
+    let mut fs = fresh(4096);
+    let c = root_at(20);
+    let (small, large) = (file(&mut fs, "small"), file(&mut fs, "large"));
+    for (f, blocks) in [(small, 6), (large, 7)] {
+        fs.write(&c, f, 0, &vec![0xaa; blocks * 4096], PLAIN).unwrap();
+    }
+    let of = |fs: &mut Fs, name| (stat(fs, name).blocks, stat(fs, name).counted);
+    assert_eq!((of(&mut fs, "small"), of(&mut fs, "large")), ((6 * 8, true), (7 * 8, false)));
+    fs.sync_all(30).unwrap();
+    assert_eq!((of(&mut fs, "small"), of(&mut fs, "large")), ((6 * 8, true), (8 * 8, true)));
+    set(&mut fs, &c, large, SetAttr { size: Some(4096), ..SetAttr::default() }).unwrap();
+    let cut = of(&mut fs, "large");
+    fs.sync_all(40).unwrap();
+    assert!(!cut.1 || cut == of(&mut fs, "large"), "{cut:?}");
+}
+
 /// Somebody else may leave bytes behind the end of a file.
 #[test]
 fn bytes_behind_the_end_never_show() {

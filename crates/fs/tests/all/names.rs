@@ -156,6 +156,8 @@ fn new_objects_take_over_from_their_directory() {
     assert_eq!(f.mode, 0o102_765, "not executable by the group: it stays");
     let f = fs.create(&user(1000, 100, &[7]), d, b"h", 0o2775).unwrap();
     assert_eq!(f.mode, 0o102_775);
+    let f = fs.create(&Context { groups: None, ..c.clone() }, d, b"i", 0o2775).unwrap();
+    assert_eq!(f.mode, 0o100_775, "nobody knows: no set-group-ID");
     let l = fs.symlink(&c, d, b"l", b"target").unwrap();
     assert_eq!((l.mode, l.gid, l.size), (0o120_777, 7, 6));
     let p = fs.mknod(&c, d, b"p", 0o010_600, (1, 2)).unwrap();
