@@ -186,6 +186,7 @@ impl From<silt_engine::Error> for ControlError {
             }
             E::Failed(_) => ControlError::new(Kind::Io, e.to_string()),
             E::ReadOnlyFeatures(_) => ControlError::new(Kind::Incompatible, e.to_string()),
+            E::Older { .. } => ControlError::new(Kind::Corrupt, e.to_string()),
             E::Unclean | E::Invalid(_) => ControlError::new(Kind::Invalid, e.to_string()),
         }
     }

@@ -153,7 +153,8 @@ fn notes(report: &OpenReport, access: Access, lost: bool) -> Vec<String> {
     if let Some(copy) = report.torn_super_block {
         notes.push(format!("the {copy} super block is damaged; the other one is used"));
     }
-    if report.was_unclean && access == Access::ReadOnly {
+    notes.extend(report.older.clone());
+    if report.was_unclean && report.older.is_none() && access == Access::ReadOnly {
         let what = if lost { "what a mount comes to" } else { "what was synced" };
         notes.push(format!(
             "the volume was not cleanly unmounted; {what} is shown, and saved for good by the next mount"

@@ -75,13 +75,17 @@ pub fn open_volume(
         Err(
             e @ (silt_engine::Error::Format { .. }
             | silt_engine::Error::Device(_)
-            | silt_engine::Error::NoSpace),
+            | silt_engine::Error::NoSpace
+            | silt_engine::Error::Older { .. }),
         ) if !options.read_only => {
             let (volume, mut report, room) =
                 open(&OpenOptions { read_only: true, ..options.clone() }).map_err(fail)?;
-            report
-                .damage
-                .push(format!("what writing needs is damaged or cannot be had, so it can only be read: {e}"));
+            // That says itself that it can only be read.
+            if report.older.is_none() {
+                report.damage.push(format!(
+                    "what writing needs is damaged or cannot be had, so it can only be read: {e}"
+                ));
+            }
             (volume, report, room.or(cramped))
         }
         opened => opened.map_err(fail)?,
@@ -116,7 +120,7 @@ pub fn notes(report: &OpenReport) -> Vec<String> {
             n => format!("{n} blocks of synced data were recovered from the log"),
         });
     }
-    notes.extend(report.damage.iter().cloned());
+    notes.extend(report.older.iter().chain(&report.damage).cloned());
     if report.has_error_flag {
         notes.push("an earlier user met an error on it; check it".to_owned());
     }

@@ -47,6 +47,14 @@ pub enum Error {
     /// The volume was not cleanly unmounted, and opening it for writing was to leave out recovery.
     #[error("the volume was not cleanly unmounted: norecovery needs ro as well")]
     Unclean,
+    /// Opening for writing: the log at `block`, which a super block names as that of checkpoint `named`, is damaged, and the other
+    /// super block leads to an older checkpoint, `found` (spec 4.2).
+    #[error(
+        "the log at block {block} is damaged, which a super block names as that of the newest checkpoint, {named}: checkpoint \
+         {found}, to which the other super block leads, can only be read, since writing behind it would give up what came \
+         after; silt repair mends this"
+    )]
+    Older { block: u64, named: u64, found: u64 },
     /// A request that cannot be met, in words.
     #[error("{0}")]
     Invalid(String),

@@ -32,6 +32,8 @@ pub struct Found {
     pub touched: Vec<SegNr>,
     /// Those of them in which nothing of `tail` lies: what was written there nobody was promised.
     pub unpromised: Vec<SegNr>,
+    /// What the preferred super block names, where that leads nowhere and what was found instead is older.
+    pub newer: Option<LastLog>,
 }
 
 /// Logs behind the newest super root that may have to be rolled forward.
@@ -240,7 +242,9 @@ pub fn read_super_root(device: &dyn Device, g: &Geometry, at: BlockNr, header: &
     SuperRoot::parse(g, &block).at(|| format!("block {place}"))
 }
 
-/// Searches from the preferred super block, then from the other (spec 4.2).
+/// Searches from the preferred super block, then from the other (spec 4.2). What is found from that may be older than what the first
+/// names ([`Found::newer`]): a super block is written after its log is durable, so that log was whole once. What the older
+/// checkpoint needs may have been written over since, and whoever writes behind it ends what tells of the newer one.
 pub(crate) fn search(
     device: &dyn Device,
     g: &Geometry,
@@ -259,7 +263,8 @@ pub(crate) fn search(
     if second.last_cno.get() == 0 || second.log_block_size.get() != supers.first.1.log_block_size.get() {
         return Err(e);
     }
-    let Ok(found) = search_from(device, g, start(second), false, unreadable) else { return Err(e) };
+    let Ok(mut found) = search_from(device, g, start(second), false, unreadable) else { return Err(e) };
+    found.newer = Some(start(&supers.first.1)).filter(|named| named.cno > found.last.cno);
     if let Some(second) = supers.second.take() {
         let first = std::mem::replace(&mut supers.first, second);
         supers.second = Some(first);
@@ -347,5 +352,6 @@ pub(crate) fn search_behind(
     touched.sort_unstable();
     touched.dedup();
     let unpromised = touched.iter().copied().filter(|s| !promised.contains(s)).collect();
-    Ok(Found { last, create: header.create.get(), root, cursor, tail, last_seq, touched, unpromised })
+    let create = header.create.get();
+    Ok(Found { last, create, root, cursor, tail, last_seq, touched, unpromised, newer: None })
 }

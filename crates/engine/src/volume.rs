@@ -90,6 +90,9 @@ pub struct OpenReport {
     pub has_error_flag: bool,
     /// Features that allow reading only.
     pub read_only_features: u64,
+    /// Only an older checkpoint than a super block names was found, so that it can only be read: in words
+    /// ([`Error::Older`]).
+    pub older: Option<String>,
     /// Damage that was met, in words.
     pub damage: Vec<String>,
 }
@@ -230,7 +233,7 @@ pub(crate) struct Parts {
 impl Volume {
     /// Opens a volume. Synced data is recovered here, in memory or, opened for writing and where there
     /// is much of it, into clean segments; the caller must then run [`Volume::take_over`] before
-    /// anything else.
+    /// anything else. [`Error::Older`]: what can be had is older than what a super block names, and can only be read.
     pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(Volume, OpenReport)> {
         let mut supers = supers::read(&*device)?;
         if !options.read_only && supers.state_at_open & STATE_VALID == 0 {
@@ -254,6 +257,13 @@ impl Volume {
         }
         let found = search::search(&*device, &geometry, &mut supers, Unreadable::Fails)?;
         report.was_unclean = supers.state_at_open & STATE_VALID == 0;
+        if let Some(LastLog { pseg: block, cno: named, .. }) = found.newer {
+            let older = Error::Older { block, named, found: found.last.cno };
+            if !options.read_only {
+                return Err(older);
+            }
+            report.older = Some(older.to_string());
+        }
         if options.norecovery && report.was_unclean && !options.read_only {
             return Err(Error::Unclean);
         }

@@ -261,6 +261,8 @@ fn mounts(s: &Status) -> Vec<String> {
         (Some(n), _) => format!("showing checkpoint {n}"),
         (None, true) => "read-only".to_owned(),
         (None, false) if s.failure.is_some() => "read-write, but nothing is written any more".to_owned(),
+        // What was found allows no more.
+        (None, false) if s.read_only => "read-only".to_owned(),
         (None, false) => "read-write".to_owned(),
     };
     if live.unseen {

@@ -302,3 +302,53 @@ fn a_newest_log_without_a_head_is_told_of() {
         assert!(!b.ok(&["check", volume]).contains("has no head"));
     }
 }
+
+/// The log that one super block names is damaged: what the other leads to can be read, and nothing is written behind it before that
+/// is repaired.
+#[test]
+fn an_older_checkpoint_than_a_super_block_names_is_mounted_read_only() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let (mut s, base, latest) = one_before_the_newest();
+    s.patch_super((false, true), |sb| {
+        sb.last_pseg = latest.pos.0.into();
+        sb.last_seq = latest.header.seq;
+        sb.last_cno = latest.header.cno;
+    });
+    let v = b.image("v.img", &s.device);
+    spoil(&v, &latest, 4096);
+    let before = std::fs::read(&v).unwrap();
+    let told = format!(
+        "note: the log at block {} is damaged, which a super block names as that of the newest checkpoint, {}: checkpoint {}, to \
+         which the other super block leads, can only be read, since writing behind it would give up what came after; silt \
+         repair mends this",
+        latest.pos, latest.header.cno, base.header.cno
+    );
+    let refused = b.run(&["mkcp", &v]);
+    let sentence = told.strip_prefix("note: ").unwrap();
+    assert!(refused.code != 0 && refused.err.contains(sentence), "{}{}", refused.out, refused.err);
+    assert_eq!(lost(&b.ok(&["status", &v]), &told).len(), 1);
+    std::fs::create_dir(b.path("m")).unwrap();
+    let run = b.run(&["mount", &v, "m"]);
+    let m = Mounted::at(&b, "m");
+    assert_eq!((run.code, lost(&run.err, &told).len()), (0, 1), "{}{}", run.out, run.err);
+    assert!(run.out.contains(" is mounted read-only "), "{}", run.out);
+    assert_eq!(std::fs::write(m.path("new"), "x").unwrap_err().raw_os_error(), Some(30));
+    let out = b.ok(&["status", m.dir()]);
+    assert_eq!(
+        (lost(&out, &told).len(), out.contains(" read-only, "), out.contains("read-write")),
+        (1, true, false)
+    );
+    m.unmount();
+    assert!(std::fs::read(&v).unwrap() == before, "it was written to");
+    b.ok(&["repair", "-y", "--no-undo", &v]);
+    assert!(b.ok(&["check", &v]).contains(": sound; "));
+    let run = b.run(&["mount", &v, "m"]);
+    let m = Mounted::at(&b, "m");
+    assert_eq!((run.code, run.err.contains("is damaged")), (0, false), "{}", run.err);
+    std::fs::write(m.path("new"), "x").unwrap();
+    m.unmount();
+    assert!(b.ok(&["check", &v]).contains(": sound; "));
+}

@@ -3,6 +3,7 @@
 
 mod common;
 mod cuts;
+mod older;
 mod recover;
 mod redo;
 mod snapshots;

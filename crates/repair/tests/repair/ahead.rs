@@ -55,6 +55,61 @@ fn damaged(device: &MemoryDevice, g: &Geometry, block: u64, bit: bool) -> Memory
     device
 }
 
+/// Whatever block is damaged of the log that one super block names, while the other names an early one: nobody writes behind what
+/// that leads to before it is repaired, and then the newest checkpoint is there.
+#[test]
+fn what_one_super_block_names_is_taken_in() {
+    for name in ["basic-4k", "cut-4k"] {
+        let (mut s, logs) = crashed(name);
+        let (g, newest) = (s.g(), s.latest());
+        let sound = tree(&s.device, Moment::Latest).unwrap();
+        let mut roots = logs.iter().filter(|l| l.header.has(SR)).rev();
+        let mut kept = 0;
+        for named in [roots.next().unwrap(), roots.next().unwrap()] {
+            s.patch_super((false, true), |sb| {
+                sb.last_pseg = named.pos.0.into();
+                sb.last_seq = named.header.seq;
+                sb.last_cno = named.header.cno;
+            });
+            let write = |device: &MemoryDevice| {
+                let (mut v, report) =
+                    silt_engine::Volume::open(Arc::new(device.fork()), &OpenOptions::default())?;
+                assert_eq!(report.older, None);
+                v.take_over(1_900_000_100)
+            };
+            write(&s.device).unwrap();
+            for (n, block) in (named.pos.0..named.end())
+                .enumerate()
+                .step_by(3)
+                .chain([(1, named.pos.0), (2, named.end() - 1)])
+            {
+                let broken = damaged(&s.device, &g, block, n % 2 == 0);
+                let what = format!("{name}, checkpoint {}, block {block}", named.header.cno);
+                let refused = write(&broken).unwrap_err();
+                assert!(matches!(refused, silt_engine::Error::Older { .. }), "{what}: {refused}");
+                let made = plan(Arc::new(broken.fork()), &options()).unwrap();
+                let said = say(&made);
+                made.apply(&broken).unwrap();
+                assert!(checked(&broken).is_clean(), "{what}: {said}");
+                write(&broken).unwrap_or_else(|e| panic!("{what}: {e}\n{said}"));
+                // Where nothing whole follows it may be what a power cut tore.
+                let older =
+                    format!("a super block names checkpoint {}, whose log is broken", newest.header.cno);
+                if named.pos == newest.pos && said.contains(&older) {
+                    continue;
+                }
+                kept += 1;
+                assert!(comes_to(&broken) >= newest.header.cno.get(), "{what}: {said}");
+                let now = tree(&broken, Moment::Latest).unwrap();
+                let lost = sound.iter().filter(|(path, digest)| now.get(*path) != Some(digest));
+                let untold = lost.filter(|_| !said.contains("inode ")).count();
+                assert_eq!(untold, 0, "{what}: {said}");
+            }
+        }
+        assert!(kept > 5, "{name}: {kept}");
+    }
+}
+
 /// Whatever block behind it is damaged: the newest checkpoint is there, with every file but those that the plan names.
 #[test]
 fn the_newest_checkpoint_is_kept_whatever_is_damaged_before_it() {
