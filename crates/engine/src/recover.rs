@@ -8,11 +8,14 @@
 //! The room that was left for it ([`Volume::check_room_for_recovery`]) is that of one checkpoint. Where the data is more than memory
 //! is to hold, it is therefore written alone; what leads to it is not, as long as there is no room to write that more than once.
 
+use std::collections::BTreeSet;
+
 use silt_device::{Device, Kind};
 use silt_format::summary::{self, BlockInfo};
 use silt_format::{BlockNr, Geometry, Ino, SegNr};
 
 use crate::files::Tree;
+use crate::inventory::Owned;
 use crate::log::Cursor;
 use crate::room::Extra;
 use crate::search::{self, Reached, Tail, Walk};
@@ -22,6 +25,9 @@ use crate::{Error, Result};
 /// Least distance in sequence numbers from any log a crash may have left behind. Logs that reached the
 /// disk out of order lie at most as many segments ahead as a device can hold back.
 const SEQ_JUMP: u64 = 1 << 16;
+
+/// Blocks of the DAT that are looked at in one go.
+const AT_A_TIME: usize = 256;
 
 /// What is left to do once the recovered state is durable.
 pub(crate) struct Recovery {
@@ -179,6 +185,9 @@ impl Volume {
             // Full to the last segment: the tail's own are all there is. Without synced data in
             // them they may be used at once.
             Err(Error::NoSpace) if tail.is_none() && !scrapped.is_empty() => scrapped.remove(0),
+            Err(Error::NoSpace) if self.free_garbage(touched)? => {
+                self.sufile.allocate(&mut self.store, &self.dat)?
+            }
             Err(e) => return Err(e),
         };
         // Another recovery, cut off, may have begun in the same segment: not with the same number.
@@ -188,6 +197,31 @@ impl Volume {
         self.meta_dirty = true;
         self.recovery = Some(Recovery { start: tail.map(|t| t.start), scrapped });
         Ok(())
+    }
+
+    /// Gives back segments in use in which nothing lies, as a recovery that another writer made before leaves them for a cleaner (spec
+    /// 4.5); whether there were any. The table of segments says that no log was written there, and the DAT, all of which is read,
+    /// has no block there for any checkpoint, and none of its own: either alone may be wrong. None are where a part of it cannot be
+    /// read. Those of the tail are among `touched`.
+    fn free_garbage(&mut self, touched: &[SegNr]) -> Result<bool> {
+        let unwritten = self.sufile.unwritten(&self.store, &self.dat).into_iter();
+        let of_the_log = [self.cursor.segment, self.cursor.next];
+        let mut garbage: BTreeSet<SegNr> =
+            unwritten.filter(|s| !touched.contains(s) && !of_the_log.contains(s)).collect();
+        let (g, mut all_known, mut from) = (self.store.geometry, true, Some(0));
+        while let Some(at) = from.filter(|_| all_known && !garbage.is_empty()) {
+            from = self.for_each_owned(at, AT_A_TIME, |owned| match owned {
+                Owned::Table(at) | Owned::Numbered { at, .. } => _ = garbage.remove(&g.segment_of(at)),
+                Owned::Unknown => all_known = false,
+            })?;
+        }
+        if !all_known {
+            return Ok(false);
+        }
+        for s in &garbage {
+            self.sufile.free(&self.store, &self.dat, *s)?;
+        }
+        Ok(!garbage.is_empty())
     }
 
     /// The tail's segments are not given back when the state is durable: what lies in them is still wanted.

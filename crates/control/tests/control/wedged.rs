@@ -7,8 +7,12 @@ use silt_control::open_with_room;
 use silt_control::retention::Given;
 use silt_device::{CrashOptions, CrashStates, Device, MemoryDevice, Recorder};
 use silt_engine::{OpenOptions, Volume};
+use silt_format::SegNr;
+use silt_format::segment_usage::{self, SuEntry};
+use silt_format::summary::SYNDT;
 use silt_fs::{Context, Fs, Ino, Tree};
 use silt_verify::golden::{WEDGED, WEDGED_FILE, open, wedged_content};
+use silt_verify::surgeon::Surgeon;
 
 const NOW: u64 = 1_800_000_000;
 
@@ -108,4 +112,76 @@ fn a_power_cut_while_room_is_made_loses_nothing() {
         }
         assert!(states >= 40, "{name}: {states} states");
     }
+}
+
+/// A volume of the kernel's with synced data behind its newest checkpoint on which nothing is clean; `in_use` of its segments, which were,
+/// hold nothing and pass for in use, as a recovery before left them for a cleaner.
+fn full_behind_a_recovery(in_use: usize) -> Surgeon {
+    let mut s = Surgeon::golden("dsync-4k");
+    let g = s.g();
+    let tail: Vec<u64> =
+        (0..g.nsegments).filter(|n| s.logs(*n).iter().any(|l| l.header.has(SYNDT))).collect();
+    let usage = s.file(5);
+    let clean = |s: &Surgeon, n: u64| {
+        let (block, byte) = segment_usage::place(&g, SegNr(n));
+        SuEntry::read(&s.read(usage[&block]), byte).unwrap().is_clean()
+    };
+    let free: Vec<u64> =
+        (0..g.nsegments).filter(|n| clean(&s, *n) && !tail.contains(n)).take(in_use).collect();
+    assert_eq!(free.len(), in_use);
+    s.fill();
+    set_usage(&mut s, &free, |e| {
+        *e = SuEntry::CLEAN;
+        e.flags = segment_usage::DIRTY.into();
+    });
+    s
+}
+
+/// Changes entries of the table of segments, and the number of those in use with them.
+fn set_usage(s: &mut Surgeon, segments: &[u64], change: impl Fn(&mut SuEntry)) {
+    let (g, usage) = (s.g(), s.file(5));
+    let mut more = 0;
+    for n in segments {
+        let (block, byte) = segment_usage::place(&g, SegNr(*n));
+        s.patch(usage[&block], |b| {
+            let mut e = SuEntry::read(b, byte).unwrap();
+            more += u64::from(!e.is_dirty());
+            change(&mut e);
+            e.store(b, byte);
+        });
+    }
+    s.patch(usage[&0], |b| {
+        let mut h = segment_usage::header(b).unwrap();
+        h.ndirtysegs = (h.ndirtysegs.get() + more).into();
+        segment_usage::store_header(b, &h);
+    });
+}
+
+/// What a recovery left for a cleaner takes the next one.
+#[test]
+fn garbage_of_a_recovery_is_room_for_the_next() {
+    let device: Arc<dyn Device> = Arc::new(full_behind_a_recovery(4).device);
+    let (mut volume, _) = with_room(&device);
+    volume.take_over(NOW).unwrap();
+    volume.close(NOW).unwrap();
+    let report = silt_verify::check(&*device, &silt_verify::Options::default());
+    assert!(report.is_clean(), "{}", report.error_text());
+}
+
+/// The table of segments alone is not believed.
+#[test]
+fn what_only_passes_for_garbage_is_not_written_over() {
+    let mut s = full_behind_a_recovery(0);
+    let (g, usage, latest) = (s.g(), s.file(5), s.latest().pos);
+    let is_used = |n: &u64| {
+        let (block, byte) = segment_usage::place(&g, SegNr(*n));
+        let e = SuEntry::read(&s.read(usage[&block]), byte).unwrap();
+        e.is_dirty() && e.nblocks.get() > 0 && g.segment_of(latest).0 != *n
+    };
+    let used: Vec<u64> = (0..g.nsegments).filter(is_used).collect();
+    assert!(!used.is_empty());
+    set_usage(&mut s, &used, |e| e.nblocks = 0.into());
+    let device: Arc<dyn Device> = Arc::new(s.device);
+    let opened = Volume::open(device, &OpenOptions::default()).map(|_| ());
+    assert!(matches!(opened, Err(silt_engine::Error::NoSpace)), "{opened:?}");
 }

@@ -223,6 +223,23 @@ impl SuFile {
         Ok(runs)
     }
 
+    /// Segments in use in which no log was written, ascending; none of blocks that make no sense or cannot be read.
+    pub fn unwritten(&self, store: &Store, dat: &Dat) -> Vec<SegNr> {
+        let g = &store.geometry;
+        let mut found = Vec::new();
+        for block in 0..=su::place(g, SegNr(g.nsegments.saturating_sub(1))).0 {
+            let segments = segments_in(g, block);
+            let Ok(Some(b)) = self.file.block(store, dat, block) else { continue };
+            if count(g, &b, segments.clone()).is_none() {
+                continue;
+            }
+            let entry = |s: u64| SuEntry::read(&b, su::place(g, SegNr(s)).1).ok();
+            let unwritten = |e: SuEntry| e.is_dirty() && !e.is_error() && e.nblocks.get() == 0;
+            found.extend(segments.filter(|s| entry(*s).is_some_and(unwritten)).map(SegNr));
+        }
+        found
+    }
+
     /// Changes a segment's entry and the counters with it; its block is part of the next log.
     pub fn change(
         &mut self,
