@@ -65,14 +65,15 @@ impl LocalVolume {
         }
         let now = now();
         let device: Arc<dyn Device> = file.clone();
+        let behind = lost::look(&*file);
         let options = OpenOptions {
             read_only: access == Access::ReadOnly,
             now,
             seed: getrandom::u64().unwrap_or(now),
             backed: true,
+            unreached: behind.as_ref().map_or_else(Vec::new, |behind| behind.segments.clone()),
             ..OpenOptions::default()
         };
-        let behind = lost::look(&*file);
         let mut open = || Volume::open(device.clone(), &options);
         let (mut volume, report, room) = open_with_room(&mut open, &Given::default(), now)?;
         if access == Access::ReadWrite

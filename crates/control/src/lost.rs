@@ -89,7 +89,7 @@ mod tests {
     use std::ops::Range;
     use std::sync::Arc;
 
-    use silt_device::MemoryDevice;
+    use silt_device::{Fault, MemoryDevice};
     use silt_engine::mkfs::{Parameters, Plan};
     use silt_engine::{OpenOptions, Volume};
     use silt_format::summary::Header;
@@ -238,6 +238,52 @@ mod tests {
         let blocks = |room: u64, n| if n == 0 { usize::try_from(room).unwrap() - 1 } else { 31 };
         let lost = damage_synced(|room, n| blocks(room, n) << 12);
         assert!(lost > 500, "{lost}");
+    }
+
+    /// Where no mount comes to is written by none before what could be recovered is durable, wherever the power fails till then.
+    #[test]
+    fn a_recovery_leaves_alone_what_no_mount_comes_to() {
+        let (device, mut fs) = mounted();
+        let ino = file(&mut fs, 0);
+        let begin = end(&fs, &device);
+        (0..9).for_each(|n| sync_data(&mut fs, ino, 0, &[100 + n; 150_000]));
+        let logs: Vec<u64> = (begin..SIZE >> 12).filter(|at| head(&fs, &device, *at).is_some()).collect();
+        let segments: BTreeSet<u64> = logs.iter().map(|at| at / 64).collect();
+        assert!(segments.len() > 4, "{segments:?}");
+        let options = |unreached| OpenOptions { unreached, cache_bytes: 80 << 10, ..OpenOptions::default() };
+        for damaged in &logs[1..6] {
+            let broken = device.fork();
+            broken.write_at(damaged + 1 << 12, &[&[0xE5; 64]]).unwrap();
+            let lost = look(&broken).unwrap().segments;
+            let behind = logs.iter().filter(|at| *at > damaged).map(|at| at / 64).collect::<BTreeSet<_>>();
+            assert_eq!(lost.iter().map(|s| s.0).collect::<BTreeSet<_>>(), behind, "{damaged}");
+            let bytes = |device: &MemoryDevice| {
+                let all = logs.iter().filter(|at| *at > damaged);
+                let read = all.map(|at| {
+                    let mut log = vec![0; 38 << 12];
+                    device.read_at(*at << 12, &mut log).unwrap();
+                    log
+                });
+                read.collect::<Vec<_>>()
+            };
+            let whole = bytes(&broken);
+            for writes in 0.. {
+                let device = Arc::new(Fault::new(broken.fork()));
+                device.cut_power_after(writes, 2000);
+                let done = Volume::open(device.clone(), &options(lost.clone()))
+                    .and_then(|(mut volume, _)| volume.take_over(4000))
+                    .is_ok();
+                assert!(bytes(device.inner()) == whole, "{damaged}: cut after {writes}");
+                if done {
+                    assert!(writes > 2, "{writes}");
+                    break;
+                }
+            }
+            // Nothing is kept where that leaves no room.
+            let all = (0..SIZE >> 18).map(silt_format::SegNr).collect();
+            let (mut volume, _) = Volume::open(Arc::new(broken), &options(all)).unwrap();
+            volume.take_over(4000).unwrap();
+        }
     }
 
     /// Data that was synced behind a checkpoint is not put into the tree of an earlier one.

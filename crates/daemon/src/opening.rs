@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use silt_device::{Access, Device, FileDevice, Masked};
 use silt_engine::{OpenOptions, OpenReport, Volume};
-use silt_format::{Cno, super_block};
+use silt_format::{Cno, SegNr, super_block};
 use silt_fs::Fs;
 
 use crate::Error;
@@ -29,10 +29,11 @@ pub fn masked(config: &Config, device: &Arc<FileDevice>, gate: Option<&Arc<Gated
     Arc::new(Masked::new(device.clone(), places.map(|at| (at, bytes.clone())).into()))
 }
 
-/// The volume, what opening found, and what was done to get room on it.
+/// The volume, what opening found, and what was done to get room on it. `unreached` as in [`OpenOptions`].
 pub fn open_volume(
     config: &Config,
     device: Arc<dyn Device>,
+    unreached: Vec<SegNr>,
 ) -> Result<(Fs, OpenReport, Option<String>), Error> {
     let o = &config.options;
     let fail = |source| Error::Volume { volume: config.volume.clone(), source };
@@ -48,6 +49,7 @@ pub fn open_volume(
         now: now_secs(),
         seed: u64::from_ne_bytes(seed),
         backed: true,
+        unreached,
         ..OpenOptions::default()
     };
     let options = if o.verify { verifying(&device, options) } else { options };

@@ -53,7 +53,8 @@ pub fn run(config: &Config, ready: impl FnOnce()) -> Result<(), Error> {
     let untold: Vec<String> = behind.iter().flat_map(Behind::untold).collect();
     // Those of the session and of the moments come from here, too.
     crate::slices::ask();
-    let (mut fs, report, room) = open_volume(config, shared)?;
+    let unreached = behind.as_ref().map_or_else(Vec::new, |behind| behind.segments.clone());
+    let (mut fs, report, room) = open_volume(config, shared, unreached)?;
     let mut found = Found {
         lost: behind.map_or_else(Vec::new, |behind| lost::sentences(&behind, &mut fs)),
         notes: notes(&report),

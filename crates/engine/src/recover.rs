@@ -156,13 +156,15 @@ impl Volume {
     ///
     /// Those of the `touched` segments that are `unpromised` as well (ascending) may be written at once. What a checkpoint that was
     /// cut off has taken is so part of the room that was left for this. Whoever comes to them from the old logs finds the wrong
-    /// numbers there, and nothing else is wanted of them.
+    /// numbers there, and nothing else is wanted of them. What is in `unreached` segments ([`OpenOptions::unreached`]) is wanted, if
+    /// there is room without them.
     pub(crate) fn leave_tail(
         &mut self,
         tail: Option<&Tail>,
         last_seq: u64,
         touched: &[SegNr],
         unpromised: &[SegNr],
+        unreached: &[SegNr],
     ) -> Result<()> {
         let (store, dat) = (&self.store, &self.dat);
         let mut scrapped = Vec::new();
@@ -179,6 +181,8 @@ impl Volume {
                 scrapped.push(*s);
             }
         }
+        let spared = self.spare_unreached(unreached, tail.map_or(0, |t| t.blocks))?;
+        scrapped.extend(spared);
         self.begin_backing();
         let fresh = match self.sufile.allocate(&mut self.store, &self.dat) {
             Ok(s) => s,
@@ -197,6 +201,25 @@ impl Volume {
         self.meta_dirty = true;
         self.recovery = Some(Recovery { start: tail.map(|t| t.start), scrapped });
         Ok(())
+    }
+
+    /// Keeps segments that are clean from being handed out; which, and none where what is recovered, so many blocks, may not fit
+    /// into the others.
+    fn spare_unreached(&mut self, segments: &[SegNr], blocks: u64) -> Result<Vec<SegNr>> {
+        let (store, dat) = (&self.store, &self.dat);
+        let mut spared = Vec::new();
+        for s in segments.iter().copied() {
+            if s.0 < store.geometry.nsegments && self.sufile.entry(store, dat, s)?.is_clean() {
+                self.sufile.scrap(store, dat, s)?;
+                spared.push(s);
+            }
+        }
+        if !self.has_room_on_the_way(blocks) {
+            for s in spared.drain(..) {
+                self.sufile.free(&self.store, &self.dat, s)?;
+            }
+        }
+        Ok(spared)
     }
 
     /// Gives back segments in use in which nothing lies, as a recovery that another writer made before leaves them for a cleaner (spec

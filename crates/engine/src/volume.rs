@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use rangemap::RangeSet;
 use silt_device::Device;
 use silt_format::super_block::{self as sb, STATE_ERROR, STATE_RESIZE, STATE_VALID};
-use silt_format::{Cno, Geometry, Ino};
+use silt_format::{Cno, Geometry, Ino, SegNr};
 
 use crate::construct::{Construction, DAMAGES, LOG_BLOCKS};
 use crate::cpfile::CpFile;
@@ -57,6 +57,9 @@ pub struct OpenOptions {
     pub max_log_blocks: u64,
     /// Remember whose logs have to be verified ([`Volume::verifier`]).
     pub verify: bool,
+    /// Segments in which logs lie that no mount comes to, since one before them is damaged (`silt rescue` reads them): a recovery
+    /// leaves them alone until it is durable, where there is room for that.
+    pub unreached: Vec<SegNr>,
     /// Account for what the storage below holds ([`crate::backed`]): it may have no space for what is clean. For who writes.
     pub backed: bool,
 }
@@ -72,6 +75,7 @@ impl Default for OpenOptions {
             seed: 0,
             max_log_blocks: LOG_BLOCKS,
             verify: false,
+            unreached: Vec::new(),
             backed: false,
         }
     }
@@ -312,12 +316,12 @@ impl Volume {
         if (astray && (!report.was_unclean || options.norecovery)) || !stays {
             // How full the writer's segment is cannot be told there, or the storage below has no space for the rest of it: the
             // log goes on in another.
-            volume.leave_tail(None, found.last_seq, &[], &[])?;
+            volume.leave_tail(None, found.last_seq, &[], &[], &[])?;
         }
         if report.was_unclean && !options.norecovery {
             if !options.read_only {
                 let Found { tail, last_seq, touched, unpromised, .. } = &found;
-                volume.leave_tail(tail.as_ref(), *last_seq, touched, unpromised)?;
+                volume.leave_tail(tail.as_ref(), *last_seq, touched, unpromised, &options.unreached)?;
             }
             if let Some(tail) = &found.tail {
                 report.rolled_forward = volume.roll_forward(tail, options)?;

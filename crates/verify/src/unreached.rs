@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use silt_device::Device;
 use silt_format::summary::{self, BlockInfo, SYNDT};
-use silt_format::{BlockNr, Geometry};
+use silt_format::{BlockNr, Geometry, SegNr};
 
 use crate::chain::{self, Chain};
 use crate::check::LogPosition;
@@ -54,6 +54,8 @@ pub struct Behind {
     pub torn: Option<Torn>,
     /// A log whose head is lost and whose super root is whole, behind all others.
     pub headless: Option<Headless>,
+    /// Segments with whole logs that no mount comes to, ascending: what is left of what was synced and is lost.
+    pub segments: Vec<SegNr>,
 }
 
 /// A log that a power cut leaves of a sync that nobody was told of.
@@ -98,7 +100,12 @@ impl Behind {
         let untold = synced.is_none() && logs.is_none() && !first.bare;
         let torn = untold.then_some(Torn { checkpoint, block: first.pos });
         let roots = chain.roots(r);
-        Some(Behind { synced, logs, roots, torn, headless })
+        let is_lost = synced.is_some() || logs.is_some();
+        let lost = if is_lost { chain.unreached(first) } else { Vec::new() };
+        let mut segments: Vec<SegNr> = lost.iter().map(|log| r.g.segment_of(log.pos)).collect();
+        segments.sort_unstable();
+        segments.dedup();
+        Some(Behind { synced, logs, roots, torn, headless, segments })
     }
 }
 

@@ -213,7 +213,7 @@ impl Mender {
         if !own || wounds.start.is_some() {
             // What a repair that was cut off left would follow logs with its numbers.
             let greatest = start::greatest_sequence(&*volume.store.device, &geometry, found.last_seq);
-            volume.leave_tail(found.tail.as_ref(), greatest, &found.touched, &[])?;
+            volume.leave_tail(found.tail.as_ref(), greatest, &found.touched, &[], &[])?;
         }
         volume.mark_bad(wounds.bad.iter().copied().filter(|s| *s == current.0))?;
         let mut aside = wounds.known.aside.clone();
