@@ -74,8 +74,7 @@ impl LocalVolume {
             unreached: behind.as_ref().map_or_else(Vec::new, |behind| behind.segments.clone()),
             ..OpenOptions::default()
         };
-        let mut open = || Volume::open(device.clone(), &options);
-        let (mut volume, report, room) = open_with_room(&mut open, &Given::default(), now)?;
+        let (mut volume, report, room) = open_with_room(&device, &options, &Given::default(), now)?;
         if access == Access::ReadWrite
             && let Err(e) = volume.take_over(now)
         {

@@ -1,20 +1,32 @@
 //! Opening a volume that its last user left without a segment to write to.
 
+use std::sync::Arc;
+
 use silt_cleaner::{History, Options, Policy, Whole, unwedge};
-use silt_engine::{OpenReport, Result, Volume};
+use silt_device::Device;
+use silt_engine::{OpenOptions, OpenReport, Result, Volume};
 use silt_fs::Fs;
 use silt_retention::Ladder;
 
 use crate::retention::{Effective, Given, Known};
 
-/// Opens a volume for writing with `open`, which does not take it over, and makes room on it where there is none even for
+/// Opens a volume, which it does not take over, and, for writing, makes room on it where there is none even for
 /// the cleaner: of what retention does not keep, and where that is too little, of ever more, down to the floor. What was
 /// done about it is told in words. Where nothing can be done the volume is as it was. `now` in seconds.
 pub fn open_with_room(
-    open: &mut dyn FnMut() -> Result<(Volume, OpenReport)>,
+    device: &Arc<dyn Device>,
+    options: &OpenOptions,
     given: &Given,
     now: u64,
 ) -> Result<(Volume, OpenReport, Option<String>)> {
+    // It is opened anew where an attempt came to nothing. That may have left logs, behind a number that the seed draws: no other
+    // is to go on with the same.
+    let mut seed = options.seed;
+    let mut open = || {
+        let opened = Volume::open(device.clone(), &OpenOptions { seed, ..options.clone() });
+        seed = seed.wrapping_add(1);
+        opened
+    };
     let (volume, report) = open()?;
     if volume.is_read_only() || !volume.is_wedged() {
         return Ok((volume, report, None));

@@ -56,12 +56,11 @@ pub fn open_volume(
     // Why there is no room is to be said also where nothing comes of it.
     let mut cramped = None;
     let mut open = |options: &OpenOptions| {
-        let mut open = || Volume::open(device.clone(), options);
         // Who wants no cleaner gets none.
         let (mut volume, report, room) = if o.gc {
-            silt_control::open_with_room(&mut open, &o.retention, now_secs())?
+            silt_control::open_with_room(&device, options, &o.retention, now_secs())?
         } else {
-            open().map(|(volume, report)| (volume, report, None))?
+            Volume::open(device.clone(), options).map(|(volume, report)| (volume, report, None))?
         };
         if let Some(m) = o.moment {
             volume.open_view(Cno(m.0))?;

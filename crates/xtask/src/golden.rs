@@ -147,8 +147,7 @@ fn wedged(name: &str, scratch: &Scratch) -> Result<KernelTurn> {
         &silt_device::OpenOptions::default(),
     )?);
     let options = OpenOptions { now: NOW, ..OpenOptions::default() };
-    let mut open = || Volume::open(device.clone(), &options);
-    let (mut volume, _, note) = silt_control::open_with_room(&mut open, &Given::default(), NOW)?;
+    let (mut volume, _, note) = silt_control::open_with_room(&device, &options, &Given::default(), NOW)?;
     if note.is_none() || volume.is_wedged() {
         bail!("{name}: no room was made: {note:?}");
     }

@@ -10,7 +10,7 @@ use silt_cleaner::Whole;
 use silt_control::{open_with_room, retention::Given};
 use silt_device::undo::{Undo, save};
 use silt_device::{Device, Overlay};
-use silt_engine::{OpenOptions, Volume};
+use silt_engine::OpenOptions;
 use silt_format::super_block::{PRIMARY_OFFSET, secondary_offset};
 use silt_repair::{Options, Plan, errors, plan};
 use silt_verify::rescue::Rescue;
@@ -175,8 +175,7 @@ pub fn judge(volume: &Aged, copy: &dyn Fn() -> Arc<dyn Device>, changed: &[u64],
 /// Gets space back as `silt clean` does: plain checkpoints go where they are in the way.
 fn cleaned(device: &Arc<dyn Device>) -> silt_engine::Result<()> {
     let options = OpenOptions { now: NOW, ..OpenOptions::default() };
-    let mut open = || Volume::open(device.clone(), &options);
-    let (mut volume, _, _) = open_with_room(&mut open, &Given::default(), NOW)?;
+    let (mut volume, _, _) = open_with_room(device, &options, &Given::default(), NOW)?;
     volume.take_over(NOW)?;
     let options = silt_cleaner::Options { now: NOW, ..silt_cleaner::Options::default() };
     silt_cleaner::run(&Whole::new(&mut volume, NOW), &options, |_| true)?;
