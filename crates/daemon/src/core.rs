@@ -72,6 +72,10 @@ impl PacedQueue {
         self.freeing.is_empty() && self.taking.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.freeing.len() + self.taking.len()
+    }
+
     /// Whether some wait that come before one that takes this.
     pub fn is_ahead_of(&self, takes: Takes) -> bool {
         !self.freeing.is_empty() || (takes.space && !self.taking.is_empty())
@@ -172,6 +176,8 @@ pub struct Core {
     pub discarder: Discarder,
     /// What takes long beside the threads that serve requests.
     pub beside: Beside,
+    /// Requests come through io_uring ([`crate::kept`]).
+    pub rings: AtomicBool,
 }
 
 /// Unwritten data that starts write-back, in bytes. More would leave the disk idle for longer and a longer rest for
@@ -213,6 +219,7 @@ impl Core {
             account: Keeper::default(),
             discarder: Discarder::default(),
             beside: Beside::default(),
+            rings: AtomicBool::new(false),
         })
     }
 

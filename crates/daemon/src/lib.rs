@@ -29,6 +29,7 @@ mod freed;
 mod given_up;
 mod host;
 mod host_space;
+mod kept;
 mod kernel;
 mod ladder;
 mod late;

@@ -162,7 +162,7 @@ impl Mount {
         };
         let notifier = self.core.notifier.get().cloned();
         let told = notifier.clone();
-        let set = move |core: &Arc<Core>| {
+        let set = move |core: &Arc<Core>, reply: ReplyIoctl| {
             let run = move |fs: &mut Fs| fs.set_flags(&ctx, ino(node), wanted).map(|()| ((), None));
             let answer = move |result| match result {
                 Ok(()) => {
@@ -175,7 +175,10 @@ impl Mount {
             Change { names: Vec::new(), node: Some(node), takes: Takes::NOTHING, run, answer, begun: false }
                 .start(core);
         };
-        let Some(notifier) = notifier.filter(|_| fixes) else { return set(&self.core) };
+        let Some(notifier) = notifier.filter(|_| fixes) else { return set(&self.core, reply) };
+        if !self.core.beside.flags.may_keep(&self.core) {
+            return reply.error(Errno::EAGAIN);
+        }
         let fixing = self.fixing.clone();
         // Not on this thread: the kernel writes what is dirty first, which this one has to take.
         let fix = move |core: &Arc<Core>| {
@@ -184,7 +187,7 @@ impl Mount {
             }
             // Now, and not before: there may be others to wait for.
             fixing.begin(node);
-            set(core);
+            set(core, reply);
         };
         // Where there is no thread its answer is EIO.
         self.core.beside.flags.start(&self.core, Box::new(fix));
@@ -227,8 +230,8 @@ impl Filesystem for Mount {
                 | InitFlags::CACHE_SYMLINKS
                 | InitFlags::EXPLICIT_INVAL_DATA,
         );
-        if self.core.options.io_uring {
-            config.want(InitFlags::OVER_IO_URING);
+        if self.core.options.io_uring && config.want(InitFlags::OVER_IO_URING).is_empty() {
+            self.core.rings.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

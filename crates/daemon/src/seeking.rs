@@ -44,29 +44,50 @@ fn sought(core: &Core, tree: Tree, node: NodeId, offset: u64, what: Seek) -> Res
 
 /// Looks from `offset` on in a tree and answers.
 pub fn seek(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek, reply: ReplyLseek) {
-    let (found, hole) = {
+    let (found, hole, data) = {
         let mut fs = core.fs.lock();
         let found = match fs.seek_within(tree, ino(node), offset, what, LOOKED_AT) {
             Ok(Sought::At(found)) => Ok(found),
             Ok(Sought::More(on)) => {
+                let data = all_data(&mut fs, tree, node, offset, what);
                 drop(fs);
-                return seek_on(core, tree, node, on, what, reply);
+                return seek_on(core, tree, node, on, what, data, reply);
             }
             Err(e) => Err(e),
         };
         let may_be_dirty = tree == Tree::Live && !core.options.read_only;
         let hole = may_be_dirty.then(|| hole(&mut fs, ino(node), offset, what, &found)).flatten();
-        (found, hole)
+        let data = if hole.is_some() { all_data(&mut fs, tree, node, offset, what) } else { Ok(offset) };
+        (found, hole, data)
     };
     let (Some(hole), Some(notifier)) = (hole, core.notifier.get().cloned()) else {
         return answer(core, tree, found, reply);
     };
     // The kernel writes what is dirty there, which this thread has to take.
-    apart(core, tree, reply, found, move |core| after_writing(core, &notifier, node, offset, what, hole));
+    apart(core, tree, reply, data, move |core| after_writing(core, &notifier, node, offset, what, hole));
 }
 
-/// Goes on looking from `offset` on, where all before is data.
-fn seek_on(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek, reply: ReplyLseek) {
+/// What is true of any file: that all of it is data, up to the hole behind its end. Whoever copies it reads more, and misses
+/// nothing.
+fn all_data(fs: &mut Fs, tree: Tree, node: NodeId, offset: u64, what: Seek) -> Result<u64, FsError> {
+    let size = fs.getattr(tree, ino(node))?.size;
+    match what {
+        _ if offset >= size => Err(FsError::NoData),
+        Seek::Data => Ok(offset),
+        Seek::Hole => Ok(size),
+    }
+}
+
+/// Goes on looking from `offset` on, where all before is data; `or`: what is answered where nobody looks.
+fn seek_on(
+    core: &Arc<Core>,
+    tree: Tree,
+    node: NodeId,
+    offset: u64,
+    what: Seek,
+    or: Result<u64, FsError>,
+    reply: ReplyLseek,
+) {
     let look = move |core: &Core| {
         let found = sought(core, tree, node, offset, what);
         let may_be_dirty = tree == Tree::Live && !core.options.read_only;
@@ -77,11 +98,10 @@ fn seek_on(core: &Arc<Core>, tree: Tree, node: NodeId, offset: u64, what: Seek, 
             _ => found,
         }
     };
-    // Programs read all of it then.
-    apart(core, tree, reply, Err(FsError::NotSupported), look);
+    apart(core, tree, reply, or, look);
 }
 
-/// Looks on another thread and answers; `or`: what is answered where there can be none.
+/// Looks on another thread and answers; `or`: what is answered where there can be none, or no more requests may be kept.
 fn apart(
     core: &Arc<Core>,
     tree: Tree,
@@ -89,6 +109,9 @@ fn apart(
     or: Result<u64, FsError>,
     look: impl FnOnce(&Core) -> Result<u64, FsError> + Send + 'static,
 ) {
+    if !core.beside.seek.may_keep(core) {
+        return answer(core, tree, or, reply);
+    }
     let kept = Arc::new(Mutex::new(Some(reply)));
     let its = kept.clone();
     let job = move |core: &Arc<Core>| {

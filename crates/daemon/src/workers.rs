@@ -25,6 +25,8 @@ struct Inner {
 struct State {
     waiting: VecDeque<Job>,
     threads: usize,
+    /// Jobs that wait or are done just now.
+    jobs: usize,
 }
 
 impl Workers {
@@ -32,11 +34,22 @@ impl Workers {
         Workers(Arc::new(Inner { name, most, state: Mutex::default() }))
     }
 
+    /// Jobs that are done or wait for that.
+    pub fn pending(&self) -> usize {
+        self.0.state.lock().jobs
+    }
+
+    /// Whether a job may be given that keeps a request until the kernel has sent others, see [`crate::kept`].
+    pub fn may_keep(&self, core: &Core) -> bool {
+        !core.has_rings() || self.pending() < ON_RINGS
+    }
+
     /// Has a job done, behind those that came before. Whether it will be: where there can be no thread it is let go.
     pub fn start(&self, core: &Arc<Core>, job: Job) -> bool {
         let begins = {
             let mut state = self.0.state.lock();
             state.waiting.push_back(job);
+            state.jobs += 1;
             let begins = state.threads < self.0.most;
             state.threads += usize::from(begins);
             begins
@@ -48,6 +61,7 @@ impl Workers {
         let run = move || {
             while let Some(job) = inner.next() {
                 crate::defects::contain(&core, inner.name, || job(&core));
+                inner.state.lock().jobs -= 1;
             }
         };
         match std::thread::Builder::new().name(self.0.name.into()).spawn(run) {
@@ -77,6 +91,7 @@ impl Inner {
             return true;
         }
         let left = std::mem::take(&mut state.waiting);
+        state.jobs -= left.len();
         // What is let go answers, which takes locks.
         drop(state);
         drop(left);
@@ -86,6 +101,9 @@ impl Inner {
 
 /// Threads that wait for the kernel, which a program has many requests open to.
 const ASKING: usize = 8;
+
+/// Jobs of theirs that there may be where each has one of the few requests that the kernel has open.
+pub const ON_RINGS: usize = ASKING / 2;
 
 /// What a mount does beside its requests.
 pub struct Beside {

@@ -35,6 +35,7 @@ use crate::cleaning::Job;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
+use crate::kept::MOST;
 use crate::late::end_late;
 use output::{OnItsWay, Trouble};
 use unread::Unread;
@@ -503,13 +504,14 @@ impl Writer {
     }
 
     /// Lets writes that waited for room run while there is some.
-    fn let_paced_run(&self) {
+    pub(crate) fn let_paced_run(&self) {
         loop {
             // For nobody there need be no room.
-            let (takes, blocks_all) = {
+            let (takes, blocks_all, too_many) = {
                 let queue = self.core.queue.lock();
                 let Some(takes) = queue.paced.first() else { return };
-                (takes, queue.paced.holds_more_than(self.core.options.dirty))
+                let too_many = self.core.has_rings() && queue.paced.len() > MOST;
+                (takes, queue.paced.holds_more_than(self.core.options.dirty), too_many)
             };
             let (full, waits, refused) = {
                 let fs = self.core.fs.lock();
@@ -518,7 +520,10 @@ impl Writer {
                 let waits = fs.volume().has_changes() || fs.volume().is_constructing();
                 let refused = blocks_all && takes.space && fs.volume().is_confined() && !waits;
                 let short = !refused && self.core.space.may_come(fs.volume(), takes.blocks(&fs));
-                (short || self.core.lacks_room(&fs, 0), fs.volume().has_changes(), refused)
+                // Those that came while they waited for room alone.
+                let refused = refused || (too_many && takes.space && short);
+                let full = !refused && (short || self.core.lacks_room(&fs, 0));
+                (full, fs.volume().has_changes(), refused)
             };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
