@@ -19,6 +19,7 @@ use silt_fs::Fs;
 use silt_fuse::Notifier;
 
 use crate::account::Keeper;
+use crate::background::Background;
 use crate::burst::Burst;
 use crate::changing::Takes;
 use crate::cleaning::Job;
@@ -176,6 +177,8 @@ pub struct Core {
     pub discarder: Discarder,
     /// What takes long beside the threads that serve requests.
     pub beside: Beside,
+    /// How many requests the kernel sends without waiting for their answers.
+    pub background: Background,
     /// Requests come through io_uring ([`crate::kept`]).
     pub rings: AtomicBool,
 }
@@ -219,6 +222,7 @@ impl Core {
             account: Keeper::default(),
             discarder: Discarder::default(),
             beside: Beside::default(),
+            background: Background::default(),
             rings: AtomicBool::new(false),
         })
     }

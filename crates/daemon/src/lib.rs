@@ -10,6 +10,7 @@
 
 mod account;
 mod aside;
+mod background;
 mod burst;
 mod changing;
 mod claim;

@@ -224,6 +224,7 @@ fn serve(
     if on_block_device {
         ending.is_held_by(&first);
     }
+    core.background.is_of(first.connection().flatten());
     // It goes before the session does.
     let mut unserved = Unserved { ending, is_served: false };
     let dir = first.path().to_owned();

@@ -509,11 +509,16 @@ impl Writer {
             // For nobody there need be no room.
             let (takes, blocks_all, too_many) = {
                 let queue = self.core.queue.lock();
-                let Some(takes) = queue.paced.first() else { return };
+                let Some(takes) = queue.paced.first() else {
+                    drop(queue);
+                    return self.core.background.none_waits();
+                };
                 let too_many = self.core.has_rings() && queue.paced.len() > MOST;
-                (takes, queue.paced.holds_more_than(self.core.options.dirty), too_many)
+                let blocks_all = queue.paced.holds_more_than(self.core.options.dirty)
+                    || self.core.background.is_used_up(queue.paced.len());
+                (takes, blocks_all, too_many)
             };
-            let (full, waits, refused) = {
+            let (full, short, waits, refused) = {
                 let fs = self.core.fs.lock();
                 // Its bytes count once they wait for a log; space for them there must be now. To empty the end of a volume may
                 // take long: better that some are refused than that nobody reads.
@@ -523,7 +528,7 @@ impl Writer {
                 // Those that came while they waited for room alone.
                 let refused = refused || (too_many && takes.space && short);
                 let full = !refused && (short || self.core.lacks_room(&fs, 0));
-                (full, fs.volume().has_changes(), refused)
+                (full, short, fs.volume().has_changes(), refused)
             };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
@@ -531,6 +536,11 @@ impl Writer {
             if full && !stalled && !queue.stop {
                 // Where nothing waits, the cleaner says when there is room.
                 queue.write_back |= waits && !queue.paced.is_empty();
+                let kept = queue.paced.len();
+                drop(queue);
+                if short {
+                    self.core.background.wait(kept);
+                }
                 return;
             }
             let Some(paced) = queue.paced.pop() else { return };

@@ -11,6 +11,8 @@ use crate::request::{Body, Malformed};
 
 /// The largest write (and read buffer) in bytes.
 pub const MAX_WRITE: u32 = 1 << 20;
+/// Requests that the kernel sends without waiting for their answers, as [`Config::max_background`] begins.
+pub const MAX_BACKGROUND: u16 = 64;
 /// The largest write of a kernel without `MAX_PAGES`, in bytes.
 const MAX_WRITE_PLAIN: u32 = 128 << 10;
 
@@ -61,7 +63,7 @@ impl Config {
             flags: usual & kernel.flags,
             max_write: MAX_WRITE,
             max_readahead: kernel.max_readahead,
-            max_background: 64,
+            max_background: MAX_BACKGROUND,
             congestion_threshold: 48,
             time_gran: 1,
             offered: kernel.flags,

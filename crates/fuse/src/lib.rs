@@ -69,10 +69,10 @@ pub use attr::{Attr, Entry, FileType, NodeId, Statfs, Statx, Timestamp};
 pub use errno::Errno;
 pub use error::{Error, Result};
 pub use filesystem::{Destroy, Filesystem};
-pub use init::{Config, KernelInfo, MAX_WRITE};
+pub use init::{Config, KernelInfo, MAX_BACKGROUND, MAX_WRITE};
 pub use mount::{
     BlockDevice, MountEntry, MountOptions, Place, Unmount, abort_connection, find_mount, is_connected,
-    locate_mount, mounts, open_abort, set_read_ahead, unmount,
+    locate_mount, mounts, open_abort, set_max_background, set_read_ahead, unmount,
 };
 pub use notify::Notifier;
 #[cfg(feature = "test-support")]

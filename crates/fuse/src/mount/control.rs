@@ -6,13 +6,14 @@
 
 use super::find_mount;
 use crate::error::{Error, Result};
-use rustix::fs::{AtFlags, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, fsconfig_create, fsmount, fsopen, mount,
 };
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Where the control file system belongs.
@@ -46,14 +47,38 @@ fn is_there() -> bool {
 /// Whether the kernel has a connection, wherever its mount is, or out of sight. Needs to be root, and nothing to be mounted
 /// where the control file system belongs.
 pub fn is_connected(connection: u64) -> io::Result<bool> {
-    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    // It is to be seen nowhere, and goes with the descriptor.
-    let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    match statat(&root, connection.to_string(), AtFlags::empty()) {
+    match statat(&unseen()?, connection.to_string(), AtFlags::empty()) {
         Ok(_) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Err(e) => Err(e.into()),
+    }
+}
+
+/// The root of the control file system, which is to be seen nowhere and goes with the descriptor.
+fn unseen() -> io::Result<OwnedFd> {
+    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+}
+
+/// Has the kernel send so many requests of a connection at most without waiting for their answers, as [`Config::max_background`]
+/// does at first; where the caller is not root, no more than the kernel allows others. Needs to be root, or who mounted it and the
+/// control file system to be mounted.
+///
+/// [`Config::max_background`]: crate::Config::max_background
+pub fn set_max_background(connection: u64, most: u16) -> io::Result<()> {
+    let name = Path::new(&connection.to_string()).join("max_background");
+    let open = |root: OwnedFd| openat(root, &name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    let mut file = match unseen().and_then(|root| Ok(open(root)?)) {
+        Ok(file) => File::from(file),
+        Err(_) => File::options().write(true).open(Path::new(CONNECTIONS).join(&name))?,
+    };
+    match file.write_all(most.to_string().as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            let allowed = std::fs::read_to_string("/sys/module/fuse/parameters/max_user_bgreq")?;
+            file.write_all(allowed.trim().as_bytes())
+        }
+        done => done,
     }
 }
 

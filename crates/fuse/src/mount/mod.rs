@@ -17,7 +17,7 @@ mod read_ahead;
 mod table;
 mod unmount;
 
-pub use control::{abort_connection, is_connected, open_abort};
+pub use control::{abort_connection, is_connected, open_abort, set_max_background};
 pub use options::{BlockDevice, MountOptions};
 pub use place::Place;
 pub use read_ahead::set_read_ahead;
