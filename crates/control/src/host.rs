@@ -127,7 +127,8 @@ pub trait Host {
         Err(not_mounted())
     }
 
-    /// Unmounts; what was unmounted. `Everything` ends the daemon after the answer.
+    /// Unmounts; what was unmounted. `Everything` ends the daemon after the answer. Where the live tree goes the volume is closed on
+    /// return; [`Kind::Io`]: it is unmounted, and what was written since it was synced last is lost.
     fn unmount(&self, _caller: &Caller, _what: &UnmountWhat) -> Result<Vec<PathBuf>> {
         Err(not_mounted())
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,6 +25,8 @@ const MOST_OF_ONE: usize = 8;
 /// How long a client may keep silent, and how long it may leave an answer unread.
 const SILENCE: Duration = Duration::from_secs(300);
 const UNREAD: Duration = Duration::from_secs(30);
+/// For so long at most the end waits for the answers of those who asked for it.
+const LAST: Duration = Duration::from_secs(2);
 /// How often it is looked whether space is wanted that a check holds back, and how many times more often it must have been
 /// than not until the check is let go.
 const LOOK: Duration = Duration::from_millis(250);
@@ -66,8 +68,44 @@ impl Drop for Guest {
     }
 }
 
-/// Serves until the listener's [`crate::socket::Stopper`] says so.
+/// Answers to those who unmount: the process may end as soon as that is done, and they are to hear what came of it.
+#[derive(Default)]
+struct LastAnswers {
+    open: Mutex<usize>,
+    given: Condvar,
+}
+
+impl LastAnswers {
+    fn begin(self: &Arc<Self>) -> LastAnswer {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        LastAnswer(self.clone())
+    }
+
+    fn wait(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.given.wait_timeout_while(open, LAST, |open| *open > 0));
+    }
+}
+
+struct LastAnswer(Arc<LastAnswers>);
+
+impl Drop for LastAnswer {
+    fn drop(&mut self) {
+        *self.0.open.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.given.notify_all();
+    }
+}
+
+/// Serves until the listener's [`crate::socket::Stopper`] says so. Who unmounts has his answer on return, unless that takes long.
 pub fn serve(listener: Listener, host: Arc<dyn Host + Send + Sync>) {
+    let last = Arc::new(LastAnswers::default());
+    accept(&listener, &host, &last);
+    // Nobody finds it from here on.
+    drop(listener);
+    last.wait();
+}
+
+fn accept(listener: &Listener, host: &Arc<dyn Host + Send + Sync>, last: &Arc<LastAnswers>) {
     let guests = Arc::new(Guests::default());
     loop {
         let mut fds =
@@ -83,7 +121,7 @@ pub fn serve(listener: Listener, host: Arc<dyn Host + Send + Sync>) {
             return;
         }
         match listener.socket.accept() {
-            Ok((stream, _)) => begin(stream, &host, &guests),
+            Ok((stream, _)) => begin(stream, host, &guests, last),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
                 // Too many files are open: wait until some are not.
@@ -94,7 +132,12 @@ pub fn serve(listener: Listener, host: Arc<dyn Host + Send + Sync>) {
     }
 }
 
-fn begin(stream: UnixStream, host: &Arc<dyn Host + Send + Sync>, guests: &Arc<Guests>) {
+fn begin(
+    stream: UnixStream,
+    host: &Arc<dyn Host + Send + Sync>,
+    guests: &Arc<Guests>,
+    last: &Arc<LastAnswers>,
+) {
     let Ok((uid, pid)) = peer(&stream.as_fd()) else { return };
     // Accepted sockets do not inherit the listener's mode on Linux; say it all the same.
     let set = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(SILENCE)));
@@ -107,10 +150,10 @@ fn begin(stream: UnixStream, host: &Arc<dyn Host + Send + Sync>, guests: &Arc<Gu
         let _ = wire::send(&mut &stream, &Part::Failed(error), MAX_PART);
         return;
     };
-    let host = host.clone();
+    let (host, last) = (host.clone(), last.clone());
     let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
         let _guest = guest;
-        if let Err(error) = converse(&stream, &*host, Caller { uid, pid }) {
+        if let Err(error) = converse(&stream, &*host, Caller { uid, pid }, &last) {
             tracing::debug!(%error, "a control connection ended");
         }
     });
@@ -195,12 +238,20 @@ impl Read for Requests<'_> {
 }
 
 /// Answers requests until the client is done.
-fn converse(mut stream: &UnixStream, host: &(dyn Host + Send + Sync), caller: Caller) -> io::Result<()> {
+fn converse(
+    mut stream: &UnixStream,
+    host: &(dyn Host + Send + Sync),
+    caller: Caller,
+    last_answers: &Arc<LastAnswers>,
+) -> io::Result<()> {
     let mut requests = Requests { stream, host, held: None };
     while let Some(bytes) = wire::receive(&mut requests, MAX_REQUEST)? {
         let mut broken = None;
+        // Until it is sent.
+        let mut _unmounts = None;
         let result = match wire::decode::<Ask>(&bytes) {
             Ok(ask) if ask.version == VERSION => {
+                _unmounts = matches!(ask.request, Request::Unmount(_)).then(|| last_answers.begin());
                 // Who wants to know where the log is reads it by himself: what is freed from now on stays till he is gone, or
                 // others want its place. It is asked first whether he may: what is freed would stay for anybody else.
                 let is_new = requests.held.is_none()

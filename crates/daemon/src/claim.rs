@@ -72,6 +72,16 @@ impl Ending {
         }
     }
 
+    /// The image or device.
+    pub fn device(&self) -> &Arc<FileDevice> {
+        &self.device
+    }
+
+    /// As [`Closer::wait`].
+    pub fn wait(&self) -> Option<String> {
+        self.closer.wait()
+    }
+
     /// Whether the mount is there for all we know: where it was unmounted by force nothing is to be written before it is asked whose
     /// the device is.
     pub fn is_in_sight(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use silt_engine::Tree;
 
 use crate::core::{Core, now_secs};
@@ -18,25 +18,45 @@ const LATE: Duration = Duration::from_secs(20);
 pub struct Closer {
     core: Arc<Core>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    result: Mutex<Option<Result<(), String>>>,
+    end: Mutex<Option<End>>,
+    closed: Condvar,
+}
+
+/// What came of it.
+struct End {
+    result: Result<(), String>,
+    /// What programs did was in no checkpoint before it.
+    unwritten: bool,
 }
 
 impl Closer {
     /// For a volume that `writer` writes to.
     pub fn new(core: Arc<Core>, writer: JoinHandle<()>) -> Self {
-        Closer { core, writer: Mutex::new(Some(writer)), result: Mutex::new(None) }
+        Closer { core, writer: Mutex::new(Some(writer)), end: Mutex::new(None), closed: Condvar::new() }
     }
 
     /// Whether that is done.
     pub fn is_closed(&self) -> bool {
-        self.result.lock().is_some()
+        self.end.lock().is_some()
+    }
+
+    /// Waits until it is; why what programs did since it was synced last is lost, where it is.
+    pub fn wait(&self) -> Option<String> {
+        let mut end = self.end.lock();
+        loop {
+            match &*end {
+                Some(End { result: Err(why), unwritten: true }) => return Some(why.clone()),
+                Some(_) => return None,
+                None => self.closed.wait(&mut end),
+            }
+        }
     }
 
     /// The first call does it; every call returns what came of it.
     pub fn close(&self) -> Result<(), String> {
-        let mut result = self.result.lock();
-        if let Some(r) = &*result {
-            return r.clone();
+        let mut end = self.end.lock();
+        if let Some(end) = &*end {
+            return end.result.clone();
         }
         // Who waits for space hears that there is none.
         self.core.space.stop();
@@ -56,6 +76,8 @@ impl Closer {
         let stalled = self.core.stalled.load(Ordering::Relaxed);
         crate::discarder::end(&self.core);
         let mut fs = self.core.fs.lock();
+        // What comes now no program did.
+        let unwritten = fs.volume().is_unwritten();
         // Nobody holds files any more: those without a name can go.
         if let Err(e) = fs.forget_all() {
             tracing::warn!("{e}");
@@ -88,7 +110,61 @@ impl Closer {
         }
         self.core.damages.name_all(&self.core.fs);
         self.core.damages.stop();
-        *result = Some(done.clone());
+        *end = Some(End { result: done.clone(), unwritten });
+        self.closed.notify_all();
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use silt_device::{Fault, Times};
+    use silt_format::Ino;
+    use silt_fs::{Context, WriteFlags};
+
+    use super::*;
+    use crate::config::MountOptions;
+    use crate::fault_tests::{check, mkfs_of, open};
+    use crate::writer::Writer;
+
+    const SIZE: u64 = 16 << 20;
+
+    /// Where all was synced nothing is lost, though the volume cannot be closed.
+    #[test]
+    fn what_the_last_checkpoint_could_not_take_is_told() {
+        for (full, fails, writes) in
+            [(false, false, true), (false, true, false), (true, false, true), (false, true, true)]
+        {
+            let device = Arc::new(Fault::new(mkfs_of(SIZE, 64)));
+            let core = Core::new(open(device.clone()), MountOptions::default());
+            let ctx = Context { privileged: true, ..Context::default() };
+            let write = |name: &[u8]| {
+                let mut fs = core.fs.lock();
+                let ino = fs.create(&ctx, Ino::ROOT, name, 0o644).unwrap().ino;
+                fs.write(&ctx, ino, 0, &[7; 40 * 4096], WriteFlags::default()).unwrap();
+            };
+            write(b"synced");
+            core.fs.lock().sync_all(3000).unwrap();
+            if writes {
+                write(b"late");
+            }
+            device.set_full(full);
+            if fails {
+                device.fail_writes(0..SIZE, Times::Always);
+            }
+            let writer = Writer::new(core.clone(), Duration::from_secs(3600)).without_pauses();
+            let closer = Closer::new(core.clone(), std::thread::spawn(move || writer.run()));
+            let told = std::thread::scope(|scope| {
+                let waits = scope.spawn(|| closer.wait());
+                assert_eq!(closer.close().is_err(), full || fails);
+                waits.join().unwrap()
+            });
+            assert_eq!(told.is_some(), (full || fails) && writes, "{told:?}");
+            assert_eq!(closer.wait(), told);
+            device.heal();
+            check(device.inner().fork(), &[("synced", 7, 40)]);
+        }
     }
 }

@@ -12,13 +12,14 @@ use silt_control::{
     Caller, ControlError, Damage, Discarding, GivenUp, Host, Kind, MomentMount, MountInfo, MountPoint,
     UnmountWhat, Wanted,
 };
-use silt_device::{Device, FileDevice};
+use silt_device::Device;
 use silt_engine::Volume;
 use silt_engine::clean::{Cleaned, Cleaning};
 use silt_format::Ino;
 use silt_fs::Fs;
 use silt_fuse::{MountOptions, Unmount};
 
+use crate::claim::Ending;
 use crate::cleaning::{Mounted, let_run};
 use crate::config::Config;
 use crate::convert::node;
@@ -38,7 +39,7 @@ const LOOKS: u32 = 50;
 pub struct DaemonHost {
     volume: PathBuf,
     first: Arc<First>,
-    device: Arc<FileDevice>,
+    ending: Arc<Ending>,
     core: Arc<Core>,
     moments: Arc<Moments>,
     found: Found,
@@ -60,7 +61,7 @@ impl DaemonHost {
     pub fn new(
         config: &Config,
         first: Arc<First>,
-        device: Arc<FileDevice>,
+        ending: Arc<Ending>,
         core: Arc<Core>,
         moments: Arc<Moments>,
         found: Found,
@@ -70,7 +71,7 @@ impl DaemonHost {
             volume: config.volume.clone(),
             first,
             scrubber: Scrubber::new(core.clone()),
-            device,
+            ending,
             core,
             moments,
             found,
@@ -139,6 +140,24 @@ impl DaemonHost {
     }
 }
 
+impl DaemonHost {
+    /// Once the live tree is unmounted: waits until the volume is closed. Errors: what was written since it was synced is lost.
+    /// As long as it is to be seen elsewhere it goes on.
+    fn wait_for_its_end(&self) -> Result<(), ControlError> {
+        if self.first.is_moment() || matches!(self.first.seen(), Some(Seen::Ours) | None) {
+            return Ok(());
+        }
+        match self.ending.wait() {
+            None => Ok(()),
+            Some(why) => {
+                let what = "it is unmounted, and what was written since it was synced last is lost";
+                Err(ControlError::new(Kind::Io, format!("{}: {what}: {why}", self.volume.display()))
+                    .hint("what was synced before that is safe: mount it again once the device or its disk takes writes"))
+            }
+        }
+    }
+}
+
 impl Host for DaemonHost {
     fn volume(&self) -> &Path {
         &self.volume
@@ -167,20 +186,20 @@ impl Host for DaemonHost {
     }
 
     fn device(&self) -> Arc<dyn Device> {
-        self.device.clone()
+        self.ending.device().clone()
     }
 
     fn grow_device(&self, size: u64) -> Result<(), ControlError> {
-        self.device.grow(size)?;
+        self.ending.device().grow(size)?;
         Ok(())
     }
 
     fn is_image(&self) -> bool {
-        !self.device.is_block_device()
+        !self.ending.device().is_block_device()
     }
 
     fn shrink_device(&self, size: u64) -> silt_device::Result<()> {
-        self.device.shrink(size)
+        self.ending.device().shrink(size)
     }
 
     fn mounted(&self) -> Option<MountInfo> {
@@ -425,6 +444,7 @@ impl Host for DaemonHost {
                 let unmount = || self.first.unmount(Unmount::Strict);
                 let unmounted = self.moments.with_all_away(&self.core, unmount);
                 unmounted.map_err(|(e, lost)| not_unmounted(&e, &lost))?;
+                self.wait_for_its_end()?;
                 Ok(gone)
             }
         }

@@ -233,7 +233,7 @@ fn serve(
     let host = Arc::new(DaemonHost::new(
         config,
         first.clone(),
-        device.clone(),
+        ending.clone(),
         core.clone(),
         moments.clone(),
         found,

@@ -206,7 +206,8 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
     if let (true, Some(mount)) = (bound, mount) {
         by_hand(mount, Unmount::Strict)?;
     } else {
-        match target::call(&mut remote, Request::Unmount(what), |_| Ok(())) {
+        // The answer comes when the volume is closed.
+        match telling(|| target::call(&mut remote, Request::Unmount(what), |_| Ok(()))) {
             Ok(()) => {}
             // It may have ended before it could answer.
             Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
@@ -259,6 +260,28 @@ fn has_ended(daemon: Option<&OwnedFd>) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 2, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
+/// Before it is said what is waited for.
+const LONG: Duration = Duration::from_secs(3);
+
+fn say_what_for() {
+    target::eprintln_quiet("writing what waits and closing the volume ...");
+}
+
+/// Waits for an answer; after a moment says what for.
+fn telling<T>(answer: impl FnOnce() -> T) -> T {
+    let (over, wait) = std::sync::mpsc::channel::<()>();
+    let say = move || {
+        if wait.recv_timeout(LONG) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            say_what_for();
+        }
+    };
+    // Without a thread nothing is said.
+    let _ = std::thread::Builder::new().spawn(say);
+    let answer = answer();
+    drop(over);
+    answer
+}
+
 /// Waits for the end of the daemon; after a moment says what for.
 fn wait(process: &OwnedFd) -> Result<()> {
     let begin = Instant::now();
@@ -271,9 +294,9 @@ fn wait(process: &OwnedFd) -> Result<()> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(ControlError::io("cannot wait for the daemon", &e.into()).into()),
         }
-        if !said && begin.elapsed() > Duration::from_secs(3) {
+        if !said && begin.elapsed() > LONG {
             said = true;
-            target::eprintln_quiet("writing what waits and closing the volume ...");
+            say_what_for();
         }
     }
 }

@@ -34,6 +34,10 @@ pub struct MemoryHost {
     /// Somebody waits for space.
     pub wants_space: AtomicBool,
     pub is_pressing: AtomicBool,
+    /// How long an unmount takes, in ms; whether one has begun, and ended.
+    pub unmounting: AtomicU64,
+    pub unmount_begun: AtomicBool,
+    pub unmount_ended: AtomicBool,
     /// What was asked to be mounted.
     pub mounted: Mutex<Vec<MomentMount>>,
 }
@@ -69,6 +73,9 @@ impl MemoryHost {
             gives_up: AtomicBool::new(false),
             wants_space: AtomicBool::new(false),
             is_pressing: AtomicBool::new(false),
+            unmounting: AtomicU64::new(0),
+            unmount_begun: AtomicBool::new(false),
+            unmount_ended: AtomicBool::new(false),
             mounted: Mutex::new(Vec::new()),
         }
     }
@@ -237,6 +244,9 @@ impl Host for MemoryHost {
     }
 
     fn unmount(&self, _: &Caller, what: &UnmountWhat) -> Result<Vec<PathBuf>> {
+        self.unmount_begun.store(true, Ordering::Relaxed);
+        std::thread::sleep(std::time::Duration::from_millis(self.unmounting.load(Ordering::Relaxed)));
+        self.unmount_ended.store(true, Ordering::Relaxed);
         Ok(match what {
             UnmountWhat::Dir(dir) => vec![dir.clone()],
             UnmountWhat::Everything => vec!["/live".into()],

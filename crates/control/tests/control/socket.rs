@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use silt_control::mounts::Mount;
 use silt_control::socket::{self, Stopper};
 use silt_control::{
-    CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, left_over, of_mount, serve,
+    CheckpointQuery, Control, Kind, MountInfo, RemoteVolume, Request, Response, UnmountWhat, left_over,
+    of_mount, serve,
 };
 
 use crate::common::MemoryHost;
@@ -116,6 +117,21 @@ fn commands_at_the_same_time_do_not_wait_for_one_that_does_not_read() {
         .collect();
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert!(begin.elapsed() < Duration::from_secs(20));
+}
+
+/// The process ends next.
+#[test]
+fn who_unmounts_is_answered_before_serving_ends() {
+    let daemon = Daemon::start(1);
+    let (host, mut remote) = (daemon.host.clone(), daemon.connect());
+    host.unmounting.store(300, Ordering::Relaxed);
+    let asked = std::thread::spawn(move || ask(&mut remote, Request::Unmount(UnmountWhat::Everything)));
+    while !host.unmount_begun.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(daemon);
+    assert!(host.unmount_ended.load(Ordering::Relaxed));
+    assert_eq!(asked.join().unwrap().unwrap(), [Response::Unmounted("/live".into())]);
 }
 
 #[test]
