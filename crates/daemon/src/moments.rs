@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use silt_engine::Tree;
 use silt_format::Cno;
 use silt_fuse::{Destroy, MountOptions, Running, Session, Unmount};
@@ -37,6 +37,15 @@ impl Mounted {
         self.away = true;
         Ok(place)
     }
+
+    /// Unmounts it, in use or not.
+    fn end(&self) {
+        if self.running.unmount(Unmount::Strict).is_err()
+            && let Err(e) = self.running.unmount(Unmount::Lazy)
+        {
+            tracing::info!("the moment on {}: {e}", self.dir.display());
+        }
+    }
 }
 
 /// A moment that was unmounted for a while: its checkpoint stays meanwhile.
@@ -60,16 +69,37 @@ pub struct Lost {
     pub why: Error,
 }
 
+#[derive(Default)]
+struct State {
+    mounted: Vec<Mounted>,
+    /// So many are being mounted and are not among them yet.
+    beginning: usize,
+    /// All were unmounted for good: with the live tree, or by a signal.
+    ended: bool,
+}
+
 /// All of them.
 pub struct Moments {
-    mounted: Mutex<Vec<Mounted>>,
+    state: Mutex<State>,
+    /// One was mounted, or was not.
+    begun: Condvar,
     readers: Arc<Readers>,
+}
+
+/// One that is being mounted.
+struct Beginning<'a>(&'a Moments);
+
+impl Drop for Beginning<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().beginning -= 1;
+        self.0.begun.notify_all();
+    }
 }
 
 impl Moments {
     /// None yet; `readers` read for all of them, as they do for the live tree.
     pub fn new(readers: Arc<Readers>) -> Self {
-        Moments { mounted: Mutex::default(), readers }
+        Moments { state: Mutex::default(), begun: Condvar::new(), readers }
     }
 
     /// Mounts checkpoint `c` at `dir`, which pins it until it is unmounted.
@@ -82,6 +112,7 @@ impl Moments {
     ) -> Result<PathBuf, Error> {
         let volume = |source| Error::Volume { volume: PathBuf::from(&options.source), source };
         self.sweep();
+        let _beginning = self.begin()?;
         core.fs.lock().volume_mut().open_view(c).map_err(volume)?;
         let close = {
             let core = Arc::downgrade(core);
@@ -102,7 +133,19 @@ impl Moments {
             Ok((dir, running)) => {
                 let options = options.clone();
                 let mounted = Mounted { dir: dir.clone(), checkpoint: c.0, options, running, away: false };
-                self.mounted.lock().push(mounted);
+                let ended = {
+                    let mut state = self.state.lock();
+                    if state.ended {
+                        Some(mounted)
+                    } else {
+                        state.mounted.push(mounted);
+                        None
+                    }
+                };
+                if let Some(mounted) = ended {
+                    mounted.end();
+                    return Err(being_unmounted());
+                }
                 Ok(dir)
             }
             Err(e) => {
@@ -112,39 +155,49 @@ impl Moments {
         }
     }
 
+    /// One is about to be mounted, unless all is over.
+    fn begin(&self) -> Result<Beginning<'_>, Error> {
+        let mut state = self.state.lock();
+        if state.ended {
+            return Err(being_unmounted());
+        }
+        state.beginning += 1;
+        Ok(Beginning(self))
+    }
+
     /// Forgets those that were unmounted.
     fn sweep(&self) {
-        self.mounted.lock().retain(|m| !m.running.is_finished());
+        self.state.lock().mounted.retain(|m| !m.running.is_finished());
     }
 
     /// Where, and which checkpoint.
     pub fn list(&self) -> Vec<(PathBuf, u64)> {
         self.sweep();
-        self.mounted.lock().iter().filter(|m| !m.away).map(|m| (m.dir.clone(), m.checkpoint)).collect()
+        self.state.lock().mounted.iter().filter(|m| !m.away).map(|m| (m.dir.clone(), m.checkpoint)).collect()
     }
 
     /// Whether none is served any more.
     pub fn are_over(&self) -> bool {
         self.sweep();
-        self.mounted.lock().is_empty()
+        self.state.lock().mounted.is_empty()
     }
 
     /// The kernel's numbers of the mounts, those that were unmounted and may be to be seen elsewhere still among them.
     pub fn connections(&self) -> Vec<Option<u64>> {
         self.sweep();
-        self.mounted.lock().iter().map(|m| m.running.connection()).collect()
+        self.state.lock().mounted.iter().map(|m| m.running.connection()).collect()
     }
 
     /// Unmounts the one at `dir`, and waits until its checkpoint is held no longer; `None` if there is none.
     pub fn unmount(&self, dir: &Path) -> Option<Result<(), Error>> {
         let unmounted = {
-            let mut mounted = self.mounted.lock();
-            mounted.iter_mut().find(|m| !m.away && m.dir == dir)?.unmount().map(|_| ())
+            let mut state = self.state.lock();
+            state.mounted.iter_mut().find(|m| !m.away && m.dir == dir)?.unmount().map(|_| ())
         };
         let ends = |m: &Mounted| m.away && m.dir == dir && !m.running.is_finished();
         let begin = Instant::now();
         // It may be to be seen elsewhere still.
-        while unmounted.is_ok() && begin.elapsed() < ENDS && self.mounted.lock().iter().any(ends) {
+        while unmounted.is_ok() && begin.elapsed() < ENDS && self.state.lock().mounted.iter().any(ends) {
             std::thread::sleep(Duration::from_millis(1));
         }
         Some(unmounted)
@@ -166,9 +219,9 @@ impl Moments {
 
     /// Unmounts all, the last first, up to one that is in use.
     fn unmount_each(&self, core: &Arc<Core>, away: &mut Vec<Away>) -> Result<(), Error> {
-        let mut mounted = self.mounted.lock();
+        let mut state = self.state.lock();
         let there = |m: &&mut Mounted| !m.away && !m.running.is_finished();
-        for m in mounted.iter_mut().rev().filter(there) {
+        for m in state.mounted.iter_mut().rev().filter(there) {
             let checkpoint = Cno(m.checkpoint);
             // Nobody is to remove it before it is mounted again.
             core.fs
@@ -198,15 +251,77 @@ impl Moments {
         again.filter_map(Result::err).collect()
     }
 
-    /// Unmounts all, out of sight at once where somebody is still in them. One that something else lies over stays, and so does that.
+    /// Unmounts all for good, out of sight at once where somebody is still in them. One that something else lies over stays, and so does
+    /// that. One that is being mounted meanwhile is gone or unmounted on return, unless that takes long.
     pub fn unmount_all(&self) {
-        let all = std::mem::take(&mut *self.mounted.lock());
-        for m in all {
-            if m.running.unmount(Unmount::Strict).is_err()
-                && let Err(e) = m.running.unmount(Unmount::Lazy)
-            {
-                tracing::info!("the moment on {}: {e}", m.dir.display());
-            }
+        let all = {
+            let mut state = self.state.lock();
+            state.ended = true;
+            std::mem::take(&mut state.mounted)
+        };
+        all.iter().for_each(Mounted::end);
+        let until = Instant::now() + ENDS;
+        let mut state = self.state.lock();
+        while state.beginning > 0 && !self.begun.wait_until(&mut state, until).timed_out() {}
+    }
+}
+
+fn being_unmounted() -> Error {
+    Error::Invalid("the volume is being unmounted".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::config::MountOptions as Options;
+    use crate::fault_tests::{mkfs_of, open};
+
+    /// Requests of the control socket go on while the live tree is unmounted, and the process ends soon.
+    #[test]
+    fn none_is_left_that_is_mounted_while_all_are_unmounted() {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            return eprintln!("skipped: this needs root and /dev/fuse");
         }
+        let core = Core::new(open(Arc::new(mkfs_of(16 << 20, 64))), Options::default());
+        let c = {
+            let mut fs = core.fs.lock();
+            fs.sync_all(3000).unwrap();
+            fs.volume().last_log().cno
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let (moments, mounted) = (Moments::new(Arc::new(Readers::start(&core).unwrap())), AtomicU32::new(0));
+        let options = MountOptions { source: "moments".into(), read_only: true, ..MountOptions::default() };
+        let is_there = || {
+            let all = silt_fuse::mounts().unwrap();
+            all.iter().filter(|entry| entry.mount_point.starts_with(dir.path())).count()
+        };
+        let left = std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (moments, core, mounted, options, dir) = (&moments, &core, &mounted, &options, &dir);
+                scope.spawn(move || {
+                    for n in 0..1000 {
+                        let at = dir.path().join(format!("{thread}.{n}"));
+                        std::fs::create_dir(&at).unwrap();
+                        if moments.mount(core, Cno(c), &at, options).is_err() {
+                            return;
+                        }
+                        mounted.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            while mounted.load(Ordering::Relaxed) < 8 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            moments.unmount_all();
+            is_there()
+        });
+        // What a thread without the mend leaves behind.
+        moments.unmount_all();
+        assert_eq!(left, 0);
+        assert!(mounted.load(Ordering::Relaxed) < 4000 && moments.list().is_empty());
     }
 }
