@@ -5,6 +5,7 @@
 //! | root | `/run/silt` |
 //! | others | `/run/user/UID/silt`, where the system keeps such directories, else `/tmp/silt-UID` |
 //! | others, where other users are let in | `/tmp/silt-UID` |
+//! | others, where somebody else made `/tmp/silt-UID` | `/tmp/silt-UID-RANDOM` |
 //!
 //! The environment has no say: a command finds the daemon from a cron job or as root, too.
 //!
@@ -33,6 +34,8 @@ use crate::remote::PATIENCE;
 use crate::{ControlError, Kind, Result, left_over};
 
 const OF_ROOT: &str = "/run/silt";
+/// Where everybody makes directories, and nobody removes another one's.
+const OF_ALL: &str = "/tmp";
 
 /// Where a daemon listens; the socket's file goes when this does.
 pub struct Listener {
@@ -81,8 +84,10 @@ impl Drop for Listener {
 pub fn listen(volume: &Path, shared: bool) -> Result<Listener> {
     let name = name_of(volume)?;
     let uid = rustix::process::geteuid().as_raw();
-    let dir = own_dir(uid, shared);
-    make_dir(&dir, uid, shared)?;
+    let dir = match own_dir(uid, shared) {
+        Some(dir) => make_dir(dir, uid, shared)?,
+        None => make_among_others(Path::new(OF_ALL), uid, shared)?,
+    };
     let path = dir.join(name);
     let fail = |e: io::Error| ControlError::io(format!("cannot listen on {}", path.display()), &e);
     // Until it listens it looks as dead as one that is left over.
@@ -107,49 +112,73 @@ fn runtime_dir(uid: u32) -> PathBuf {
     PathBuf::from(format!("/run/user/{uid}"))
 }
 
-fn shared_dir(uid: u32) -> PathBuf {
-    PathBuf::from(format!("/tmp/silt-{uid}"))
+/// The directories of a user among those of all others. There may be several: the first name anybody can take, and what he made
+/// stays; the others nobody knows beforehand.
+fn among_others(all: &Path, uid: u32) -> Vec<PathBuf> {
+    let first = format!("silt-{uid}");
+    let more = format!("{first}-");
+    let found = fs::read_dir(all).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let found = found.filter(|name| name.as_encoded_bytes().starts_with(more.as_bytes()));
+    let dirs = std::iter::once(first.into()).chain(found).map(|name| all.join(name));
+    let is_own = |dir: &PathBuf| {
+        fs::symlink_metadata(dir).is_ok_and(|m| m.uid() == uid) && check_dir(dir, uid).is_ok()
+    };
+    dirs.filter(is_own).collect()
 }
 
-fn own_dir(uid: u32, shared: bool) -> PathBuf {
+/// Where nobody but the user and root makes anything; none where there is no such place, or it would be closed to others.
+fn own_dir(uid: u32, shared: bool) -> Option<PathBuf> {
     let runtime = runtime_dir(uid);
     match uid {
-        0 => PathBuf::from(OF_ROOT),
+        0 => Some(PathBuf::from(OF_ROOT)),
         _ if !shared && fs::metadata(&runtime).is_ok_and(|m| m.is_dir() && m.uid() == uid) => {
-            runtime.join("silt")
+            Some(runtime.join("silt"))
         }
-        _ => shared_dir(uid),
+        _ => None,
     }
 }
 
 /// Where the caller's own daemons listen.
 pub(crate) fn own_dirs() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
-    let mut dirs = vec![own_dir(uid, false), own_dir(uid, true)];
-    dirs.dedup();
-    dirs.retain(|dir| check_dir(dir, uid).is_ok());
-    dirs
+    let own = own_dir(uid, false).filter(|dir| check_dir(dir, uid).is_ok());
+    own.into_iter().chain(among_others(Path::new(OF_ALL), uid)).collect()
 }
 
-fn make_dir(dir: &Path, uid: u32, shared: bool) -> Result<()> {
+fn make_among_others(all: &Path, uid: u32, shared: bool) -> Result<PathBuf> {
+    if let Some(dir) = among_others(all, uid).into_iter().next() {
+        return make_dir(dir, uid, shared);
+    }
+    match make_dir(all.join(format!("silt-{uid}")), uid, shared) {
+        // Somebody else was there before.
+        Err(e) if e.kind == Kind::NotPermitted => {}
+        made => return made,
+    }
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|e| ControlError::io("random numbers", &io::Error::other(e)))?;
+    make_dir(all.join(format!("silt-{uid}-{:016x}", u64::from_ne_bytes(random))), uid, shared)
+}
+
+/// Makes a directory if it is missing, and fit for such a mount if it is not.
+fn make_dir(dir: PathBuf, uid: u32, shared: bool) -> Result<PathBuf> {
     let fail = |e: io::Error| ControlError::io(format!("cannot make {}", dir.display()), &e);
     let mode = match (uid, shared) {
         (0, _) => 0o755,
         (_, true) => 0o711,
         (_, false) => 0o700,
     };
-    match DirBuilder::new().mode(mode).create(dir) {
+    match DirBuilder::new().mode(mode).create(&dir) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         Err(e) => return Err(fail(e)),
     }
-    check_dir(dir, uid)?;
+    check_dir(&dir, uid)?;
     // One made for another kind of mount, or under a strict umask.
-    let meta = fs::symlink_metadata(dir).map_err(fail)?;
+    let meta = fs::symlink_metadata(&dir).map_err(fail)?;
     if meta.mode() & mode != mode {
-        fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(fail)?;
+        fs::set_permissions(&dir, Permissions::from_mode(mode)).map_err(fail)?;
     }
-    Ok(())
+    Ok(dir)
 }
 
 /// A directory in which nobody but `uid` and root can put anything.
@@ -192,7 +221,7 @@ fn places(owner: Option<u32>) -> Vec<(PathBuf, u32)> {
     for user in [Some(uid), owner].into_iter().flatten().filter(|u| *u != 0) {
         if !places.iter().any(|(_, known)| *known == user) {
             places.push((runtime_dir(user).join("silt"), user));
-            places.push((shared_dir(user), user));
+            places.extend(among_others(Path::new(OF_ALL), user).into_iter().map(|dir| (dir, user)));
         }
     }
     places
@@ -317,6 +346,55 @@ mod tests {
             assert!(check_dir(dir.path(), 1000).is_err(), "somebody else's");
             assert!(check_dir(dir.path(), 4242).is_ok());
         }
+    }
+
+    /// In `/tmp` nobody can remove it.
+    #[test]
+    fn a_directory_that_somebody_else_made_first_keeps_nobody_from_listening() {
+        let uid = rustix::process::geteuid().as_raw();
+        let all = tempfile::tempdir().unwrap();
+        let first = all.path().join(format!("silt-{uid}"));
+        let taken = |what: &str| match what {
+            "a file" => drop(fs::File::create(&first).unwrap()),
+            "a link" => std::os::unix::fs::symlink(all.path(), &first).unwrap(),
+            "open to others" => {
+                fs::create_dir(&first).unwrap();
+                fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
+            }
+            _ => {
+                fs::create_dir(&first).unwrap();
+                std::os::unix::fs::chown(&first, Some(4242), None).unwrap();
+                // And one that looks like the next.
+                let next = all.path().join(format!("silt-{uid}-0123456789abcdef"));
+                fs::create_dir(&next).unwrap();
+                std::os::unix::fs::chown(&next, Some(4242), None).unwrap();
+            }
+        };
+        let mut made = Vec::new();
+        for what in ["a file", "a link", "open to others", "another user's"] {
+            if what == "another user's" && uid != 0 {
+                continue;
+            }
+            taken(what);
+            let dir = make_among_others(all.path(), uid, false).unwrap();
+            assert!(dir != first && check_dir(&dir, uid).is_ok(), "{what}");
+            assert_eq!(
+                among_others(all.path(), uid),
+                std::slice::from_ref(&dir),
+                "both sides find it: {what}"
+            );
+            assert_eq!(make_among_others(all.path(), uid, false).unwrap(), dir, "one is enough: {what}");
+            made.push(dir.clone());
+            // What was in the way goes, and what listens there is still found.
+            let aside = all.path().join("aside");
+            fs::rename(&first, &aside).unwrap();
+            assert_eq!(among_others(all.path(), uid), std::slice::from_ref(&dir));
+            fs::remove_dir_all(&dir).unwrap();
+            fs::remove_dir_all(&aside).or_else(|_| fs::remove_file(&aside)).unwrap();
+        }
+        made.dedup();
+        assert!(made.len() >= 3, "nobody knows the name beforehand: {made:?}");
+        assert_eq!(make_among_others(all.path(), uid, false).unwrap(), first);
     }
 
     #[test]
