@@ -36,6 +36,7 @@ pub mod scrub;
 mod serve;
 pub mod size;
 pub mod socket;
+mod when;
 #[cfg(not(feature = "test-support"))]
 mod wire;
 #[cfg(feature = "test-support")]

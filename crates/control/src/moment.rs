@@ -8,7 +8,7 @@ use silt_format::Cno;
 
 use crate::host::{Host, with};
 use crate::named::{LISTS_MOMENTS, MAKES_SNAPSHOT};
-use crate::{ControlError, Kind, Result, brief};
+use crate::{ControlError, Kind, Result, brief, when};
 
 /// A moment of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,8 @@ pub enum Moment {
 
 impl Moment {
     /// Parses `1234`, `2026-11-21T14:03:05Z`, `2026-11-21 14:03`, `2026-11-21` (a minute, an hour and a day mean their end),
-    /// `@1764090000`, `now`, `yesterday` or `10 minutes ago`, in the local time zone where none is given.
+    /// `@1764090000`, `now`, `yesterday 14:00`, `last monday`, `Nov 21` or `10 minutes ago`, in the local time zone where none
+    /// is given. Errors: it is none of them, with examples.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
@@ -31,59 +32,14 @@ impl Moment {
                 Ok(n) => Ok(Moment::Checkpoint(n)),
             };
         }
-        Self::time(text).map(|(_, last)| Moment::Time(last)).ok_or_else(|| bad(text))
+        when::seconds(text, &jiff::Zoned::now()).map(|(_, last)| Moment::Time(last)).ok_or_else(|| bad(text))
     }
 
     /// Whether a text names a time all of which is still to come.
     pub fn is_to_come(text: &str) -> bool {
-        let now = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
-        Self::time(text.trim()).is_some_and(|(first, _)| first > now)
-    }
-
-    /// The first and the last second of what a text names.
-    fn time(text: &str) -> Option<(u64, u64)> {
         let now = jiff::Zoned::now();
-        let one = |t: jiff::Timestamp| u64::try_from(t.as_second()).ok().map(|t| (t, t));
-        if let Some(seconds) = text.strip_prefix('@') {
-            return one(jiff::Timestamp::from_second(seconds.parse().ok()?).ok()?);
-        }
-        if text.eq_ignore_ascii_case("now") {
-            return one(now.timestamp());
-        }
-        if text.ends_with("ago") {
-            let then = now.checked_add(ago(text)?).ok()?.timestamp();
-            // No volume is as old as that, and which are there is said where it is looked for.
-            return one(then).or(Some((0, 0)));
-        }
-        // How far it was written, so far it is meant, in every zone.
-        let whole =
-            |t: jiff::Timestamp| one(t).map(|(first, _)| (first, first.saturating_add(unwritten(text))));
-        if let Ok(t) = text.parse::<jiff::Timestamp>() {
-            return whole(t);
-        }
-        if let Ok(t) = text.parse::<jiff::Zoned>() {
-            return whole(t.timestamp());
-        }
-        let text = match text.to_ascii_lowercase().as_str() {
-            "today" => now.date().to_string(),
-            "yesterday" => now.date().yesterday().ok()?.to_string(),
-            _ => text.to_owned(),
-        };
-        const WHOLE: [(&str, &str); 3] = [("T00:00:00", "T23:59:59"), (":00:00", ":59:59"), (":00", ":59")];
-        let (first, last) = match text.len() {
-            10 => WHOLE[0],
-            13 => WHOLE[1],
-            16 => WHOLE[2],
-            _ => ("", ""),
-        };
-        let ambiguous = |rest: &str| {
-            let local = format!("{text}{rest}").parse::<jiff::civil::DateTime>().ok()?;
-            Some(jiff::tz::TimeZone::system().to_ambiguous_timestamp(local))
-        };
-        // What the clock showed twice, since it was set back, means both, and so its end is the later one.
-        let first = ambiguous(first)?.compatible().ok()?;
-        let last = ambiguous(last)?.later().ok()?;
-        Some((u64::try_from(first.as_second()).ok()?, u64::try_from(last.as_second()).ok()?))
+        let seconds = u64::try_from(now.timestamp().as_second()).unwrap_or(0);
+        when::seconds(text.trim(), &now).is_some_and(|(first, _)| first > seconds)
     }
 
     /// The number of the checkpoint that shows the moment.
@@ -104,33 +60,18 @@ impl Moment {
     }
 }
 
-/// A time before now, of which one may be written as a word: `an hour ago`.
-fn ago(text: &str) -> Option<jiff::Span> {
-    let (first, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let is_one = ["a", "an", "one"].iter().any(|one| first.eq_ignore_ascii_case(one));
-    let span = if is_one { format!("1 {}", rest.trim_start()).parse() } else { text.parse() };
-    span.ok()
-}
-
-/// Seconds that lie in a time with a zone besides its first: those of a minute or an hour, where no more was written.
-fn unwritten(text: &str) -> u64 {
-    // Written without dashes it begins elsewhere, and is meant to the second.
-    let (day, time) = text.split_at_checked(11).unwrap_or((text, ""));
-    if day.ends_with(|c: char| c.is_ascii_digit()) {
-        return 0;
-    }
-    let end = time.find(|c: char| !c.is_ascii_digit() && c != ':').unwrap_or(time.len());
-    match time.get(..end).unwrap_or("").len() {
-        2 => 3_599,
-        5 => 59,
-        _ => 0,
-    }
-}
-
 fn bad(text: &str) -> ControlError {
-    ControlError::new(Kind::Invalid, format!("{:?} names no moment", brief(text)))
-        .hint("write a checkpoint number, or a time as 2026-11-21 14:03:05, yesterday or 10 minutes ago")
+    let hint = match when::seconds(&format!("{text} ago"), &jiff::Zoned::now()) {
+        // Which side of now is meant has to be said.
+        Some(_) => format!("write {:?} if it is that", format!("{} ago", brief(text))),
+        None => format!("write a checkpoint number, or a time as {EXAMPLES}"),
+    };
+    ControlError::new(Kind::Invalid, format!("{:?} names no moment", brief(text))).hint(hint)
 }
+
+/// Times that one can write.
+const EXAMPLES: &str =
+    "14:00, yesterday 14:00, last monday, Nov 21 14:00, 2026-11-21 14:03:05, 10 minutes ago or now";
 
 /// The checkpoint that was the newest at a time. Looked for as if time never went back, in ever larger steps from the
 /// newest of all, then in ever smaller ones: where the clock was set back, another may be as old.
@@ -229,15 +170,16 @@ mod tests {
             "2026-13-01",
             "99999999999999999999",
             "@x",
-            "ago",
-            "x ago",
-            "a ago",
-            "an ago",
-            "a x ago",
-            "an 2 hours ago",
             "1969-01-01T00:00:00Z",
+            "last night",
         ] {
-            assert!(Moment::parse(text).is_err(), "{text:?}");
+            let error = Moment::parse(text).unwrap_err();
+            assert!(error.hint.is_some_and(|hint| hint.ends_with(EXAMPLES)), "{text:?}");
+        }
+        let error = Moment::parse("10 minutes").unwrap_err();
+        assert_eq!(error.hint.unwrap(), "write \"10 minutes ago\" if it is that");
+        for text in EXAMPLES.split(", ").flat_map(|some| some.split(" or ")) {
+            assert!(matches!(Moment::parse(text), Ok(Moment::Time(_))), "{text}");
         }
     }
 }

@@ -51,7 +51,7 @@ pub struct Args {
     /// With --take-back: even if the volume was written since
     #[arg(long, requires = "take_back")]
     force: bool,
-    /// Make the tree what it was at a checkpoint or time; the present becomes a snapshot
+    /// Make the tree what it was at a checkpoint or time, as 'yesterday 14:00'; the present becomes a snapshot
     #[arg(long, value_name = "MOMENT")]
     roll_back: Option<String>,
     /// Give up snapshots that are damaged, too

@@ -27,8 +27,8 @@ pub struct Args {
     /// Copy out into this directory, which is made or must be empty
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-    /// Which moment: a checkpoint's number, or a time as 2026-11-21 14:03:05; by default the newest of which
-    /// anything can be read
+    /// Which moment: a checkpoint's number, or a time as 'yesterday 14:00' or '2026-11-21 14:03:05'; by
+    /// default the newest of which anything can be read
     #[arg(long, value_name = "MOMENT")]
     moment: Option<String>,
     /// With --to, write what could not be copied as it was into this file, as JSON

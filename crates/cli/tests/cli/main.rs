@@ -42,6 +42,7 @@ mod scrub;
 mod status;
 mod sync;
 mod terminal;
+mod times;
 mod trim;
 mod tune;
 mod typed;

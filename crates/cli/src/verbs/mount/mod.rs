@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(short, long)]
     verbose: bool,
     /// The volume, unless it is the default one, and the directory to mount it on
-    #[arg(value_name = "[VOLUME] DIR", num_args = 1..=2, required = true)]
+    #[arg(value_name = "[VOLUME] DIR", num_args = 1.., required = true)]
     paths: Vec<PathBuf>,
 }
 
@@ -73,6 +73,9 @@ pub struct Job {
 pub fn run(args: Args) -> Result<()> {
     let mut options = Options::parse(args.options.iter().map(String::as_str), false)?;
     options.read_only |= args.read_only;
+    if args.paths.len() > 2 {
+        return Err(too_many(args.paths.len(), options.at.is_some()).into());
+    }
     if options.remount {
         let dir = args.paths.last().ok_or_else(|| Failure::usage("name a directory"))?;
         return remount::run(dir, &options, &options);
@@ -85,7 +88,7 @@ pub fn run(args: Args) -> Result<()> {
     let (volume, dir) = match args.paths.as_slice() {
         [dir] => (default_volume::find_or_make(args.verbose)?, dir.clone()),
         [volume, dir] => (volume.clone(), dir.clone()),
-        _ => return Err(Failure::usage("name a volume and a directory")),
+        _ => return Err(too_many(args.paths.len(), false).into()),
     };
     // A directory that something is mounted on is not looked at: its daemon may hang.
     answers(&dir)?;
@@ -153,6 +156,16 @@ fn on_read_only(failure: Failure, options: &Options) -> Failure {
         }
         other => other,
     }
+}
+
+/// More was named than a volume and a directory: with a moment most often the rest of a time.
+fn too_many(names: usize, with_moment: bool) -> ControlError {
+    let message = format!("{names} names are too many: a volume is mounted on a directory");
+    ControlError::new(Kind::Invalid, message).hint(if with_moment {
+        "quote a time with blanks: silt mount -o at='10 minutes ago' VOLUME DIR"
+    } else {
+        "silt mount VOLUME DIR; quote names with blanks"
+    })
 }
 
 /// What lies on the root directory is all that anybody starts from then, and the tools that unmount it are below it.

@@ -17,8 +17,9 @@ Mount options:
   ro, rw                 read-only (writes not one byte), or read-write (default)
   at=NUMBER, at=TIME     show a past moment: a checkpoint's or snapshot's number, or the newest
                          moment at a time: 2026-11-21T14:03:05, 2026-11-21 14:03 (to the end of
-                         that minute, as with an hour or a day), yesterday, 10 minutes ago, now or
-                         @SECONDS since 1970; implies ro
+                         that minute, as with an hour or a day), 14:00, yesterday 2pm, last monday,
+                         Nov 21, 10 minutes ago, now or @SECONDS since 1970; implies ro. Quote one
+                         with blanks, or write _ for them: -o at='last monday'
   cp=NUMBER              show a snapshot; needs ro (at=NUMBER implies it)
   rescue=BLOCK           of a damaged volume, show what silt rescue found: the checkpoint whose
                          log begins at BLOCK, whatever the super blocks say; implies ro; at=NUMBER
