@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, Write};
 use std::path::Path;
 
+use serde::Serialize;
 use silt_control::{Control, ControlError, Kind, Removed, Request, Response};
 use silt_names::quoted;
 
@@ -77,6 +78,34 @@ impl Range {
     }
 }
 
+/// What was not there.
+#[derive(Default, Serialize)]
+struct Absent<'a> {
+    /// Checkpoints that were named by their numbers.
+    missing: Vec<u64>,
+    /// Ranges, as they were written, in which there was none.
+    empty: Vec<&'a str>,
+}
+
+impl<'a> Absent<'a> {
+    fn add(&mut self, range: &'a Range) {
+        if range.single {
+            self.missing.push(range.start);
+        } else {
+            self.empty.push(&range.text);
+        }
+    }
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    #[serde(flatten)]
+    removed: &'a Removed,
+    #[serde(flatten)]
+    absent: &'a Absent<'a>,
+}
+
 /// Whether an argument is meant as a range, if perhaps a wrong one.
 fn like_a_range(arg: &str) -> bool {
     arg.bytes().all(|b| b.is_ascii_digit() || b == b'.') && arg != "." && arg != ".." || arg.contains("...")
@@ -100,6 +129,7 @@ pub fn run(args: &Args) -> Result<()> {
     let volume = volume.as_deref();
     let mut control = target::open(volume)?;
     let mut total = Removed::default();
+    let mut absent = Absent::default();
     let (mut asked, mut failed, mut missing) = (0u64, 0u64, 0u64);
     for (i, range) in ranges.iter().enumerate() {
         // What was named before was done, or told of, then.
@@ -115,6 +145,9 @@ pub fn run(args: &Args) -> Result<()> {
             return Err(half_way(failure, total.removed + removed.removed));
         }
         asked += 1;
+        if removed.is_nothing() {
+            absent.add(range);
+        }
         // What is not there, and snapshots, are minded less than a mount that is in the way.
         let is_well =
             if args.force { none_mounted(&removed, volume) } else { judge(range, &removed, volume) };
@@ -127,7 +160,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.json {
         let mut out = Output::new();
-        out.json(&total)?;
+        out.json(&Outcome { removed: &total, absent: &absent })?;
         out.finish()?;
     }
     if by_own_name() && !args.json {

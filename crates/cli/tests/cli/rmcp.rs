@@ -193,3 +193,24 @@ fn what_is_named_twice_is_counted_once() {
     let next = (snapshot + 2).to_string();
     assert_eq!(b.ok(&["rmcp", &v, &next, &next]), "1 checkpoint is removed\n");
 }
+
+/// What is not there is in the list as well, forced or not: a program needs not read sentences for that.
+#[test]
+fn what_is_missing_is_listed_for_programs() {
+    let b = Bench::new();
+    let v = b.volume("v.img", "32M");
+    b.ok(&["mkcp", &v]);
+    b.ok(&["mkcp", &v]);
+    let run = b.run(&["rmcp", "--json", &v, "77", "1", "78..90", "78", "400..", "2"]);
+    let json: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(run.code, 1, "{json}");
+    let listed = (&json["removed"], &json["missing"], &json["empty"]);
+    assert_eq!(
+        listed,
+        (&2.into(), &serde_json::json!([77]), &serde_json::json!(["78..90", "400.."])),
+        "{json}"
+    );
+    let json = b.json(&["rmcp", "--force", "--json", &v, "91"]);
+    assert_eq!((&json["removed"], &json["missing"]), (&0.into(), &serde_json::json!([91])), "{json}");
+    assert_eq!(json["empty"], serde_json::json!([]), "{json}");
+}
