@@ -63,6 +63,22 @@ impl ControlError {
         self
     }
 
+    /// Adds what to do where `dir` cannot be unmounted because it is in use.
+    #[must_use]
+    pub fn in_use(self, dir: &std::path::Path) -> Self {
+        let dir = silt_names::quoted(dir);
+        self.hint(format!(
+            "leave the directory and end the programs that use it (fuser -vm {dir} shows them), or use -l"
+        ))
+    }
+
+    /// Adds what to do where `dir` cannot be unmounted because something else lies over it, or over a directory above.
+    #[must_use]
+    pub fn covered(self, dir: &std::path::Path) -> Self {
+        let dir = silt_names::quoted(dir);
+        self.hint(format!("unmount what lies over it first; findmnt -T {dir} shows what that is"))
+    }
+
     /// Puts the name of what it is about before the sentence, unless it is there.
     #[must_use]
     pub fn about(mut self, what: impl std::fmt::Display) -> Self {

@@ -245,6 +245,9 @@ pub struct MountPoint {
     /// It was taken out of sight (`silt umount -l`), and goes on as long as somebody uses it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unseen: bool,
+    /// Another mount lies over it on the same directory, and is what is seen there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub covered: bool,
 }
 
 impl MountPoint {

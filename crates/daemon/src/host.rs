@@ -91,14 +91,25 @@ impl DaemonHost {
 
 fn fuse_error(e: &crate::Error) -> ControlError {
     let kind = match e {
-        crate::Error::Fuse(silt_fuse::Error::Busy(_)) => Kind::Busy,
-        crate::Error::Fuse(silt_fuse::Error::Covered(_)) => {
-            return ControlError::new(Kind::Busy, e.to_string()).hint("unmount what lies over it first");
+        // That of a moment, perhaps, which goes with the live tree.
+        crate::Error::Fuse(silt_fuse::Error::Busy(dir)) => {
+            return ControlError::new(Kind::Busy, e.to_string()).in_use(dir);
+        }
+        crate::Error::Fuse(silt_fuse::Error::Covered(dir)) => {
+            return ControlError::new(Kind::Busy, e.to_string()).covered(dir);
         }
         crate::Error::Volume { source: silt_engine::Error::NoCheckpoint(_), .. } => Kind::NotFound,
         _ => Kind::Io,
     };
     ControlError::new(kind, e.to_string())
+}
+
+/// Whether another mount lies over this one on its directory. A table that cannot be read tells nothing.
+fn is_covered(dir: &Path, connection: Option<u64>) -> bool {
+    let all = silt_fuse::mounts().unwrap_or_default();
+    let mut there = all.iter().rev().filter(|entry| entry.mount_point == dir);
+    let is_own = |entry: &&silt_fuse::MountEntry| entry.is_fuse() && Some(entry.connection()) == connection;
+    there.next().is_some_and(|seen| !is_own(&seen)) && there.any(|below| is_own(&below))
 }
 
 /// Why the live tree stays, and which moments in it do not.
@@ -209,11 +220,13 @@ impl Host for DaemonHost {
             checkpoint: self.core.options.moment.map(|m| m.0),
             read_only,
             unseen: self.first.seen() == Some(Seen::Nowhere),
+            covered: is_covered(self.first.path(), self.first.connection().flatten()),
         });
         let mut mounts = Vec::from_iter(first);
-        mounts.extend(self.moments.list().into_iter().map(|(dir, c)| MountPoint {
-            dir,
-            checkpoint: Some(c),
+        mounts.extend(self.moments.list().into_iter().map(|m| MountPoint {
+            covered: is_covered(&m.dir, m.connection),
+            dir: m.dir,
+            checkpoint: Some(m.checkpoint),
             read_only: true,
             unseen: false,
         }));
@@ -421,7 +434,10 @@ impl Host for DaemonHost {
 
     fn unmount(&self, _caller: &Caller, what: &UnmountWhat) -> Result<Vec<PathBuf>, ControlError> {
         match what {
-            UnmountWhat::Dir(dir) if dir != self.first.path() || !self.first.is_there() => {
+            // Of two on one directory it is the one that is seen there.
+            UnmountWhat::Dir(dir)
+                if dir != self.first.path() || !self.first.is_there() || self.moments.is_seen_at(dir) =>
+            {
                 match self.moments.unmount(dir) {
                     Some(Ok(())) => Ok(vec![dir.clone()]),
                     Some(Err(e)) => Err(fuse_error(&e)),
@@ -437,7 +453,7 @@ impl Host for DaemonHost {
             }
             _ => {
                 self.write_what_waits()?;
-                let moments = self.moments.list().into_iter().map(|(dir, _)| dir);
+                let moments = self.moments.list().into_iter().map(|m| m.dir);
                 let first = self.first.is_there().then(|| self.first.path().to_owned());
                 let gone = first.into_iter().chain(moments).collect();
                 // All of it, or nothing where somebody is in one of them.

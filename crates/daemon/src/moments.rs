@@ -62,6 +62,14 @@ impl Drop for Away {
     }
 }
 
+/// A moment that is mounted.
+pub struct Shown {
+    pub dir: PathBuf,
+    pub checkpoint: u64,
+    /// The kernel's number of the mount, where it is known.
+    pub connection: Option<u64>,
+}
+
 /// A moment that could not be mounted again, and why.
 pub struct Lost {
     pub dir: PathBuf,
@@ -170,10 +178,22 @@ impl Moments {
         self.state.lock().mounted.retain(|m| !m.running.is_finished());
     }
 
-    /// Where, and which checkpoint.
-    pub fn list(&self) -> Vec<(PathBuf, u64)> {
+    /// Those that are mounted.
+    pub fn list(&self) -> Vec<Shown> {
         self.sweep();
-        self.state.lock().mounted.iter().filter(|m| !m.away).map(|m| (m.dir.clone(), m.checkpoint)).collect()
+        let shown = |m: &Mounted| Shown {
+            dir: m.dir.clone(),
+            checkpoint: m.checkpoint,
+            connection: m.running.connection(),
+        };
+        self.state.lock().mounted.iter().filter(|m| !m.away).map(shown).collect()
+    }
+
+    /// Whether what is seen on a directory is one of them: it may lie over another one, or over the live tree.
+    pub fn is_seen_at(&self, dir: &Path) -> bool {
+        let all = silt_fuse::mounts().unwrap_or_default();
+        let seen = all.iter().rfind(|entry| entry.mount_point == dir).filter(|entry| entry.is_fuse());
+        seen.is_some_and(|seen| self.list().iter().any(|m| m.connection == Some(seen.connection())))
     }
 
     /// Whether none is served any more.
@@ -192,7 +212,8 @@ impl Moments {
     pub fn unmount(&self, dir: &Path) -> Option<Result<(), Error>> {
         let unmounted = {
             let mut state = self.state.lock();
-            state.mounted.iter_mut().find(|m| !m.away && m.dir == dir)?.unmount().map(|_| ())
+            // Of two on one directory the later one is seen.
+            state.mounted.iter_mut().rfind(|m| !m.away && m.dir == dir)?.unmount().map(|_| ())
         };
         let ends = |m: &Mounted| m.away && m.dir == dir && !m.running.is_finished();
         let begin = Instant::now();

@@ -257,13 +257,16 @@ fn mounts(s: &Status) -> Vec<String> {
         let clean = if s.clean { "cleanly unmounted" } else { "not cleanly unmounted" };
         return vec![format!("not mounted ({clean})")];
     };
-    let how = |m: &MountPoint| match (m.checkpoint, m.read_only) {
-        (Some(n), _) => format!("showing checkpoint {n}"),
-        (None, true) => "read-only".to_owned(),
-        (None, false) if s.failure.is_some() => "read-write, but nothing is written any more".to_owned(),
-        // What was found allows no more.
-        (None, false) if s.read_only => "read-only".to_owned(),
-        (None, false) => "read-write".to_owned(),
+    let how = |m: &MountPoint| {
+        let how = match (m.checkpoint, m.read_only) {
+            (Some(n), _) => format!("showing checkpoint {n}"),
+            (None, true) => "read-only".to_owned(),
+            (None, false) if s.failure.is_some() => "read-write, but nothing is written any more".to_owned(),
+            // What was found allows no more.
+            (None, false) if s.read_only => "read-only".to_owned(),
+            (None, false) => "read-write".to_owned(),
+        };
+        if m.covered { format!("{how} (not to be seen: another mount lies over it)") } else { how }
     };
     if live.unseen {
         let pid = s.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));

@@ -11,7 +11,6 @@ use silt_control::{
     left_over,
 };
 use silt_fuse::{Place, Unmount};
-use silt_names::quoted;
 
 use crate::failure::{Failure, Result};
 use crate::target;
@@ -130,11 +129,12 @@ fn by_hand(mount: &Mount, how: Unmount) -> Result<()> {
     let place = Place { path: mount.dir.clone(), connection: Some(mount.connection) };
     place.unmount_here(how).map_err(|e| {
         let kind = match &e {
-            silt_fuse::Error::Covered(_) => {
-                let covered = ControlError::new(Kind::Busy, e.to_string());
-                return Failure::from(covered.hint("unmount what lies over it first"));
+            silt_fuse::Error::Covered(dir) => {
+                return Failure::from(ControlError::new(Kind::Busy, e.to_string()).covered(dir));
             }
-            silt_fuse::Error::Busy(_) => Kind::Busy,
+            silt_fuse::Error::Busy(dir) => {
+                return Failure::from(ControlError::new(Kind::Busy, e.to_string()).in_use(dir));
+            }
             silt_fuse::Error::NotMounted(_) => Kind::NotFound,
             silt_fuse::Error::Unmount { source, .. }
                 if source.kind() == std::io::ErrorKind::PermissionDenied =>
@@ -144,26 +144,10 @@ fn by_hand(mount: &Mount, how: Unmount) -> Result<()> {
             silt_fuse::Error::Helper(_) => Kind::NotPermitted,
             _ => Kind::Io,
         };
-        Failure::from(busy_hint(ControlError::new(kind, e.to_string()), Some(&mount.dir)))
+        Failure::from(ControlError::new(kind, e.to_string()))
     })?;
     left_over::remove_all();
     Ok(())
-}
-
-/// Whether an error says of this directory that it is in use.
-fn is_about(e: &ControlError, dir: &Path) -> bool {
-    e.message.strip_prefix(&dir.display().to_string()).is_some_and(|rest| rest.starts_with(" is "))
-}
-
-fn busy_hint(e: ControlError, dir: Option<&Path>) -> ControlError {
-    if e.kind == Kind::Busy && e.hint.is_none() {
-        let dir = dir.map_or("DIR".to_owned(), quoted);
-        e.hint(format!(
-            "leave the directory and end the programs that use it (fuser -vm {dir} shows them), or use -l"
-        ))
-    } else {
-        e
-    }
 }
 
 /// Has the daemon unmount, and waits for its end where it is to end.
@@ -196,9 +180,11 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
     }
     // A bind mount is known to the kernel alone, and may be the last place where it is to be seen.
     let bound = mount.is_some_and(|m| mounts.iter().all(|place| place.dir != m.dir));
-    // With the live tree all ends, and without it with the last moment.
+    // With the live tree all ends, and without it with the last moment. One that lies over it goes first, and alone.
+    let is_below = |first: &MountPoint, rest: &[MountPoint]| rest.iter().any(|m| m.dir == first.dir);
     let last = match mounts.as_slice() {
-        [first, rest @ ..] if rest.is_empty() || first.checkpoint.is_none() => Some(&first.dir),
+        [only] => Some(&only.dir),
+        [live, rest @ ..] if live.checkpoint.is_none() && !is_below(live, rest) => Some(&live.dir),
         _ => None,
     };
     let ends = bound || mount.is_none_or(|m| last == Some(&m.dir));
@@ -211,11 +197,6 @@ fn ask(mut remote: RemoteVolume, what: UnmountWhat, mount: Option<&Mount>) -> Re
             Ok(()) => {}
             // It may have ended before it could answer.
             Err(Failure::Error(e)) if e.kind == Kind::Unavailable && ends && !still_there(mount)? => {}
-            Err(Failure::Error(e)) => {
-                // A moment that goes with the live tree may be what is in use.
-                let named = mounts.iter().map(|m| m.dir.as_path()).find(|dir| is_about(&e, dir));
-                return Err(busy_hint(e, named.or(mount.map(|m| m.dir.as_path()))).into());
-            }
             Err(other) => return Err(other),
         }
     }

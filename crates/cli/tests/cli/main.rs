@@ -39,6 +39,7 @@ mod resize;
 mod retain;
 mod rmcp;
 mod scrub;
+mod stacked;
 mod status;
 mod sync;
 mod terminal;

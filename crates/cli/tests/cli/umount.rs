@@ -587,3 +587,21 @@ fn what_goes_on_out_of_sight_is_said_to() {
     b.fails(9, &["umount", &v]);
     assert_eq!(b.json(&["status", "--json", &v])["clean"], true);
 }
+
+/// Whatever the directories are called, the one that is in use is named.
+#[test]
+fn the_directory_that_is_in_use_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let (past, _) = Mounted::new(&b, &["-o", "at=1", m.dir()], "m is odd");
+    let open = std::fs::File::open(past.path(".")).unwrap();
+    let said = b.fails(6, &["umount", m.dir()]);
+    assert!(said.contains(&format!("fuser -vm '{}' shows", past.dir())), "{said}");
+    drop(open);
+    past.unmount();
+    m.unmount();
+}

@@ -106,10 +106,9 @@ pub fn status(host: &dyn Host, names: bool, out: Out<'_>) -> Result<()> {
     status.damaged = damage.len() as u64 - status.damaged_logs;
     if let Some(m) = mount {
         status.mounts = m.mounts;
-        // One that was remounted since: a table that cannot be read tells nothing.
-        for entry in silt_fuse::mounts().unwrap_or_default().iter().filter(|e| e.read_only) {
-            let shown = status.mounts.iter_mut().filter(|m| m.dir == entry.mount_point);
-            shown.for_each(|m| m.read_only = true);
+        // It may have been remounted since. What lies on the same directory may be another one.
+        if host.is_remounted_read_only() {
+            status.mounts.iter_mut().filter(|m| m.checkpoint.is_none()).for_each(|m| m.read_only = true);
         }
         status.mounted_since = Some(m.since);
         status.mounted_by = Some(m.uid);
