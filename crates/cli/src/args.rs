@@ -3,6 +3,7 @@
 use clap::{Command, CommandFactory, Parser, Subcommand};
 
 use crate::exit;
+use crate::names::Name;
 use crate::verbs::{
     chcp, check, clean, du, dumpseg, fsck, install, lab, lscp, lssu, map, mkcp, mkfs, mount, repair, rescue,
     resize, retain, rmcp, scrub, status, sync, trim, tune, umount,
@@ -62,11 +63,27 @@ pub fn command() -> Command {
     root.mut_subcommand("lab", |lab| lab.mut_subcommand("torture", with_codes))
 }
 
+/// The command line of a program with this name.
+pub fn command_as(name: Name) -> Command {
+    let (verb, codes) = match name {
+        // It counts as fsck(8) does, and says so.
+        Name::Silt | Name::Tool(_, "fsck-helper") => return command(),
+        Name::Tool(_, verb) => (verb, exit::OF_TOOLS),
+        Name::Helper(_, verb) => (verb, exit::OF_HELPERS),
+    };
+    Cli::command().mut_subcommand(verb, |verb| with_text(verb.display_name(name.prefix()), codes))
+}
+
 fn with_codes(verb: Command) -> Command {
     let codes = format!("Exit codes:\n{}", exit::table_of(verb.get_name()));
+    with_text(verb, &codes)
+}
+
+/// With a text behind what its help ends with.
+fn with_text(verb: Command, text: &str) -> Command {
     let text = match verb.get_after_help() {
-        Some(before) => format!("{before}\n\n{codes}"),
-        None => codes,
+        Some(before) => format!("{before}\n\n{text}"),
+        None => text.to_owned(),
     };
     verb.after_help(text)
 }

@@ -33,6 +33,19 @@ Exit codes:
 Under the names of nilfs-utils every failure is 1, under mount.silt the codes are those of mount(8),
 under fsck.nilfs2 those of fsck(8).";
 
+/// Codes under the names of nilfs-utils, for people.
+pub const OF_TOOLS: &str = "\
+Exit codes:
+   0  success
+   1  failure";
+
+/// Codes under the names of helpers, for people.
+pub const OF_HELPERS: &str = "\
+Exit codes:
+   0  success
+   1  wrong command line, or not permitted
+  32  failure";
+
 /// Columns of a help text: wider ones clap breaks, and does not indent.
 pub const COLUMNS: usize = 100;
 

@@ -42,14 +42,14 @@ fn main() -> ExitCode {
     }));
     let name = Name::of_program(std::env::args_os().next());
     failure::set_prefix(name.prefix());
-    let parsed = args::command()
+    let parsed = args::command_as(name)
         .try_get_matches_from(name.arguments(std::env::args_os()))
         .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {
             // Help and version come here too; what cannot be said on standard error is said nowhere.
-            let printed = e.print().and_then(|()| std::io::stdout().flush());
+            let printed = print(name, &e).and_then(|()| std::io::stdout().flush());
             if e.use_stderr() {
                 return name.exit(exit::USAGE);
             }
@@ -59,6 +59,15 @@ fn main() -> ExitCode {
     match verbs::run(cli.verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ended(name, &failure),
+    }
+}
+
+/// Prints what clap has to say, under the name that this program was called by.
+fn print(name: Name, e: &clap::Error) -> std::io::Result<()> {
+    match name {
+        Name::Silt => e.print(),
+        _ if e.use_stderr() => std::io::stderr().write_all(name.its(&e.render().to_string()).as_bytes()),
+        _ => std::io::stdout().write_all(name.its(&e.render().to_string()).as_bytes()),
     }
 }
 

@@ -77,6 +77,14 @@ impl Name {
         }
     }
 
+    /// A text about the verb that the name stands for, with the name in its place.
+    pub fn its(self, text: &str) -> String {
+        match self {
+            Name::Silt => text.to_owned(),
+            Name::Tool(name, verb) | Name::Helper(name, verb) => text.replace(&format!("silt {verb}"), name),
+        }
+    }
+
     /// The exit code under this name.
     pub fn exit(self, code: u8) -> ExitCode {
         ExitCode::from(match (self, code) {

@@ -29,24 +29,32 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// As umount(8) calls its helpers.
+/// Unmount helper, as umount(8) calls it: returns when everything is written and the volume is closed
 #[derive(clap::Args)]
-#[command(override_usage = "umount.silt DIR [-flnrv] [-t TYPE] [-N NAMESPACE]")]
+#[command(override_usage = "silt umount-helper DIR [-flnrv] [-t TYPE] [-N NAMESPACE]")]
 pub struct HelperArgs {
+    /// Mounted directory; of an image or device, everything is unmounted
     dir: PathBuf,
-    #[arg(short = 'n', hide = true)]
+    /// Accepted: there is no mtab
+    #[arg(short = 'n')]
     no_mtab: bool,
+    /// Take it out of sight at once, and let it end when nobody uses it any more
     #[arg(short)]
     lazy: bool,
+    /// The same
     #[arg(short)]
     force: bool,
+    /// Accepted: there is nothing more to say
     #[arg(short)]
     verbose: bool,
+    /// Accepted: what is in use stays mounted as it is
     #[arg(short)]
     read_only: bool,
-    #[arg(short = 't')]
+    /// Accepted: the type
+    #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
-    #[arg(short = 'N')]
+    /// Accepted: umount(8) has entered the namespace
+    #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
 

@@ -72,3 +72,35 @@ fn names_of_nilfs_utils_behave_as_they_do() {
         );
     }
 }
+
+/// Who calls a name is told about that name, its options and its exit codes.
+#[test]
+fn help_under_another_name_is_about_that() {
+    let b = Bench::new();
+    let help = |name: &str, option: &str| {
+        symlink(SILT, b.path(name)).unwrap_or_default();
+        let run = Run::of(&b.command(b.path(name)).arg(option).output().unwrap());
+        assert_eq!(run.code, 0, "{name}: {}", run.err);
+        run.out
+    };
+    for name in ["mount.silt", "mount.fuse.silt", "umount.silt", "umount.fuseblk.silt"] {
+        let said = help(name, "--help");
+        assert!(said.contains(&format!("Usage: {name} ")) && !said.contains("-helper"), "{said}");
+        assert!(
+            said.contains(
+                "Exit codes:\n   0  success\n   1  wrong command line, or not permitted\n  32  failure"
+            ),
+            "{said}"
+        );
+        // Each option is explained.
+        let options: Vec<&str> = said.lines().filter(|l| l.starts_with("  -")).collect();
+        assert!(options.len() > 6 && options.iter().all(|l| l.trim().contains("  ")), "{said}");
+        assert_eq!(help(name, "--version"), format!("{name} {}\n", env!("CARGO_PKG_VERSION")));
+    }
+    assert!(help("mount.silt", "--help").contains("interval=SECONDS"));
+    for name in ["lscp", "mkfs.nilfs2", "nilfs-clean"] {
+        let said = help(name, "--help");
+        assert!(said.contains(&format!("Usage: {name} ")) && said.contains("   1  failure\n"), "{said}");
+        assert!(!said.contains("   9  "), "{said}");
+    }
+}

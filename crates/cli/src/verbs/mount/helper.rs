@@ -10,13 +10,16 @@ use crate::failure::Result;
 
 /// Mount helper, as mount(8) calls it
 #[derive(clap::Args)]
-#[command(override_usage = "mount.silt SOURCE DIR [-fnrsvw] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]")]
+#[command(
+    override_usage = "silt mount-helper SOURCE DIR [-fnrsvw] [-o OPTIONS] [-t TYPE] [-N NAMESPACE]",
+    after_help = super::options::HELP
+)]
 pub struct Args {
     /// Image or block device
     source: PathBuf,
-    /// Where
+    /// Directory to mount it on
     dir: PathBuf,
-    /// Options
+    /// Options, with commas between them (see below)
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Leave unknown options out
@@ -38,10 +41,10 @@ pub struct Args {
     #[arg(short)]
     write: bool,
     /// Accepted: the type
-    #[arg(short = 't')]
+    #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
     /// Accepted: mount(8) has entered the namespace
-    #[arg(short = 'N')]
+    #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
 
