@@ -767,3 +767,38 @@ fn a_moment_is_not_written_and_that_is_said() {
     Mounted::at(&b, "past").unmount();
     m.unmount();
 }
+
+/// What is not asked to be changed stays, and what cannot be changed is told to whoever asks for it.
+#[test]
+fn a_remount_leaves_it_synchronous() {
+    if !(can_mount() && is_root()) {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    symlink(SILT, b.path("mount.silt")).unwrap();
+    let shown = |m: &Mounted| {
+        let entry = silt_fuse::find_mount(std::path::Path::new(m.dir())).unwrap().unwrap();
+        ["sync", "dirsync"].map(|word| entry.options.split(',').any(|o| o == word))
+    };
+    let helper = |m: &Mounted, options: &str| {
+        let run =
+            Run::of(&b.command(b.path("mount.silt")).args([&v, m.dir(), "-o", options]).output().unwrap());
+        (run.code, run.err)
+    };
+    let (m, _) = Mounted::new(&b, &[&v, "-o", "sync,dirsync"], "m");
+    assert_eq!(shown(&m), [true, true]);
+    b.ok(&["mount", "-o", "remount,noexec", m.dir()]);
+    assert_eq!(shown(&m), [true, true]);
+    // As mount(8) hands on what the table shows.
+    assert_eq!(helper(&m, "remount,rw,noexec,sync,dirsync,allow_other"), (0, String::new()));
+    assert_eq!(shown(&m), [true, true]);
+    m.unmount();
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    for asked in ["sync", "dirsync"] {
+        let (code, said) = helper(&m, &format!("remount,rw,{asked}"));
+        assert!(code == 0 && said.contains("the rest stays as it is"), "{asked}: {said}");
+    }
+    assert_eq!(shown(&m), [false, false]);
+    m.unmount();
+}

@@ -54,11 +54,8 @@ const SHOWN: &[&str] = &[
     "group_id",
     "rootmode",
     "default_permissions",
-    "allow_other",
     "max_read",
     "blksize",
-    "sync",
-    "dirsync",
     "seclabel",
     "context",
     "fscontext",
@@ -66,8 +63,13 @@ const SHOWN: &[&str] = &[
     "rootcontext",
 ];
 
-fn is_shown(word: &str) -> bool {
-    SHOWN.contains(&word.split_once('=').map_or(word, |(name, _)| name))
+/// The same of what can be asked for as well: only where it is so already, nobody asks.
+const SHOWN_WHERE_IT_IS_SO: &[&str] = &["allow_other", "sync", "dirsync"];
+
+/// `so`: whether the table has a word.
+fn is_shown(word: &str, so: impl Fn(&str) -> bool) -> bool {
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    SHOWN.contains(&name) || (SHOWN_WHERE_IT_IS_SO.contains(&word) && so(word))
 }
 
 /// What a table as /etc/fstab says of what is mounted on `dir`.
@@ -88,6 +90,9 @@ fn remount(args: &Args, words: &[&str]) -> Result<()> {
     let table = std::fs::read("/etc/fstab").unwrap_or_default();
     let dir = mounts::locate(&args.dir)?;
     let usual = usual(&String::from_utf8_lossy(&table), &dir);
+    let seen = super::remount::seen_on(&dir)?;
+    let so = |word: &str| seen.as_ref().is_some_and(|(_, shown)| super::remount::has(shown, word));
+    let is_shown = |word: &str| is_shown(word, so);
     let of = |is: &dyn Fn(&str) -> bool| Options::parse(words.iter().copied().filter(|w| is(w)), args.sloppy);
     let mut options = of(&|word| !is_shown(word))?;
     options.read_only = (options.read_only || args.read_only) && !args.write;
@@ -131,7 +136,12 @@ mod tests {
 
     #[test]
     fn what_the_kernel_shows_is_told_apart() {
-        assert!(["user_id=0", "allow_other", "rootcontext=x"].into_iter().all(is_shown));
-        assert!(!["interval=2", "ro", "user"].into_iter().any(is_shown));
+        let is_sync = |word: &str| word == "sync";
+        assert!(["user_id=0", "sync", "rootcontext=x"].into_iter().all(|word| is_shown(word, is_sync)));
+        assert!(
+            !["interval=2", "ro", "user", "dirsync", "allow_other"]
+                .into_iter()
+                .any(|word| is_shown(word, is_sync))
+        );
     }
 }
