@@ -189,3 +189,33 @@ fn the_order_is_the_one_that_was_said() {
         (moved(",policy=greedy", "selection_policy timestamp\n"), moved(",policy=oldest", ""));
     assert!(greedy < 100 && oldest > 300, "the option goes first: {greedy} and {oldest} blocks");
 }
+
+/// A path is bytes, in the option and above what it names.
+#[test]
+fn a_file_may_have_any_name() {
+    if !can_mount() {
+        return;
+    }
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::OsStrExt;
+    let b = Bench::new();
+    let v = b.volume("v.img", "48M");
+    let dir = b.path("").join(OsStr::from_bytes(b"d\xff"));
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("c.conf"), "selection_policy greedy\n").unwrap();
+    let mut whole = OsString::from("nogc,cleanerd_conf=");
+    whole.push(dir.join("c.conf"));
+    for option in [whole, "cleanerd_conf=c.conf".into()] {
+        let mut command = b.command(crate::common::SILT);
+        command
+            .current_dir(&dir)
+            .args([OsStr::new("mount"), OsStr::new("-o"), &option])
+            .args([&v, &b.name("m")]);
+        let run = crate::common::Run::of(&command.output().unwrap());
+        assert_eq!(run.code, 0, "{}", run.err);
+        let m = Mounted::at(&b, "m");
+        let c = cleaner(&b, &m);
+        assert_eq!(c["policy"]["value"], "greedy", "{c}");
+        m.unmount();
+    }
+}

@@ -1,11 +1,12 @@
 //! `mount.silt`: the helper that mount(8) calls, so that /etc/fstab and `mount -t silt` work.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use silt_control::mounts;
 
 use super::Job;
-use super::options::Options;
+use super::options::{Options, words_of};
 use crate::failure::Result;
 
 /// Mount helper, as mount(8) calls it
@@ -21,7 +22,7 @@ pub struct Args {
     dir: PathBuf,
     /// Options, with commas between them (see below)
     #[arg(short, value_name = "OPTIONS")]
-    options: Vec<String>,
+    options: Vec<OsString>,
     /// Leave unknown options out
     #[arg(short)]
     sloppy: bool,
@@ -86,23 +87,24 @@ fn usual(table: &str, dir: &Path) -> Vec<String> {
 }
 
 /// Most of what mount(8) hands on at a remount nobody asks to be changed: it says how things are, or what it always says.
-fn remount(args: &Args, words: &[&str]) -> Result<()> {
+fn remount(args: &Args, words: &[&OsStr]) -> Result<()> {
     let table = std::fs::read("/etc/fstab").unwrap_or_default();
     let dir = mounts::locate(&args.dir)?;
     let usual = usual(&String::from_utf8_lossy(&table), &dir);
     let seen = super::remount::seen_on(&dir)?;
     let so = |word: &str| seen.as_ref().is_some_and(|(_, shown)| super::remount::has(shown, word));
-    let is_shown = |word: &str| is_shown(word, so);
-    let of = |is: &dyn Fn(&str) -> bool| Options::parse(words.iter().copied().filter(|w| is(w)), args.sloppy);
+    let is_shown = |word: &OsStr| word.to_str().is_some_and(|word| is_shown(word, so));
+    let of =
+        |is: &dyn Fn(&OsStr) -> bool| Options::parse(words.iter().copied().filter(|w| is(w)), args.sloppy);
     let mut options = of(&|word| !is_shown(word))?;
     options.read_only = (options.read_only || args.read_only) && !args.write;
-    let asked = of(&|word| !is_shown(word) && !usual.iter().any(|known| known == word))?;
+    let asked = of(&|word| !is_shown(word) && !usual.iter().any(|known| word == known.as_str()))?;
     super::remount::run(&args.dir, &options, &asked)
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let words: Vec<&str> = args.options.iter().flat_map(|value| value.split(',')).collect();
-    if words.contains(&"remount") && !args.fake {
+    let words: Vec<&OsStr> = args.options.iter().flat_map(|value| words_of(value)).collect();
+    if words.iter().any(|word| *word == "remount") && !args.fake {
         return remount(&args, &words);
     }
     let mut options = Options::parse(words.into_iter(), args.sloppy)?;

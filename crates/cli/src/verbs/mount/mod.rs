@@ -12,6 +12,7 @@ mod options;
 mod remount;
 pub mod serve;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use silt_control::{
@@ -38,7 +39,7 @@ use options::Options;
 pub struct Args {
     /// Options, with commas between them (see below)
     #[arg(short, value_name = "OPTIONS")]
-    options: Vec<String>,
+    options: Vec<OsString>,
     /// Stay in the foreground and write the log to standard error
     #[arg(short, long)]
     foreground: bool,
@@ -71,7 +72,7 @@ pub struct Job {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let mut options = Options::parse(args.options.iter().map(String::as_str), false)?;
+    let mut options = Options::parse(args.options.iter().map(OsString::as_os_str), false)?;
     options.read_only |= args.read_only;
     if args.paths.len() > 2 {
         return Err(too_many(args.paths.len(), options.at.is_some()).into());

@@ -1,5 +1,7 @@
 //! Mount options: the kernel's, ours, and those that mount(8) passes to everybody.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -97,7 +99,15 @@ pub struct Options {
     /// Said where more is to be said.
     details: Vec<String>,
     /// The text for the process in the background.
-    pub text: String,
+    pub text: OsString,
+}
+
+/// What a file is named behind, whose name need be no UTF-8.
+const CONF: &[u8] = b"cleanerd_conf=";
+
+/// The options of one value.
+pub fn words_of(value: &OsStr) -> impl Iterator<Item = &OsStr> {
+    value.as_bytes().split(|byte| *byte == b',').map(OsStr::from_bytes)
 }
 
 /// Options that mean nothing here and are no mistake.
@@ -138,7 +148,7 @@ const NEUTRAL_WITH_VALUE: &[&str] = &["comment", "uhelper", "helper", "user", "l
 
 impl Options {
     /// Parses the values of `-o`. `sloppy`: unknown options are left out.
-    pub fn parse<'a>(values: impl Iterator<Item = &'a str>, sloppy: bool) -> Result<Self> {
+    pub fn parse<'a>(values: impl Iterator<Item = &'a OsStr>, sloppy: bool) -> Result<Self> {
         let mut options = Options {
             daemon: MountOptions::default(),
             read_only: false,
@@ -149,32 +159,46 @@ impl Options {
             allow_other: None,
             notes: Vec::new(),
             details: Vec::new(),
-            text: String::new(),
+            text: OsString::new(),
         };
-        let mut words: Vec<String> =
-            values.flat_map(|v| v.split(',')).filter(|w| !w.is_empty()).map(str::to_owned).collect();
-        for word in &mut words {
-            // The process in the background is somewhere else.
-            if let Some(file) = word.strip_prefix("cleanerd_conf=").filter(|f| !f.is_empty()) {
-                let file = std::path::absolute(file).map_err(|e| ControlError::io(file, &e))?;
-                *word = format!("cleanerd_conf={}", file.display());
+        let mut text = Vec::new();
+        for word in values.flat_map(words_of).filter(|word| !word.is_empty()) {
+            if let Some(file) = word.as_bytes().strip_prefix(CONF).filter(|file| !file.is_empty()) {
+                // The process in the background is somewhere else.
+                let file = Path::new(OsStr::from_bytes(file));
+                let file = std::path::absolute(file).map_err(|e| ControlError::io(file.display(), &e))?;
+                options.go_by(&file)?;
+                let mut word = OsStr::from_bytes(CONF).to_owned();
+                word.push(file);
+                text.push(word);
+                continue;
             }
-            let (name, value) = match word.split_once('=') {
-                Some((name, value)) => (name, Some(value)),
-                None => (word.as_str(), None),
+            let is_known = match word.to_str() {
+                Some(word) => match word.split_once('=') {
+                    Some((name, value)) => options.set(name, Some(value))?,
+                    None => options.set(word, None)?,
+                },
+                None => false,
             };
-            if !options.set(name, value)? && !sloppy {
+            if !is_known && !sloppy {
                 return Err(ControlError::new(
                     Kind::Invalid,
-                    format!("there is no mount option {:?}", brief(word)),
+                    format!("there is no mount option {:?}", brief(&word.to_string_lossy())),
                 )
                 .hint("silt mount --help lists them")
                 .into());
             }
+            text.push(word.to_owned());
         }
         // Unknown ones are left out already for whoever parses this again.
-        options.text = words.join(",");
+        options.text = text.join(OsStr::new(","));
         Ok(options)
+    }
+
+    /// Goes by what a file for the cleaner of nilfs-utils says.
+    fn go_by(&mut self, file: &Path) -> Result<()> {
+        self.daemon.go_by(Conf::read(file).map_err(|e| wrong_file(&e))?);
+        Ok(())
     }
 
     /// Takes one option; false if there is none of this name.
@@ -246,10 +270,7 @@ impl Options {
                 let policy = v.parse().map_err(|e| Failure::usage(format!("{name}={v}: {e}")))?;
                 d.cleaner.policy = Some(policy);
             }
-            ("cleanerd_conf", v) if v != Some("") => {
-                let path = Path::new(v.unwrap_or(silt_daemon::USUAL));
-                d.go_by(Conf::read(path).map_err(|e| wrong_file(&e))?);
-            }
+            ("cleanerd_conf", None) => self.go_by(Path::new(silt_daemon::USUAL))?,
             ("remount", None) => self.remount = true,
             ("sync", None) => d.sync = true,
             ("async", None) => d.sync = false,
@@ -348,7 +369,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Options> {
-        Options::parse(std::iter::once(text), false)
+        Options::parse(std::iter::once(OsStr::new(text)), false)
     }
 
     #[test]
@@ -419,7 +440,7 @@ mod tests {
         ] {
             assert!(parse(text).is_err(), "{text}");
         }
-        assert!(Options::parse(["nosuchoption"].into_iter(), true).is_ok(), "sloppy");
+        assert!(Options::parse([OsStr::new("nosuchoption")].into_iter(), true).is_ok(), "sloppy");
         let hint = |result: Result<()>| match result {
             Err(Failure::Error(e)) => e.hint.unwrap(),
             other => panic!("{other:?}"),

@@ -1,5 +1,6 @@
 //! `silt serve`, hidden: the process that serves a mount.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::verbs::rescue;
 #[derive(clap::Args)]
 pub struct Args {
     #[arg(long, default_value = "")]
-    options: String,
+    options: OsString,
     #[arg(long)]
     read_only: bool,
     #[arg(long, value_parser = number::whole::<u64>)]
@@ -52,10 +53,11 @@ pub fn run(args: Args) -> Result<()> {
 
 fn prepare(args: &Args) -> std::result::Result<Config, ControlError> {
     log::start(log::To::of(args.log.as_deref())?, args.verbose);
-    let mut options = Options::parse(std::iter::once(args.options.as_str()), true).map_err(|f| match f {
-        crate::failure::Failure::Error(e) => e,
-        _ => ControlError::new(Kind::Invalid, "wrong options"),
-    })?;
+    let mut options =
+        Options::parse(std::iter::once(args.options.as_os_str()), true).map_err(|f| match f {
+            crate::failure::Failure::Error(e) => e,
+            _ => ControlError::new(Kind::Invalid, "wrong options"),
+        })?;
     options.read_only |= args.read_only;
     config(&args.volume, &args.dir, &options, args.moment)
 }
