@@ -233,18 +233,23 @@ impl Installer<'_> {
     }
 }
 
+/// What every version of this program has in its file and no other program does: that by which it knows an earlier one.
+#[used]
+static MARK: [u8; 56] = *b"silt, this program: 5f0c9c1e-8d5b-4a43-9a1c-2f7f3c0e6b7d";
+
+/// Versions that have no mark have the default volume of root in their help.
+const OLDER: &[u8] = b"/var/lib/silt/default.img";
+
 /// Whether something is there that this program, of whatever version, is not. A link is foreign unless it leads to `this`.
 fn is_foreign(place: &Path, this: &Path) -> bool {
-    // In every version: the default volume of root.
-    const MARK: &[u8] = b"/var/lib/silt/default.img";
+    let has = |file: &[u8], mark: &[u8]| file.windows(mark.len()).any(|part| part == mark);
     match fs::symlink_metadata(place) {
         Ok(meta) if meta.is_symlink() => match (place.canonicalize(), this.canonicalize()) {
             (Ok(to), Ok(this)) => to != this,
             _ => true,
         },
-        Ok(meta) if meta.is_file() => fs::read(place).is_ok_and(|old| {
-            !(old.starts_with(b"\x7fELF") && old.windows(MARK.len()).any(|part| part == MARK))
-        }),
+        Ok(meta) if meta.is_file() => fs::read(place)
+            .is_ok_and(|old| !(old.starts_with(b"\x7fELF") && (has(&old, &MARK) || has(&old, OLDER)))),
         Ok(_) => true,
         Err(_) => false,
     }

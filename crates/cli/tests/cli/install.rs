@@ -116,3 +116,22 @@ fn a_program_of_that_name_that_is_another_one_stays() {
     b.ok(&["install", "--prefix", &b.name("opt")]);
     assert!(!program.is_symlink() && std::fs::metadata(SILT).unwrap().len() > 1 << 20);
 }
+
+/// An earlier version is known by a mark of its own, and not by what its help happens to say.
+#[test]
+fn another_version_gives_way() {
+    let b = Bench::new();
+    let program = b.path("opt/bin/silt");
+    std::fs::create_dir_all(b.path("opt/bin")).unwrap();
+    let mut other = std::fs::read(SILT).unwrap();
+    let place = b"/var/lib/silt/default.img";
+    let mut at = 0;
+    while let Some(n) = other[at..].windows(place.len()).position(|part| part == place) {
+        at += n;
+        other[at + 5] = b'L';
+    }
+    assert!(at > 0);
+    std::fs::write(&program, &other).unwrap();
+    b.ok(&["install", "--prefix", &b.name("opt")]);
+    assert!(std::fs::read(&program).unwrap() == std::fs::read(SILT).unwrap());
+}
