@@ -65,6 +65,13 @@ impl First {
         !self.unmounted.load(Ordering::Relaxed) && !self.gone.load(Ordering::Relaxed)
     }
 
+    /// Whether the kernel has let go of it and we have not heard of that yet, as at the end of every unmount. Out of sight alone it
+    /// goes on while somebody uses it. None but root can tell.
+    pub fn is_over(&self) -> bool {
+        let ended = |number| silt_fuse::is_connected(number).is_ok_and(|is| !is);
+        self.seen() == Some(Seen::Nowhere) && self.place.connection.is_some_and(ended)
+    }
+
     /// The kernel's number of the mount, as long as it is its own; the inner one is missing where it is not known.
     pub fn connection(&self) -> Option<Option<u64>> {
         (!self.gone.load(Ordering::Relaxed)).then_some(self.place.connection)
@@ -90,5 +97,24 @@ impl First {
         while self.is_moment && !moments.are_over() {
             sleep(PAUSE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At the end of an unmount the table does not have it any more, and no more has the kernel: nobody uses it still.
+    #[test]
+    fn what_the_kernel_has_no_more_is_over() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let place = Place { path: "/nowhere".into(), connection: Some(u64::MAX) };
+        let first = First::new(place, false);
+        assert_eq!(first.seen(), Some(Seen::Nowhere));
+        assert!(first.is_over() && first.is_there(), "and nobody has told us");
+        let unknown = First::new(Place { path: "/nowhere".into(), connection: None }, false);
+        assert!(!unknown.is_over());
     }
 }

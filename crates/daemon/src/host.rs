@@ -215,7 +215,7 @@ impl Host for DaemonHost {
 
     fn mounted(&self) -> Option<MountInfo> {
         let read_only = self.core.options.read_only || self.core.options.moment.is_some();
-        let first = self.first.is_there().then(|| MountPoint {
+        let first = (self.first.is_there() && !self.first.is_over()).then(|| MountPoint {
             dir: self.first.path().to_owned(),
             checkpoint: self.core.options.moment.map(|m| m.0),
             read_only,
