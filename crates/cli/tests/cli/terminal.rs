@@ -456,3 +456,51 @@ fn a_mount_is_taken_back_after_ctrl_c() {
         assert_eq!(b.json(&["status", "--json", &path])["mounts"], serde_json::json!([]), "{pause}");
     }
 }
+
+/// A moment beside the live tree is its daemon's to mount, and is taken back as well.
+#[test]
+fn a_moment_is_taken_back_after_ctrl_c() {
+    if !can_serve() {
+        return;
+    }
+    let b = Bench::new();
+    let v = b.volume("v.img", "64M");
+    let (m, _) = Mounted::new(&b, &[&v], "m");
+    let pid = b.json(&["status", "--json", m.dir()])["pid"].as_u64().unwrap();
+    let daemon = |signal| kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(200));
+    let past = Mounted::at(&b, "past");
+    let mut held = 0;
+    for wait in (0..60).cycle().take(180) {
+        let child = start(silt(&b, &["mount", "-o", "at=1", m.dir(), "past"]));
+        std::thread::sleep(std::time::Duration::from_millis(wait) / 2);
+        // What it has been asked by then it does later.
+        daemon(Signal::STOP);
+        interrupt(&child);
+        pause();
+        daemon(Signal::CONT);
+        let run = Run::of(&child.wait_with_output().unwrap());
+        // Time for a mount that nobody waits for.
+        pause();
+        if run.code == 0 {
+            // It was over before.
+            past_is_unmounted(&b, &past);
+            continue;
+        }
+        assert!(!past.is_mounted(), "{wait}: {} {}", run.code, run.err);
+        if run.code == 130 {
+            assert!(run.err.contains("past is unmounted again"), "{}", run.err);
+            held += 1;
+        }
+        if held > 1 {
+            break;
+        }
+    }
+    assert!(held > 0, "no Ctrl-C came while it was being mounted");
+    m.unmount();
+}
+
+fn past_is_unmounted(b: &Bench, past: &Mounted) {
+    b.ok(&["umount", past.dir()]);
+    assert!(!past.is_mounted());
+}

@@ -13,6 +13,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -55,15 +57,32 @@ fn wait(pipe: &ChildStdout, watch: &impl Watch) -> Result<()> {
         }
         if watch.stop() && !told {
             told = true;
-            target::eprintln_quiet(
-                "it is unmounted again as soon as it is mounted; another Ctrl-C ends this, and it is mounted all the same",
-            );
+            target::eprintln_quiet(HELD);
         }
     }
 }
 
+/// Said after Ctrl-C, where the mount cannot be called off.
+const HELD: &str = "it is unmounted again as soon as it is mounted; another Ctrl-C ends this, and it is mounted all the same";
+
+/// Does what cannot be called off; after Ctrl-C says so.
+pub fn held<T>(watch: &impl Watch, what: impl FnOnce() -> T) -> T {
+    let (until, done) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while done.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+                if watch.stop() {
+                    return target::eprintln_quiet(HELD);
+                }
+            }
+        });
+        let _until = until;
+        what()
+    })
+}
+
 /// Unmounts what was mounted after Ctrl-C.
-fn taken_back(dir: &Path) -> Failure {
+pub fn taken_back(dir: &Path) -> Failure {
     match umount::strictly(dir) {
         Ok(()) => Failure::Ended(format!("ended: {} is unmounted again", dir.display())),
         Err(Failure::Error(e)) => {

@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut options = Options::parse(words.into_iter(), args.sloppy)?;
     options.read_only = (options.read_only || args.read_only) && !args.write;
     if args.fake {
-        return options.check().map(|_| ());
+        return options.check();
     }
     super::mount(Job {
         volume: args.source,

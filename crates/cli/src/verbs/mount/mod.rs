@@ -20,8 +20,10 @@ use silt_control::{
     answers, connect, mounts,
 };
 use silt_names::quoted;
+use silt_verify::{Unwatched, Watch as _};
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interruptible;
 use crate::output::Output;
 use crate::{overwrite, size, target, times};
 use options::Options;
@@ -81,7 +83,7 @@ pub fn run(args: Args) -> Result<()> {
         let dir = args.paths.last().ok_or_else(|| Failure::usage("name a directory"))?;
         return remount::run(dir, &options, &options);
     }
-    options.in_vain().iter().for_each(|note| target::eprintln_quiet(&format!("note: {note}")));
+    options.note_what_is_in_vain();
     // Before the default volume is made for it.
     if args.paths.last().is_some_and(|dir| std::path::absolute(dir).is_ok_and(|dir| dir == Path::new("/"))) {
         return Err(on_root().into());
@@ -110,11 +112,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 pub(super) fn mount(job: Job) -> Result<()> {
-    let (notes, details) = job.options.check()?;
-    notes.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
-    if job.verbose {
-        details.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
-    }
+    job.options.check()?;
     if let Some(log) = &job.log {
         overwrite::permit(log, &job.volume)?;
     }
@@ -285,20 +283,33 @@ fn beside(control: &mut dyn Control, job: &Job, dir: &Path) -> Result<()> {
         dev: job.options.daemon.dev,
     };
     let mut lines = Vec::new();
-    target::call(control, Request::MountMoment(mount), |part| {
-        if let Response::Mounted(dir) = part {
-            lines.push(format!(
-                "{} shows {shown}, read-only; unmount with: silt umount {}",
-                dir.display(),
-                quoted(&dir)
-            ));
-        }
-        Ok(())
+    // A daemon that was asked mounts it, whether anybody still waits for that or not.
+    let watch = Interruptible::new(Unwatched);
+    background::held(&watch, || {
+        target::call(control, Request::MountMoment(mount), |part| {
+            if let Response::Mounted(dir) = part {
+                lines.push(format!(
+                    "{} shows {shown}, read-only; unmount with: silt umount {}",
+                    dir.display(),
+                    quoted(&dir)
+                ));
+            }
+            Ok(())
+        })
     })?;
+    if watch.stop() {
+        return Err(background::taken_back(dir));
+    }
+    note(job);
     if job.tell {
         print(&lines);
     }
     Ok(())
+}
+
+/// Says what is to be said of the options: nothing of them where it is not mounted.
+fn note(job: &Job) {
+    job.options.notes.iter().for_each(|n| target::eprintln_quiet(&format!("note: {n}")));
 }
 
 /// Prints what is to be said of a mount. That it cannot be printed is no failure of mounting.
@@ -326,6 +337,7 @@ fn status(control: &mut dyn Control) -> Result<Option<Status>> {
 /// The three lines: where it is, how to see its moments, how to unmount. `notes`: also what opening found, on standard
 /// error; what was synced and is lost is said in any case.
 pub(super) fn tell(job: &Job, notes: bool) {
+    note(job);
     let mut control = connect(&job.dir).ok();
     let status = control.as_mut().and_then(|c| status(&mut **c).ok()).flatten();
     // Which one a log leads to is known once it is open.

@@ -94,10 +94,8 @@ pub struct Options {
     pub at: Option<(Moment, bool)>,
     /// The log through which a damaged volume is read.
     pub rescue: Option<u64>,
-    /// Said always.
-    notes: Vec<String>,
-    /// Said where more is to be said.
-    details: Vec<String>,
+    /// What is to be said of them once they are obeyed.
+    pub notes: Vec<String>,
     /// The text for the process in the background.
     pub text: OsString,
 }
@@ -158,7 +156,6 @@ impl Options {
             rw: false,
             allow_other: None,
             notes: Vec::new(),
-            details: Vec::new(),
             text: OsString::new(),
         };
         let mut text = Vec::new();
@@ -284,15 +281,16 @@ impl Options {
         Ok(true)
     }
 
-    /// That it is mounted read-only all the same, where something else was said.
-    pub fn in_vain(&self) -> Option<&'static str> {
-        (self.rw && (self.at.is_some() || self.rescue.is_some()))
-            .then_some("a moment of the past cannot be written: it is mounted read-only")
+    /// Notes that it is mounted read-only all the same, where something else was said.
+    pub fn note_what_is_in_vain(&mut self) {
+        if self.rw && (self.at.is_some() || self.rescue.is_some()) {
+            let note = "a moment of the past cannot be written: it is mounted read-only";
+            self.notes.push(note.to_owned());
+        }
     }
 
-    /// Checks what depends on more than one option; what is to be said always, and what where more
-    /// is to be said.
-    pub fn check(&self) -> Result<(&[String], &[String])> {
+    /// Checks what depends on more than one option.
+    pub fn check(&self) -> Result<()> {
         if self.at.is_some_and(|(_, snapshot_only)| snapshot_only) && !self.read_only {
             return Err(ControlError::new(Kind::Invalid, "cp= needs ro: a snapshot cannot be written to")
                 .hint("say -o ro,cp=NUMBER, or -o at=NUMBER, which implies ro")
@@ -307,7 +305,7 @@ impl Options {
             let error = ControlError::new(Kind::NotPermitted, "only root may mount with suid or dev");
             return Err(error.hint("leave them out, or become root").into());
         }
-        Ok((&self.notes, &self.details))
+        Ok(())
     }
 
     /// What the daemon gets.
@@ -378,8 +376,8 @@ mod tests {
         assert!(o.read_only && o.daemon.norecovery && o.daemon.order_strict && !o.daemon.barrier);
         assert_eq!(o.at, Some((Moment::Checkpoint(7), true)));
         assert_eq!(o.daemon.on_error, OnError::RemountReadOnly);
-        let (notes, details) = o.check().unwrap();
-        assert_eq!((notes.len(), details.len()), (1, 0));
+        o.check().unwrap();
+        assert_eq!(o.notes.len(), 1);
         assert!(o.daemon.discard == Some(true) && parse("nodiscard").unwrap().daemon.discard == Some(false));
         assert!(!o.daemon.gc && parse("").unwrap().daemon.gc && o.daemon.retention.protection == Some(60));
         let o =
@@ -445,7 +443,7 @@ mod tests {
             Err(Failure::Error(e)) => e.hint.unwrap(),
             other => panic!("{other:?}"),
         };
-        let said = hint(parse("cp=3").unwrap().check().map(|_| ()));
+        let said = hint(parse("cp=3").unwrap().check());
         assert!(said.contains("-o ro,cp=NUMBER"), "cp without ro: {said}");
         assert!(
             hint(parse("retain=sometimes").map(|_| ())).starts_with("such as: all for 1 day; one an hour")
