@@ -88,6 +88,15 @@ fn with_text(verb: Command, text: &str) -> Command {
     verb.after_help(text)
 }
 
+/// Of a command line that was refused: the number with a minus before it that was taken for an option.
+pub fn negative(e: &clap::Error) -> Option<&str> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let Some(ContextValue::String(arg)) = e.get(ContextKind::InvalidArg) else { return None };
+    let is = e.kind() == ErrorKind::UnknownArgument
+        && arg.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    is.then_some(arg.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -54,11 +54,30 @@ impl Failure {
     /// Says it on standard error.
     pub fn tell(&self) {
         match self {
-            Failure::Error(e) => complain(e),
+            Failure::Error(e) => match otherwise(e.kind) {
+                Some(hint) if e.hint.is_none() && by_own_name() => complain(&e.clone().hint(hint)),
+                _ => complain(e),
+            },
             Failure::Ended(what) => complain(&ControlError::new(Kind::Other, what.as_str())),
             _ => {}
         }
     }
+}
+
+/// What to do next where whoever failed could not say more.
+fn otherwise(kind: Kind) -> Option<&'static str> {
+    Some(match kind {
+        Kind::NotPermitted => "become root, or ask whose it is",
+        Kind::NoSpace => "make room there, and try again",
+        Kind::Busy => "try again when that is done",
+        Kind::Io => "the kernel's log (dmesg) may say more",
+        Kind::Corrupt => "silt check says what is wrong, silt rescue what can be read",
+        Kind::ReadOnly => "unmount it, and mount it for writing where it can be",
+        Kind::Incompatible => "a newer version of silt may know it",
+        Kind::Invalid => "silt help VERB says what is taken",
+        Kind::NotFound => "look whether the name is right",
+        Kind::NotNilfs | Kind::Unavailable | Kind::Other => return None,
+    })
 }
 
 /// What messages begin with: the name this program was called by.

@@ -27,7 +27,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
-use silt_control::size;
+use silt_control::{ControlError, Kind, size};
 
 use crate::args::Cli;
 use crate::failure::Failure;
@@ -48,6 +48,12 @@ fn main() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(e) => {
+            if let Some(number) = args::negative(&e) {
+                let message = format!("{number} is no option, and no number here is below 0");
+                let error = ControlError::new(Kind::Invalid, message)
+                    .hint(format!("write it without the minus; a file of that name is ./{number}"));
+                return ended(name, &error.into());
+            }
             // Help and version come here too; what cannot be said on standard error is said nowhere.
             let printed = print(name, &e).and_then(|()| std::io::stdout().flush());
             if e.use_stderr() {

@@ -215,12 +215,28 @@ fn one_of_each(mounts: Vec<Mount>, mut together: impl FnMut(&Mount, &Mount) -> b
 /// The one volume of ours that is mounted, for commands that are given none.
 pub fn only_mount() -> Result<Mount> {
     let mut volumes = mounted_volumes()?;
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() && volumes.iter().any(|m| m.uid == Some(uid.as_raw())) {
+        // Those of others are theirs to name.
+        volumes.retain(|m| m.uid == Some(uid.as_raw()));
+    }
     match volumes.len() {
         1 => Ok(volumes.swap_remove(0)),
-        0 => Err(ControlError::new(Kind::NotFound, "no volume is mounted").hint("name an image or device")),
-        n => Err(ControlError::new(Kind::Invalid, format!("{n} volumes are mounted"))
-            .hint("name one: its directory, image or device")),
+        0 => Err(ControlError::new(Kind::NotFound, "no volume is mounted")
+            .hint("name an image or device, or mount one: silt mount VOLUME DIR")),
+        _ => Err(several(&volumes)),
     }
+}
+
+/// For errors: more than one could be meant.
+fn several(volumes: &[Mount]) -> ControlError {
+    /// Directories that are named.
+    const NAMED: usize = 5;
+    let dirs: Vec<String> = volumes.iter().take(NAMED).map(|m| m.dir.display().to_string()).collect();
+    let more = if volumes.len() > NAMED { " and elsewhere" } else { "" };
+    let message = format!("{} volumes are mounted, on {}{more}", volumes.len(), dirs.join(", "));
+    ControlError::new(Kind::Invalid, message)
+        .hint("name the one that is meant, by its directory, image or device")
 }
 
 /// Whether this is a file with a super block, or no file at all but a device.

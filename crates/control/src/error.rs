@@ -127,7 +127,9 @@ impl From<silt_device::Error> for ControlError {
     fn from(e: silt_device::Error) -> Self {
         use silt_device::{Error as E, Operation};
         match &e {
-            E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),
+            E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()).hint(
+                "make it writable (chmod of an image, blockdev --setrw of a device), or work on a copy",
+            ),
             E::NoSpace { .. } => ControlError::new(Kind::NoSpace, e.to_string())
                 .hint("make room on the file system that holds the image, then try again"),
             E::Busy { .. } => ControlError::new(Kind::Busy, e.to_string())
@@ -151,10 +153,15 @@ impl From<silt_device::Error> for ControlError {
             E::Shorter { .. } => ControlError::new(Kind::Io, e.to_string()).hint(
                 "make it as long as it was with what it held, or let silt rescue copy out what is left",
             ),
-            E::Io { .. } | E::OutOfRange { .. } => ControlError::new(Kind::Io, e.to_string()),
+            E::Io { .. } | E::OutOfRange { .. } => ControlError::new(Kind::Io, e.to_string())
+                .hint("the kernel's log (dmesg) may say why; silt rescue copies out what can be read"),
         }
     }
 }
+
+/// What to do with a sound volume that is not for this program.
+const INCOMPATIBLE: &str =
+    "what made the volume can use it, and so may a newer version of silt; nothing was written";
 
 fn of_format(e: &silt_format::Error) -> Kind {
     match e {
@@ -175,6 +182,7 @@ impl From<silt_engine::Error> for ControlError {
                     Kind::Corrupt => error.hint(
                         "silt check says what is wrong, silt repair shows what it would mend, silt rescue what can be read",
                     ),
+                    Kind::Incompatible => error.hint(INCOMPATIBLE),
                     _ => error,
                 }
             }
@@ -188,12 +196,15 @@ impl From<silt_engine::Error> for ControlError {
                         "silt check says what is wrong, silt repair shows what it would mend, silt rescue what can be read; if it was \
                          cut short, copy it again",
                     ),
-                silt_format::Error::Incompatible(_) => ControlError::new(Kind::Incompatible, e.to_string()),
+                silt_format::Error::Incompatible(_) => {
+                    ControlError::new(Kind::Incompatible, e.to_string()).hint(INCOMPATIBLE)
+                }
             },
             E::NoSpace => ControlError::new(Kind::NoSpace, e.to_string()).hint("delete something first; where it is mounted with nogc, run silt clean"),
             E::NoCheckpoint(n) => ControlError::new(Kind::NotFound, format!("there is no checkpoint {n}"))
                 .hint(crate::named::LISTS_MOMENTS),
-            E::CheckpointBusy(..) => ControlError::new(Kind::Busy, e.to_string()),
+            E::CheckpointBusy(..) => ControlError::new(Kind::Busy, e.to_string())
+                .hint("unmount it where silt status shows it; where it is the newest make another one first, with silt mkcp"),
             E::NoInode(_) => ControlError::new(Kind::NotFound, e.to_string()),
             E::ReadOnly => ControlError::new(Kind::ReadOnly, e.to_string()),
             E::Stale => ControlError::new(Kind::Busy, e.to_string()).hint("try again"),

@@ -138,16 +138,51 @@ impl DaemonHost {
             fs.volume().failure().map(|why| (why.to_owned(), fs.volume().is_unwritten()))
         };
         match ended {
-            None => self.sync().map(|_| ()),
+            None => self.sync().map(|_| ()).map_err(|e| match e.kind {
+                // It is tried again all the time, and as long as it is mounted what waits is there.
+                Kind::Io | Kind::NoSpace => e.hint(self.copy_and_go_on()),
+                _ => e,
+            }),
             Some((_, false)) => Ok(()),
             Some((why, true)) => {
                 let message = format!("nothing is written any more ({why}), and what waits would be lost");
-                Err(ControlError::new(Kind::Io, message).hint(format!(
-                    "copy what is new elsewhere; silt umount -l {} goes on without it",
-                    silt_names::quoted(self.first.path())
-                )))
+                Err(ControlError::new(Kind::Io, message).hint(self.copy_and_go_on()))
             }
         }
+    }
+
+    /// What to do with what waits and cannot be written.
+    fn copy_and_go_on(&self) -> String {
+        format!(
+            "copy what is new elsewhere; silt umount -l {} goes on without it",
+            silt_names::quoted(self.first.path())
+        )
+    }
+
+    /// What waits cannot be written now.
+    fn unwritten(&self, errno: i32) -> ControlError {
+        if let Some(why) = self.cut_short() {
+            return ControlError::new(Kind::Io, format!("writing what waits: {why}")).hint(
+                "make it as long as it was with what it held, or copy what is new elsewhere and let silt rescue copy out what is left",
+            );
+        }
+        let error = ControlError::io("writing what waits", &std::io::Error::from_raw_os_error(errno));
+        match error.kind {
+            Kind::NoSpace => error
+                .hint("make room on the file system that holds the image; it is tried again all the time"),
+            _ => {
+                error.hint("it is tried again all the time; copy what is new elsewhere if that does not help")
+            }
+        }
+    }
+
+    /// That others made the image or device shorter, with how long it is now.
+    fn cut_short(&self) -> Option<String> {
+        use std::io::Seek as _;
+        let now = std::fs::File::open(self.device.open_path()).ok()?.seek(std::io::SeekFrom::End(0)).ok()?;
+        let what = if self.device.is_block_device() { "device" } else { "image" };
+        (now < self.device.len())
+            .then(|| format!("the {what} is {now} bytes long now, shorter than the volume"))
     }
 }
 
@@ -189,7 +224,7 @@ impl Host for DaemonHost {
                         ControlError::new(kind, format!("nothing is written any more: {why}"))
                             .hint("copy what is new elsewhere, unmount it, and look at it with silt check")
                     }
-                    None => ControlError::io("writing what waits", &std::io::Error::from_raw_os_error(e)),
+                    None => self.unwritten(e),
                 }
             })?;
         }
@@ -266,8 +301,10 @@ impl Host for DaemonHost {
         notes.extend(self.core.fs.lock().volume().super_block_note());
         let has_ended = self.core.fs.lock().volume().failure().is_some();
         if let Some(e) = self.core.stall().filter(|_| !has_ended) {
-            let e = std::io::Error::from_raw_os_error(e);
-            notes.push(format!("the log cannot be written at present ({e}); it is tried again all the time"));
+            let why = self.cut_short().unwrap_or_else(|| std::io::Error::from_raw_os_error(e).to_string());
+            notes.push(format!(
+                "the log cannot be written at present ({why}); it is tried again all the time"
+            ));
         }
         notes
     }

@@ -133,16 +133,14 @@ pub fn run(args: Args) -> Result<()> {
         owner: args.owner.unwrap_or_else(default_owner),
         ..parameters()?
     };
-    let note = |text: &str| {
-        if !args.quiet {
-            target::eprintln_quiet(&format!("note: {text}"));
-        }
-    };
-    if parameters.block_size > 4096 && parameters.block_size <= 65536 {
-        note("the Linux kernel's driver cannot mount a volume with blocks of more than 4096 bytes");
+    let mut notes = Notes::new();
+    if parameters.block_size > 4096 {
+        notes.push(
+            "the Linux kernel's driver cannot mount a volume with blocks of more than 4096 bytes".to_owned(),
+        );
     }
     if parameters.label.len() > 80 {
-        note("the label is cut off after 80 bytes");
+        notes.push("the label is cut off after 80 bytes".to_owned());
     }
     let exists = args.volume.exists();
     if args.size.is_none() && !exists {
@@ -169,21 +167,24 @@ pub fn run(args: Args) -> Result<()> {
                 size.unwrap_or_else(|| device.len())
             }
         };
-        let plan = planned(&args, parameters, bytes)?;
-        return say(&args, &plan, "would be");
+        let plan = planned(&args, parameters, bytes, &mut notes)?;
+        return say(&args, &plan, "would be", &notes);
     }
     // Nothing is made, and nothing lost, for a plan that does not hold.
-    let plan = args.size.map(|size| planned(&args, parameters.clone(), size)).transpose()?;
+    let plan = args.size.map(|size| planned(&args, parameters.clone(), size, &mut notes)).transpose()?;
     let (device, made) = open(&args, exists)?;
-    let result = make(&args, &device, plan, parameters);
+    let result = make(&args, &device, plan, parameters, &mut notes);
     drop(device);
     let result = result.and_then(|plan| retain(&args).map(|()| plan));
     if result.is_err() && made {
         let _ = std::fs::remove_file(&args.volume);
     }
     // A volume that was made stays, whether that can be said or not.
-    say(&args, &result?, "is")
+    say(&args, &result?, "is", &notes)
 }
+
+/// What is to be said of a volume beside that it is made: nothing of it where it is refused.
+type Notes = Vec<String>;
 
 /// The directory that a new file needs and that is not there.
 fn missing_dir(file: &Path) -> Option<&Path> {
@@ -200,7 +201,7 @@ const LARGE: u64 = 1 << 50;
 
 /// The plan. Where nobody asked for a size of segments, and few of the usual fit, they are smaller, and that is said; mkfs of
 /// nilfs-utils refuses there.
-fn planned(args: &Args, parameters: Parameters, bytes: u64) -> Result<Plan> {
+fn planned(args: &Args, parameters: Parameters, bytes: u64, notes: &mut Notes) -> Result<Plan> {
     let usual = Plan::new(parameters.clone(), bytes);
     if usual.is_ok() || !by_own_name() {
         return Ok(usual?);
@@ -209,12 +210,10 @@ fn planned(args: &Args, parameters: Parameters, bytes: u64) -> Result<Plan> {
     while args.blocks_per_segment.is_none() && blocks >= SMALLEST {
         let smaller = Parameters { blocks_per_segment: blocks, ..parameters.clone() };
         if let Ok(plan) = Plan::new(smaller, bytes) {
-            if !args.quiet {
-                target::eprintln_quiet(&format!(
-                    "note: segments of {blocks} blocks, since too few of the usual {USUAL} fit into {}",
-                    size::show(bytes)
-                ));
-            }
+            notes.push(format!(
+                "segments of {blocks} blocks, since too few of the usual {USUAL} fit into {}",
+                size::show(bytes)
+            ));
             return Ok(plan);
         }
         blocks /= 2;
@@ -243,13 +242,19 @@ fn too_small(parameters: &Parameters, bytes: u64) -> Option<Failure> {
     Some(ControlError::new(Kind::Invalid, message).hint(hint).into())
 }
 
-fn make(args: &Args, device: &FileDevice, plan: Option<Plan>, parameters: Parameters) -> Result<Plan> {
+fn make(
+    args: &Args,
+    device: &FileDevice,
+    plan: Option<Plan>,
+    parameters: Parameters,
+    notes: &mut Notes,
+) -> Result<Plan> {
     if args.check {
         check(device, args)?;
     }
     let plan = match plan {
         Some(plan) => plan,
-        None => planned(args, parameters, device.len())?,
+        None => planned(args, parameters, device.len(), notes)?,
     };
     plan.write(device, !args.keep)?;
     Ok(plan)
@@ -326,7 +331,10 @@ fn check(device: &dyn Device, args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn say(args: &Args, plan: &Plan, is: &str) -> Result<()> {
+fn say(args: &Args, plan: &Plan, is: &str, notes: &Notes) -> Result<()> {
+    if !args.quiet {
+        notes.iter().for_each(|note| target::eprintln_quiet(&format!("note: {note}")));
+    }
     if args.quiet && !args.dry_run {
         return Ok(());
     }

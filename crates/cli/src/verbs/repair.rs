@@ -293,7 +293,9 @@ pub(super) fn failed(e: silt_repair::Error) -> Failure {
         silt_repair::Error::Engine(e) => e.into(),
         silt_repair::Error::Device(e) => e.into(),
         silt_repair::Error::Stopped => Failure::Ended("ended before it was done; nothing was written".into()),
-        silt_repair::Error::Hopeless(what) => ControlError::new(Kind::Corrupt, what).into(),
+        silt_repair::Error::Hopeless(what) => ControlError::new(Kind::Corrupt, what)
+            .hint("silt rescue says what can be read, and copies it out")
+            .into(),
     }
 }
 

@@ -75,12 +75,14 @@ fn of_verify(e: silt_verify::Error, volume: &Path) -> ControlError {
             ControlError::new(Kind::NotNilfs, "no super block and no log of a NILFS2 volume is there")
                 .hint("name the image, or the device or partition that has the volume from its first byte on")
         }
-        silt_verify::Error::Format(Format::Incompatible(_)) => ControlError::new(Kind::Incompatible, text),
+        silt_verify::Error::Format(Format::Incompatible(_)) => ControlError::new(Kind::Incompatible, text)
+            .hint("what made the volume can read it, and so may a newer version of silt"),
         silt_verify::Error::NoCheckpoint(_) => {
             let hint = format!("silt rescue {} lists what there is", quoted(volume));
             ControlError::new(Kind::NotFound, text).hint(hint)
         }
-        _ => ControlError::new(Kind::Corrupt, text),
+        _ => ControlError::new(Kind::Corrupt, text)
+            .hint("silt check says what is wrong; if it was cut short or copied in part, copy it again"),
     };
     error.about(volume.display())
 }
@@ -142,7 +144,9 @@ fn resolve(args: &Args, rescue: &Rescue<'_>) -> Result<Option<u64>> {
 
 fn nothing(volume: &Path) -> Failure {
     let text = format!("{}: no moment can be read", volume.display());
-    ControlError::new(Kind::Corrupt, text).into()
+    ControlError::new(Kind::Corrupt, text)
+        .hint("silt check says what is wrong, silt repair shows what it would mend")
+        .into()
 }
 
 fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stages>) -> Result<()> {
@@ -161,7 +165,9 @@ fn copy(args: &Args, rescue: &Rescue<'_>, to: &Path, watch: &Interruptible<Stage
             CopyError::NotEmpty(_) => {
                 ControlError::new(Kind::Invalid, text).hint("name a new or an empty directory")
             }
-            CopyError::NoSpace(_) => ControlError::new(Kind::NoSpace, text),
+            CopyError::NoSpace(_) => {
+                ControlError::new(Kind::NoSpace, text).hint("make room there, or name a directory elsewhere")
+            }
             CopyError::Destination { path, source } => overwrite::not_made(&path, &source),
         }
     })?;

@@ -38,6 +38,15 @@ pub struct Args {
     /// New size, as 32G
     #[arg(value_parser = size::parse)]
     size: Option<u64>,
+    /// The same, as mkfs has it
+    #[arg(long = "size", value_name = "SIZE", value_parser = size::parse, hide = true, conflicts_with = "size")]
+    named: Option<u64>,
+}
+
+impl Args {
+    fn wanted(&self) -> Option<u64> {
+        self.size.or(self.named)
+    }
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -46,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut out = Output::new();
     let bar = progress::steps("segments", args.quiet || args.json);
     let stop = Interruptible::new(Unwatched);
-    target::call(&mut *control, Request::Resize { size: args.size }, |part| {
+    target::call(&mut *control, Request::Resize { size: args.wanted() }, |part| {
         if let Response::Progress(p) = &part {
             bar.set_length(p.total);
             bar.set_position(p.done);
@@ -78,7 +87,7 @@ fn done(args: &Args, r: &Resized) -> String {
     let (volume, now, before) = (args.volume.display(), r.segments, r.segments_before);
     let have = count(now, "segment");
     match now.cmp(&before) {
-        Ordering::Equal if args.size.is_none() => {
+        Ordering::Equal if args.wanted().is_none() => {
             format!("{volume} has {have}; there is no room for more")
         }
         Ordering::Equal if r.size == r.size_before => {

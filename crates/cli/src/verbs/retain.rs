@@ -43,7 +43,10 @@ pub struct Args {
 /// The volume, and the words.
 fn split(what: &[OsString]) -> Result<(Option<PathBuf>, Option<String>)> {
     let text = |words: &OsString| {
-        words.to_str().map(str::to_owned).ok_or_else(|| Failure::usage("the wish is no text"))
+        words
+            .to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| Failure::usage("the wish is no text: write it in words, as 'all for 1 day'"))
     };
     match what {
         [words, volume] if is_words(words) && !is_there(words)? && is_there(volume)? => {

@@ -68,12 +68,12 @@ pub fn run(args: &Args) -> Result<()> {
             .hint("-l shows the settings; -L, -U, -i, -m and -O change them")
             .into());
     }
-    if args.label.as_ref().is_some_and(|label| label.len() > 80) {
-        target::eprintln_quiet("note: the label is cut off after 80 bytes");
-    }
     let mut control = connect(&args.volume)?;
     if changes {
         request(&mut *control, Request::Tune(tune))?;
+    }
+    if args.label.as_ref().is_some_and(|label| label.len() > 80) {
+        target::eprintln_quiet("note: the label is cut off after 80 bytes");
     }
     if args.list || args.json {
         let settings = request(&mut *control, Request::ShowSettings)?;

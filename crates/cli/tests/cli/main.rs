@@ -4,6 +4,7 @@
 
 mod common;
 
+mod advice;
 mod bad_input;
 mod bad_sectors;
 mod cached;

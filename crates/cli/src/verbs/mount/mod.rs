@@ -150,7 +150,7 @@ pub(super) fn mount(job: Job) -> Result<()> {
 /// Where what holds the volume can only be read, so can the volume.
 fn on_read_only(failure: Failure, options: &Options) -> Failure {
     match failure {
-        Failure::Error(e) if e.kind == Kind::ReadOnly && !options.read_only && e.hint.is_none() => {
+        Failure::Error(e) if e.kind == Kind::ReadOnly && !options.read_only => {
             e.hint("mount it for reading: silt mount -o ro").into()
         }
         other => other,

@@ -319,7 +319,8 @@ impl Options {
 }
 
 fn bad(name: &str, value: &str, wanted: &str) -> Failure {
-    Failure::usage(format!("{name}={}: this takes {wanted}", brief(value)))
+    let message = format!("{name}={}: this takes {wanted}", brief(value));
+    ControlError::new(Kind::Invalid, message).hint("silt mount --help says what each option takes").into()
 }
 
 fn wrong_file(e: &ConfError) -> Failure {

@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn damaged(volume: &Path, e: &silt_verify::Error) -> Failure {
     ControlError::new(Kind::Corrupt, format!("{}: {e}", volume.display()))
-        .hint("see what silt check says; nothing has been written")
+        .hint("silt check says what is wrong; if it was cut short, copy it again; nothing was written")
         .into()
 }
 

@@ -6,7 +6,7 @@ use silt_control::scrub::{ScrubAction, ScrubStatus, load_pass};
 use silt_control::{Control, ControlError, Kind, PATIENCE, Request, Response};
 use silt_names::quoted;
 
-use super::{Args, interrupts, is_set, show, state_file, uuid_of};
+use super::{Args, again, interrupts, is_set, show, state_file, uuid_of};
 use crate::failure::{Failure, Result};
 use crate::progress;
 use crate::target::{call, eprintln_quiet};
@@ -83,7 +83,8 @@ pub fn run(args: &Args, control: &mut dyn Control) -> Result<()> {
     }
     match status.trouble {
         Some(trouble) => {
-            Err(ControlError::new(Kind::Other, format!("{}: {trouble}", args.volume.display())).into())
+            let message = format!("{}: {trouble}", args.volume.display());
+            Err(ControlError::new(Kind::Other, message).hint(format!("to go on: {}", again(args))).into())
         }
         None if pass.damaged() > 0 => Err(Failure::Damaged),
         None if !pass.finished => {
