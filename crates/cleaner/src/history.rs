@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use silt_engine::{Keep, Result, Volume};
 use silt_format::{Cno, SegNr};
-use silt_retention::Point;
+use silt_retention::{Clock, Point, Step};
 
 use crate::gather::Access;
 use crate::run::{Options, count};
@@ -13,6 +13,16 @@ use crate::run::{Options, count};
 const LISTED: usize = 1_000;
 /// Most that are listed: of more the oldest, and all others are kept for the time being.
 const MOST: usize = 4_000_000;
+
+/// The clock by which checkpoints are as old as they are for certain, at `now` (seconds since 1970): how far it was set, and for
+/// how long nobody had the volume, counts for nothing.
+pub fn clock(access: &impl Access, now: u64) -> Result<Clock> {
+    access.with(|v| {
+        let born = v.super_block().ctime.get();
+        let steps = v.clock_steps(now).iter().map(|s| Step { after: s.after.0, by: s.by });
+        Clock::at(now).born(born).with_steps(steps.collect())
+    })
+}
 
 /// Plain checkpoints, and which others there are. Memory: 24 bytes each, 8 a snapshot.
 #[derive(Debug, Clone, Default)]

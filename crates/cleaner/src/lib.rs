@@ -29,7 +29,7 @@ mod unwedge;
 
 pub use account::{Account, Counting, account};
 pub use gather::{Access, Gatherer, LARGEST, Limits, Medium, Plan, SetAside};
-pub use history::{History, Preview, preview};
+pub use history::{History, Preview, clock, preview};
 pub use moments::{Holder, Moments, SOON};
 pub use past::{Holding, Past};
 pub use policy::{Candidate, Policy, candidates};

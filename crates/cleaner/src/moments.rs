@@ -4,7 +4,7 @@ use silt_engine::Result;
 use silt_retention::Ladder;
 
 use crate::gather::Access;
-use crate::history::History;
+use crate::history::{History, clock};
 
 /// Seconds ahead for which it is said what retention will let go.
 pub const SOON: u64 = 3600;
@@ -40,7 +40,8 @@ pub enum Holder {
 /// Checkpoints by what keeps them, each list ascending. Memory: 8 bytes an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moments {
-    /// Seconds since 1970: the clock that retention went by.
+    /// Seconds since 1970: the clock that retention went by for the newest. It may be behind the one on the wall, which is not
+    /// believed everything ([`clock`]).
     pub time: u64,
     /// The newest.
     pub newest: u64,
@@ -62,21 +63,23 @@ fn within(list: &[u64], start: u64, end: u64) -> std::ops::Range<usize> {
 }
 
 impl Moments {
-    /// As they are at `time`, in seconds since 1970, by a wish (the ladder's first step) and its floor. Besides what is
+    /// As they are `now`, in seconds since 1970, by a wish (the ladder's first step) and its floor. Besides what is
     /// returned 24 bytes a checkpoint are needed meanwhile.
-    pub fn read(access: &impl Access, ladder: &Ladder, time: u64) -> Result<Self> {
+    pub fn read(access: &impl Access, ladder: &Ladder, now: u64) -> Result<Self> {
         let history = History::read(access)?;
+        let clock = clock(access, now)?;
         let (newest, mounted) = access.with(|v| (v.last_log().cno, v.viewed()))?;
         let plain: Vec<u64> = history.points.iter().map(|p| p.number).collect();
-        let kept = ladder.kept(0, &history.points, time);
-        let mut soon = ladder.kept(0, &history.points, time.saturating_add(SOON));
+        let kept = ladder.kept(0, &history.points, &clock);
+        let mut soon = ladder.kept(0, &history.points, &clock.later(SOON));
         soon.retain(|c| kept.binary_search(c).is_ok());
         let firm = match ladder.floor().is_nothing() {
             true => Vec::new(),
-            false => ladder.kept(ladder.steps().len(), &history.points, time),
+            false => ladder.kept(ladder.steps().len(), &history.points, &clock),
         };
         let snapshots = history.snapshots().to_vec();
         let mounted = mounted.into_iter().map(|c| c.0).collect();
+        let time = clock.as_of(newest);
         Ok(Moments { time, newest, plain, kept, soon, firm, snapshots, mounted })
     }
 

@@ -11,7 +11,7 @@ use silt_format::SegNr;
 use silt_retention::{Ladder, Wish};
 
 use crate::gather::{Gatherer, SetAside};
-use crate::history::History;
+use crate::history::{History, clock};
 use crate::policy::Policy;
 use crate::run::{Mover, Options, count, pass};
 
@@ -88,9 +88,10 @@ pub fn fit(
     }
     let history = History::read(mover)?;
     let ladder = Ladder::new(wish, floor);
+    let clock = clock(mover, now)?;
     let mut before = history.points.len();
     for (step, wish) in ladder.steps().iter().enumerate() {
-        let kept = ladder.kept(step, &history.points, now);
+        let kept = ladder.kept(step, &history.points, &clock);
         // A step is a part of the one before it.
         if kept.len() == before && step > 0 {
             continue;

@@ -32,6 +32,7 @@ mod remote;
 mod request;
 mod response;
 pub mod retention;
+mod running;
 pub mod scrub;
 mod serve;
 pub mod size;
@@ -64,4 +65,5 @@ pub use response::{
     TrimReport,
 };
 pub use retention::{GivenUp, Retention, RetentionPreview};
+pub use running::running;
 pub use serve::serve;

@@ -69,6 +69,7 @@ impl LocalVolume {
         let options = OpenOptions {
             read_only: access == Access::ReadOnly,
             now,
+            running: Some(crate::running),
             seed: getrandom::u64().unwrap_or(now),
             backed: true,
             unreached: behind.as_ref().map_or_else(Vec::new, |behind| behind.segments.clone()),

@@ -1,6 +1,6 @@
 //! Naming a moment: by a checkpoint's number or by a time.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range, RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 use silt_engine::{CheckpointInfo, Volume};
@@ -74,9 +74,14 @@ const EXAMPLES: &str =
     "14:00, yesterday 14:00, last monday, Nov 21 14:00, 2026-11-21 14:03:05, 10 minutes ago or now";
 
 /// The checkpoint that was the newest at a time. Looked for as if time never went back, in ever larger steps from the
-/// newest of all, then in ever smaller ones: where the clock was set back, another may be as old.
+/// newest of all, then in ever smaller ones: where the clock was set back, another may be as old. Those from the future, and
+/// from before the volume was made, say nothing and are passed over, unless the newest is one.
 fn newest_at(host: &dyn Host, seconds: u64) -> Result<u64> {
+    let now = host.now();
     let found = with(host, |v| -> silt_engine::Result<Option<u64>> {
+        let is_past = v.stat()?.last_checkpoint_time <= now;
+        let made = v.super_block().ctime.get();
+        let told = if is_past && made <= now { made..=now.max(seconds) } else { 0..=u64::MAX };
         // From `from` to before `to` it is not known whether they are younger; those behind are.
         let mut to = v.last_log().cno.saturating_add(1);
         let (mut from, mut step, mut found) = (1, 1, None);
@@ -86,7 +91,7 @@ fn newest_at(host: &dyn Host, seconds: u64) -> Result<u64> {
                 Some(_) => from + (to - from) / 2,
             };
             step = step.saturating_mul(2);
-            match first(v, at, to)? {
+            match first(v, at..to, &told)? {
                 Some(c) if c.created <= seconds => {
                     found = Some(c.cno);
                     from = c.cno.saturating_add(1);
@@ -101,11 +106,18 @@ fn newest_at(host: &dyn Host, seconds: u64) -> Result<u64> {
     })
 }
 
-/// The first checkpoint with a number from `from` to before `to`.
-fn first(v: &Volume, from: u64, to: u64) -> silt_engine::Result<Option<CheckpointInfo>> {
+/// The first checkpoint with one of these numbers and times.
+fn first(
+    v: &Volume,
+    numbers: Range<u64>,
+    times: &RangeInclusive<u64>,
+) -> silt_engine::Result<Option<CheckpointInfo>> {
     let mut found = None;
-    v.for_each_checkpoint(Cno(from), |c| {
-        found = Some(c).filter(|c| c.cno < to);
+    v.for_each_checkpoint(Cno(numbers.start), |c| {
+        if c.cno < numbers.end && !times.contains(&c.created) {
+            return ControlFlow::Continue(());
+        }
+        found = Some(c).filter(|c| c.cno < numbers.end);
         ControlFlow::Break(())
     })?;
     Ok(found)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use silt_cleaner::{History, Options, Policy, Whole, unwedge};
+use silt_cleaner::{History, Options, Policy, Whole, clock, unwedge};
 use silt_device::Device;
 use silt_engine::{OpenOptions, OpenReport, Result, Volume};
 use silt_fs::Fs;
@@ -53,8 +53,9 @@ fn make_room(
     let (mut segments, mut moments, mut beyond) = (0, 0, 0);
     let mut before = None;
     for step in 0..ladder.steps().len() {
-        let history = History::read(&Whole::new(&mut volume, now))?;
-        let kept = ladder.kept(step, &history.points, now);
+        let whole = Whole::new(&mut volume, now);
+        let (history, clock) = (History::read(&whole)?, clock(&whole, now)?);
+        let kept = ladder.kept(step, &history.points, &clock);
         if before.as_ref() == Some(&kept) {
             continue;
         }

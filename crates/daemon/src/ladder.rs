@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use silt_cleaner::{History, Limits, Options, Policy, pass};
+use silt_cleaner::{History, Limits, Options, Policy, clock, pass};
 use silt_control::retention::{Effective, PlannedBy};
 use silt_engine::Result;
-use silt_retention::{Ladder, Point};
+use silt_retention::{Clock, Ladder, Point, Rule, Wish, thin};
 
 use crate::cleaning::{Mounted, Planner, let_run, marks};
 use crate::core::{Core, now_secs};
@@ -126,7 +126,7 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
     options.limits.moves = Step::most_moves(geometry.block_size);
     let size = u64::from(geometry.blocks_per_segment);
     let mut history = History::read(&Mounted(core))?;
-    let mut before: Option<Vec<u64>> = None;
+    let (mut before, mut last_time): (Option<Vec<u64>>, _) = (None, Clock::default());
     let reserve = || {
         let kept = kept_back(&geometry);
         kept.saturating_sub(core.fs.lock().volume().unbacked_segments())
@@ -142,13 +142,15 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
             return Ok(End::Enough);
         }
         options.now = now_secs();
-        let kept = ladder.kept(step, &history.points, options.now);
+        let mut time = clock(&Mounted(core), options.now)?;
+        let kept = ladder.kept(step, &history.points, &time);
         if let Some(before) = &before {
             if *before == kept && !is_last {
                 continue;
             }
-            let since = options.now.saturating_sub(RECENT);
-            let takes_recent = recent(&history.points, &kept, since) < recent(&history.points, before, since);
+            let young = thin(&history.points, &Wish::new([Rule::all(RECENT)]), &time);
+            let takes_recent =
+                young.iter().any(|n| before.binary_search(n).is_ok() && kept.binary_search(n).is_err());
             if takes_recent && !core.space.is_wanted() && available(core) > reserve() {
                 return Ok(End::Enough);
             }
@@ -183,7 +185,8 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
                 history.points.retain(|p| chosen.binary_search(&p.number).is_ok());
                 history.read_on(&Mounted(core))?;
                 options.now = now_secs();
-                chosen = ladder.kept(step, &history.points, options.now);
+                time = clock(&Mounted(core), options.now)?;
+                chosen = ladder.kept(step, &history.points, &time);
                 history.keep(&chosen, options);
             }
             Ok(true)
@@ -211,20 +214,21 @@ fn descend(core: &Arc<Core>, early: bool) -> Result<End> {
         if !is_last {
             history = History::read(&Mounted(core))?;
         }
-        before = Some(ladder.kept(step, &history.points, options.now));
+        last_time = time;
+        before = Some(ladder.kept(step, &history.points, &last_time));
     }
     let end = held_for_readers(core, marks.short, true);
     core.space.lacks_what_is_read(false);
     let last = ladder.steps().len().saturating_sub(1);
-    let aged = before.and_then(|kept| ages(&ladder, last, &history.points, &kept, options.now));
+    let aged = before.and_then(|kept| ages(&ladder, last, &history.points, &kept, &last_time));
     core.space.ages(aged.into_iter().chain(core.retention.may_be_away_for()).min());
     Ok(end.unwrap_or(End::Bottom))
 }
 
 /// After how long a step keeps less than these, as moments grow older; none where that is not in sight.
-fn ages(ladder: &Ladder, step: usize, points: &[Point], kept: &[u64], now: u64) -> Option<Duration> {
+fn ages(ladder: &Ladder, step: usize, points: &[Point], kept: &[u64], now: &Clock) -> Option<Duration> {
     let keeps_less = |after: u64| {
-        let then = ladder.kept(step, points, now.saturating_add(after));
+        let then = ladder.kept(step, points, &now.later(after));
         kept.iter().any(|n| then.binary_search(n).is_err())
     };
     if kept.is_empty() {
@@ -286,11 +290,6 @@ fn held_for_readers(core: &Core, short: u64, is_bottom: bool) -> Option<End> {
 /// Segments that can be written, once nobody reads there any more.
 fn available(core: &Core) -> u64 {
     core.fs.lock().volume_mut().available_when_read()
-}
-
-/// How many of the checkpoints made since then are kept.
-fn recent(points: &[Point], kept: &[u64], since: u64) -> usize {
-    points.iter().filter(|p| p.time > since && kept.binary_search(&p.number).is_ok()).count()
 }
 
 /// One pass, and others as long as what others write makes its order old: `by`: where it is another wish now, no
@@ -406,9 +405,10 @@ mod tests {
         let of = |floor: &str, now| {
             let ladder = ladder(floor);
             let last = ladder.steps().len() - 1;
-            let kept = ladder.kept(last, &points, now);
-            let after = ages(&ladder, last, &points, &kept, now)?;
-            let less = |after| ladder.kept(last, &points, now + after).len() < kept.len();
+            let now = Clock::at(now);
+            let kept = ladder.kept(last, &points, &now);
+            let after = ages(&ladder, last, &points, &kept, &now)?;
+            let less = |after| ladder.kept(last, &points, &now.later(after)).len() < kept.len();
             assert!(less(after.as_secs()) && !less(after.as_secs() - 1), "{floor}: {after:?}");
             Some(after.as_secs())
         };

@@ -46,9 +46,13 @@ impl Kept {
     }
 
     fn opened(options: MountOptions, how: &OpenOptions) -> Self {
+        Self::made(now_secs(), options, how)
+    }
+
+    /// The same as if it had been done at another time.
+    fn made(now: u64, options: MountOptions, how: &OpenOptions) -> Self {
         let device = Arc::new(Fault::new(mkfs_of(32 << 20, 64)));
         let (mut volume, _) = Volume::open(device.clone(), how).unwrap();
-        let now = now_secs();
         volume.take_over(now - 80 * HOUR).unwrap();
         let mut fs = Fs::new(volume, &silt_fs::Options::default());
         let file = fs.create(&ctx(), Ino::ROOT, b"f", 0o644).unwrap().ino;
@@ -69,10 +73,14 @@ impl Kept {
 
     /// Mounted anew, with nothing of it in memory.
     fn again(&mut self) {
+        self.again_with(MountOptions::default(), &OpenOptions::default());
+    }
+
+    fn again_with(&mut self, options: MountOptions, how: &OpenOptions) {
         self.stop();
-        let (mut volume, _) = Volume::open(self.device.clone(), &OpenOptions::default()).unwrap();
+        let (mut volume, _) = Volume::open(self.device.clone(), how).unwrap();
         volume.take_over(now_secs()).unwrap();
-        self.core = Core::new(Fs::new(volume, &silt_fs::Options::default()), MountOptions::default());
+        self.core = Core::new(Fs::new(volume, &silt_fs::Options::default()), options);
         self.writer = Some(written(&self.core));
     }
 
@@ -148,6 +156,35 @@ fn nothing_more_goes_for_segments_that_somebody_reads() {
     assert!(is_enough(core) && begin.elapsed() > Duration::from_millis(300));
     assert_eq!(kept.given_up().1, 0);
     letting_go.join().unwrap();
+}
+
+/// Mounted again after a year, or with a clock that is a year ahead: that cannot be told apart, and what the floor kept then is
+/// kept, however short space is.
+#[test]
+fn a_floor_outlives_a_year_that_perhaps_did_not_pass() {
+    const YEAR: u64 = 365 * 24 * HOUR;
+    let mut kept = Kept::made(now_secs() - YEAR, MountOptions::default(), &OpenOptions::default());
+    let made = kept.core.fs.lock().volume().stat().unwrap().last_checkpoint_time;
+    let mut options = MountOptions::default();
+    options.retention.floor = Some("all for 2 hours".parse().unwrap());
+    let how = OpenOptions { now: now_secs(), running: Some(silt_control::running), ..OpenOptions::default() };
+    kept.again_with(options, &how);
+    let core = kept.core.clone();
+    let (there, young) = {
+        let fs = core.fs.lock();
+        let there = moments(&fs, fs.volume().last_log().cno);
+        let time = |n: &u64| fs.volume().checkpoint_info(Cno(*n)).unwrap().created;
+        let young: Vec<u64> = there.iter().copied().filter(|n| time(n) + 2 * HOUR > made).collect();
+        (there, young)
+    };
+    assert!(young.len() > 10 && there.len() > 2 * young.len(), "{young:?} of {there:?}");
+    core.space.enable(true);
+    let wanted = core.fs.lock().volume().free_blocks() * 100;
+    assert!(core.space.may_come(core.fs.lock().volume(), wanted));
+    assert_eq!(clean(&core), Came::Nothing);
+    let left = moments(&core.fs.lock(), *there.last().unwrap());
+    assert!(young.iter().all(|n| left.contains(n)), "{young:?} were to be kept, left is {left:?}");
+    assert!(left.len() < young.len() + 5, "and nothing else: {left:?}");
 }
 
 /// A reader that stays is no proof that nothing can be gained.

@@ -47,6 +47,7 @@ pub fn open_volume(
         cache_bytes: o.cache / 2,
         cached_inodes: usize::try_from(o.cache / 4 / 700).unwrap_or(usize::MAX),
         now: now_secs(),
+        running: Some(silt_control::running),
         seed: u64::from_ne_bytes(seed),
         backed: true,
         unreached,

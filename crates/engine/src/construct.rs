@@ -254,13 +254,13 @@ impl Volume {
     }
 
     fn start(&mut self, kind: Kind, files: VecDeque<u64>, begun: Begun, now: u64) {
+        self.look_at_clock(now);
         if let Some(backed) = &mut self.store.held.backed {
             backed.written_but(begun.segments().map(|s| s.0));
         }
         self.construction = Some(Construction {
             kind,
-            // Log times must not run backwards, whatever the clock does (spec 19, 33).
-            create: now.max(self.last_create),
+            create: self.log_time(now),
             moves: VecDeque::new(),
             nodes: Vec::new(),
             cleaning: false,

@@ -9,6 +9,7 @@ pub mod bmap;
 mod claim;
 pub mod clean;
 mod clean_segments;
+mod clock;
 mod compose;
 mod construct;
 mod cpfile;
@@ -57,6 +58,7 @@ mod watched;
 
 pub use backing::Backing;
 pub use block::{Block, writable, zeroed};
+pub use clock::ClockStep;
 pub use construct::Step;
 pub use cuts::Part;
 pub use discard::Discard;

@@ -14,6 +14,7 @@ use silt_device::Device;
 use silt_format::super_block::{self as sb, STATE_ERROR, STATE_RESIZE, STATE_VALID};
 use silt_format::{Cno, Geometry, Ino, SegNr};
 
+use crate::clock::Watch;
 use crate::construct::{Construction, DAMAGES, LOG_BLOCKS};
 use crate::cpfile::CpFile;
 use crate::dat::Dat;
@@ -50,6 +51,8 @@ pub struct OpenOptions {
     pub cached_inodes: usize,
     /// Seconds since 1970.
     pub now: u64,
+    /// Seconds that passed since some moment, however the clock is set: so it is noticed when it is.
+    pub running: Option<fn() -> u64>,
     /// For inode generations, and to tell one recovery from another.
     pub seed: u64,
     /// Most blocks of a log that holds file data, summary included; logs of metadata alone may be as large as a
@@ -72,6 +75,7 @@ impl Default for OpenOptions {
             cache_bytes: 64 << 20,
             cached_inodes: 50_000,
             now: 0,
+            running: None,
             seed: 0,
             max_log_blocks: LOG_BLOCKS,
             verify: false,
@@ -142,6 +146,7 @@ pub struct Volume {
     pub(crate) cno: Cno,
     pub(crate) last: LastLog,
     pub(crate) last_create: u64,
+    pub(crate) clock: Watch,
     pub(crate) nongc_ctime: u64,
     pub(crate) inodes: HashMap<u64, Box<Inode>>,
     /// Inodes whose `current` side holds changes.
@@ -340,6 +345,7 @@ impl Volume {
             cno: Cno(found.last.cno).next(),
             last: found.last,
             last_create: found.create,
+            clock: Watch::new(options.running, Cno(found.last.cno), found.create, options.now),
             nongc_ctime: found.root.nongc_ctime,
             inodes: HashMap::new(),
             dirty: Waiting::new(&geometry),

@@ -1,5 +1,6 @@
 //! What is given up when space is short.
 
+use crate::clock::Clock;
 use crate::thin::{Point, thin};
 use crate::wish::{DAY, HOUR, MINUTE, MONTH, Rule, WEEK, Wish, YEAR};
 
@@ -39,13 +40,13 @@ impl Ladder {
 
     /// The numbers that are kept at a step, ascending: a part of those of the step before, and at least those of the
     /// floor. As with [`thin`], points ascend by number.
-    pub fn kept(&self, step: usize, points: &[Point], now: u64) -> Vec<u64> {
+    pub fn kept(&self, step: usize, points: &[Point], clock: &Clock) -> Vec<u64> {
         let mut left = points.to_vec();
         for wish in self.steps.iter().take(step.saturating_add(1)) {
-            let kept = thin(&left, wish, now);
+            let kept = thin(&left, wish, clock);
             left.retain(|p| kept.binary_search(&p.number).is_ok());
         }
-        let mut kept = thin(points, &self.floor, now);
+        let mut kept = thin(points, &self.floor, clock);
         kept.extend(left.iter().map(|p| p.number));
         kept.sort_unstable();
         kept.dedup();
@@ -90,8 +91,8 @@ mod tests {
         let ladder = Ladder::new(&Wish::nothing(), &"all for 1 hour".parse().unwrap());
         assert_eq!(ladder.steps().len(), 1);
         let all = [Point { number: 1, time: 10, size: 0 }, Point { number: 2, time: 5_000, size: 0 }];
-        assert_eq!(ladder.kept(0, &all, 5_000), [2]);
-        assert_eq!(ladder.kept(9, &all, 5_000), [2]);
+        assert_eq!(ladder.kept(0, &all, &Clock::at(5_000)), [2]);
+        assert_eq!(ladder.kept(9, &all, &Clock::at(5_000)), [2]);
     }
 
     fn a_wish() -> impl Strategy<Value = Wish> {
@@ -112,11 +113,12 @@ mod tests {
             now in 0u64..400_000,
         ) {
             let all: Vec<Point> = times.iter().zip(1..).map(|((time, size), number)| Point { number, time: *time, size: *size }).collect();
+            let now = Clock::at(now);
             let ladder = Ladder::new(&wish, &floor);
-            let least = thin(&all, &floor, now);
+            let least = thin(&all, &floor, &now);
             let mut before: Vec<u64> = all.iter().map(|p| p.number).collect();
             for step in 0..ladder.steps().len() {
-                let kept = ladder.kept(step, &all, now);
+                let kept = ladder.kept(step, &all, &now);
                 prop_assert!(kept.iter().all(|n| before.binary_search(n).is_ok()), "step {}", step);
                 prop_assert!(least.iter().all(|n| kept.binary_search(n).is_ok()), "step {}", step);
                 before = kept;

@@ -5,6 +5,7 @@
 mod common;
 
 mod account;
+mod clocks;
 mod cold;
 mod freed;
 mod hosts;

@@ -11,7 +11,7 @@ use silt_engine::mkfs::{Parameters, Plan};
 use silt_engine::{Error, OpenOptions, Result, Time, Tree, Volume};
 use silt_format::{Cno, Ino};
 use silt_fs::{Context, Fs, WriteFlags};
-use silt_retention::{Ladder, Wish};
+use silt_retention::{Clock, Ladder, Wish};
 
 /// Of each file its size and what is in it.
 type State = BTreeMap<String, (u64, u64)>;
@@ -115,7 +115,7 @@ fn what_is_kept_stays_what_it_was() {
             let now = story.now;
             let whole = Whole::new(story.fs.volume_mut(), now);
             let history = History::read(&whole).unwrap();
-            let kept = ladder.kept(step, &history.points, now);
+            let kept = ladder.kept(step, &history.points, &Clock::at(now));
             let said = preview(&whole, &history, &kept).unwrap();
             let mut options = Options { now, ..Options::default() };
             history.keep(&kept, &mut options);

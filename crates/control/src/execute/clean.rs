@@ -92,7 +92,8 @@ fn keep(
     (options.oldest, options.moments) = (oldest, Arc::default());
     if clean.retain.is_some() || oldest.is_some() || !floor.is_nothing() {
         let history = History::read(&Via(host))?;
-        let mut kept = Ladder::new(wish, floor).kept(0, &history.points, options.now);
+        let clock = silt_cleaner::clock(&Via(host), options.now)?;
+        let mut kept = Ladder::new(wish, floor).kept(0, &history.points, &clock);
         let young = oldest.unwrap_or(u64::MAX);
         kept.extend(history.points.iter().map(|p| p.number).filter(|n| *n >= young));
         history.keep(&kept, options);

@@ -21,7 +21,8 @@ pub fn map(host: &dyn Host, out: Out<'_>) -> Result<()> {
     let counts = effective(host);
     let history = History::read(&via)?;
     let now = host.now();
-    let kept = Ladder::new(&counts.wish, &counts.floor).kept(0, &history.points, now);
+    let kept =
+        Ladder::new(&counts.wish, &counts.floor).kept(0, &history.points, &silt_cleaner::clock(&via, now)?);
     let mut options = silt_cleaner::Options::default();
     history.keep(&kept, &mut options);
     // By the newest and by snapshots; and by what is kept besides.

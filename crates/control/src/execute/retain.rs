@@ -171,7 +171,8 @@ pub fn preview(host: &dyn Host, retain: &Retain, out: Out<'_>) -> Result<()> {
     let floor = tried(&retain.floor, e.floor, silent.floor)?;
     let access = Via(host);
     let history = History::read(&access)?;
-    let kept = Ladder::new(&wish, &floor).kept(0, &history.points, host.now());
+    let clock = silt_cleaner::clock(&access, host.now())?;
+    let kept = Ladder::new(&wish, &floor).kept(0, &history.points, &clock);
     let p = silt_cleaner::preview(&access, &history, &kept)?;
     let (block, segment) = with(host, |v| {
         let g = v.geometry();

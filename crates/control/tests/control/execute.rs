@@ -7,6 +7,7 @@ use silt_control::{
     CheckpointQuery, Host, Kind, Moment, MomentMount, Removed, Request, Response, SegmentQuery, Tune,
     UnmountWhat,
 };
+use silt_format::Cno;
 
 use crate::common::{MemoryHost, OTHER, OWNER, ROOT, SECRET};
 
@@ -100,6 +101,36 @@ fn a_moment_is_found_by_number_and_time() {
     assert_eq!(find(Moment::Checkpoint(77), true), Err(Kind::Invalid), "no snapshot");
     host.ask(ROOT, Request::ChangeMode { checkpoints: vec![77], snapshot: true }).unwrap();
     assert_eq!(find(Moment::Checkpoint(77), true), Ok(77));
+}
+
+/// While the clock was wrong, years ahead and then at the beginning of time, and after that.
+#[test]
+fn moments_with_times_that_are_wrong_hide_none() {
+    let host = MemoryHost::new();
+    host.make_checkpoints(60);
+    let wrong = |from: u64, last: u64| {
+        let mut v = host.volume.lock().unwrap();
+        for n in v.last_log().cno + 1..=last {
+            // Any change will do.
+            if n % 2 == 0 {
+                v.make_snapshot(Cno(1)).unwrap()
+            } else {
+                v.unmake_snapshot(Cno(1)).unwrap()
+            }
+            v.checkpoint(from + n).unwrap();
+            while v.due_super_write(from + n).is_some() {}
+        }
+    };
+    let find = |second| Moment::Time(second).resolve(&host, false);
+    wrong(20_000_000_000, 95);
+    assert_eq!(find(1_000 + 30).unwrap(), 30);
+    assert_eq!(find(20_000_000_000 + 70).unwrap(), 70);
+    host.make_checkpoints(130);
+    wrong(0, 160);
+    host.make_checkpoints(220);
+    for n in (1..=60).chain(96..=130).chain(161..=220) {
+        assert_eq!(find(1_000 + n).unwrap(), n);
+    }
 }
 
 #[test]

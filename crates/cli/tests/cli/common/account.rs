@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use silt_device::{Access, Device, OpenOptions};
-use silt_retention::{Ladder, Point, Wish};
+use silt_retention::{Clock, Ladder, Point, Wish};
 use silt_verify::holdings::{Kept, holdings};
 
 use super::Bench;
@@ -43,11 +43,12 @@ fn agrees(volume: &Path, a: &Value) {
     let wish = |name: &str| a[name].as_str().unwrap().parse::<Wish>().unwrap();
     let points = points(&device);
     let ladder = Ladder::new(&wish("wish"), &wish("floor"));
-    let kept = ladder.kept(0, &points, number("time"));
-    let mut soon = ladder.kept(0, &points, number("time") + 3600);
+    let time = Clock::at(number("time"));
+    let kept = ladder.kept(0, &points, &time);
+    let mut soon = ladder.kept(0, &points, &time.later(3600));
     soon.retain(|c| kept.contains(c));
     let nothing = Wish::nothing();
-    let firm = Ladder::new(&nothing, &wish("floor")).kept(0, &points, number("time"));
+    let firm = Ladder::new(&nothing, &wish("floor")).kept(0, &points, &time);
     let kept = Kept { retention: &kept, soon: &soon, firm: &firm, mounted: &[] };
     let count = holdings(&device, kept).unwrap();
     let block = number("block_size");
