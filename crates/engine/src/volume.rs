@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 use rangemap::RangeSet;
 use silt_device::Device;
 use silt_format::super_block::{self as sb, STATE_ERROR, STATE_RESIZE, STATE_VALID};
-use silt_format::{Cno, Geometry, Ino, SegNr};
+use silt_format::{BlockNr, Cno, Geometry, Ino, SegNr};
 
 use crate::clock::Watch;
 use crate::construct::{Construction, DAMAGES, LOG_BLOCKS};
@@ -311,7 +311,10 @@ impl Volume {
             let Volume { sufile, store, dat, cursor, .. } = &mut volume;
             let (wrong, writers) = sufile.audit(store, dat, [cursor.segment, cursor.next], resizing);
             report.damage.extend(wrong);
-            astray = writers;
+            let root = store.geometry.segment_of(BlockNr(found.last.pseg));
+            let (wrong, said_clean) = sufile.keep_for_log(store, dat, [cursor.segment, cursor.next, root]);
+            report.damage.extend(wrong);
+            astray = writers || said_clean.contains(&cursor.segment);
         }
         if options.backed && !options.read_only {
             volume.account_for_backing();

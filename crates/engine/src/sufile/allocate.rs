@@ -108,7 +108,9 @@ mod tests {
     use std::time::Instant;
 
     use silt_device::{Fault, MemoryDevice, Times};
-    use silt_format::SegNr;
+    use silt_format::segment_usage::{self as su, SuEntry};
+    use silt_format::{BlockNr, SegNr};
+    use silt_verify::surgeon::Surgeon;
 
     use crate::mkfs::{Parameters, Plan};
     use crate::volume::{OpenOptions, Volume};
@@ -138,6 +140,61 @@ mod tests {
         assert_eq!(v.sufile.clean(), 0);
         // Looking at each segment it took milliseconds.
         assert!(took.as_millis() < 2000, "{took:?}");
+    }
+
+    /// Segments that the log lies in, of which the table says that they are clean, with counters that agree.
+    #[test]
+    fn what_the_log_lies_in_is_never_handed_out() {
+        let size = 16 * 1024 * 2000;
+        let device = Arc::new(MemoryDevice::new(size));
+        let parameters =
+            Parameters { block_size: 1024, blocks_per_segment: 16, now: 1000, ..Parameters::default() };
+        Plan::new(parameters, size).unwrap().write(&*device, false).unwrap();
+        let (mut v, _) = Volume::open(device.clone(), &OpenOptions::default()).unwrap();
+        v.take_over(2000).unwrap();
+        let mut now = 3000;
+        let log = loop {
+            v.meta_dirty = true;
+            v.checkpoint(now).unwrap();
+            now += 1;
+            let root = v.geometry().segment_of(BlockNr(v.last_log().pseg));
+            // The next log begins another segment.
+            if v.cursor.room(v.geometry()) < 2 {
+                break [v.cursor.segment, v.cursor.next, root];
+            }
+        };
+        v.close(now).unwrap();
+        for damaged in log.map(|s| vec![s]).into_iter().chain([log.to_vec()]) {
+            let mut surgeon = Surgeon { device: device.fork() };
+            let blocks = surgeon.file(5);
+            let g = surgeon.g();
+            let mut went = 0;
+            for s in &damaged {
+                let (offset, byte) = su::place(&g, *s);
+                surgeon.patch(blocks[&offset], |b| {
+                    went += u64::from(SuEntry::read(b, byte).unwrap().is_dirty());
+                    SuEntry::CLEAN.store(b, byte);
+                });
+            }
+            surgeon.patch(blocks[&0], |b| {
+                let mut h = su::header(b).unwrap();
+                h.ncleansegs = (h.ncleansegs.get() + went).into();
+                h.ndirtysegs = (h.ndirtysegs.get() - went).into();
+                h.last_alloc = damaged[0].0.wrapping_sub(1).into();
+                su::store_header(b, &h);
+            });
+            assert!(went > 0);
+            let (mut v, report) = Volume::open(Arc::new(surgeon.device), &OpenOptions::default()).unwrap();
+            let told = report.damage.iter().any(|d| d.contains("in which the log is written"));
+            v.take_over(now).unwrap();
+            let clean = v.sufile.clean();
+            for _ in 0..clean {
+                let s = v.sufile.allocate(&mut v.store, &v.dat).unwrap();
+                assert!(!log.contains(&s), "{s} of {log:?}, damaged {damaged:?}");
+            }
+            assert!(v.sufile.allocate(&mut v.store, &v.dat).is_err());
+            assert!(told, "{damaged:?}: {report:?}");
+        }
     }
 
     /// It may be over before long; until then nobody counts on what lies there.

@@ -90,6 +90,36 @@ impl SuFile {
         };
         (Some(what), writers_lost)
     }
+
+    /// Has these never handed out, which the log lies in or goes on in: whatever the table says they are in use. What is wrong with
+    /// it, in words, and of which of them it says that they are clean.
+    pub fn keep_for_log(
+        &mut self,
+        store: &Store,
+        dat: &Dat,
+        log: [SegNr; 3],
+    ) -> (Option<String>, Vec<SegNr>) {
+        let g = &store.geometry;
+        let mut wrong = Vec::new();
+        for s in log.into_iter().filter(|s| s.0 < g.nsegments) {
+            let block = su::place(g, s).0;
+            let is_sane = |b: &[u8]| count(g, b, segments_in(g, block)).is_some();
+            let there = self.file.block(store, dat, block);
+            // Of one that makes no sense all count as in use.
+            let is_told = there.is_ok_and(|b| b.as_ref().is_none_or(|b| is_sane(b)));
+            if is_told && self.entry(store, dat, s).is_ok_and(|e| e.is_clean()) {
+                wrong.push(s);
+                // Where that cannot be read it is in use all the same.
+                let _ = self.change(store, dat, s, |e| e.flags = su::DIRTY.into());
+            }
+            self.busy.insert(s.0..s.0 + 1);
+        }
+        let first = wrong.first();
+        let what = first.map(|s| {
+            format!("the table of segments is damaged: it says that segment {s} is clean, in which the log is written")
+        });
+        (what, wrong)
+    }
 }
 
 #[cfg(test)]
