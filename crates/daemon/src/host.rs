@@ -179,9 +179,12 @@ impl DaemonHost {
     /// That others made the image or device shorter, with how long it is now.
     fn cut_short(&self) -> Option<String> {
         use std::io::Seek as _;
-        let now = std::fs::File::open(self.device.open_path()).ok()?.seek(std::io::SeekFrom::End(0)).ok()?;
-        let what = if self.device.is_block_device() { "device" } else { "image" };
-        (now < self.device.len())
+        let now = std::fs::File::open(self.ending.device().open_path())
+            .ok()?
+            .seek(std::io::SeekFrom::End(0))
+            .ok()?;
+        let what = if self.ending.device().is_block_device() { "device" } else { "image" };
+        (now < self.ending.device().len())
             .then(|| format!("the {what} is {now} bytes long now, shorter than the volume"))
     }
 }
