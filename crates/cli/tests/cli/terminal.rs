@@ -471,9 +471,9 @@ fn a_moment_is_taken_back_after_ctrl_c() {
     let pause = || std::thread::sleep(std::time::Duration::from_millis(200));
     let past = Mounted::at(&b, "past");
     let mut held = 0;
-    for wait in (0..60).cycle().take(180) {
+    for wait in (0..150).cycle().take(450) {
         let child = start(silt(&b, &["mount", "-o", "at=1", m.dir(), "past"]));
-        std::thread::sleep(std::time::Duration::from_millis(wait) / 2);
+        std::thread::sleep(std::time::Duration::from_millis(wait));
         // What it has been asked by then it does later.
         daemon(Signal::STOP);
         interrupt(&child);
