@@ -253,7 +253,7 @@ mod tests {
         let options = |unreached| OpenOptions { unreached, cache_bytes: 80 << 10, ..OpenOptions::default() };
         for damaged in &logs[1..6] {
             let broken = device.fork();
-            broken.write_at(damaged + 1 << 12, &[&[0xE5; 64]]).unwrap();
+            broken.write_at((damaged + 1) << 12, &[&[0xE5; 64]]).unwrap();
             let lost = look(&broken).unwrap().segments;
             let behind = logs.iter().filter(|at| *at > damaged).map(|at| at / 64).collect::<BTreeSet<_>>();
             assert_eq!(lost.iter().map(|s| s.0).collect::<BTreeSet<_>>(), behind, "{damaged}");

@@ -22,10 +22,15 @@ pub fn open_with_room(
     // It is opened anew where an attempt came to nothing. That may have left logs, behind a number that the seed draws: no other
     // is to go on with the same.
     let mut seed = options.seed;
+    // What was written meanwhile says nothing of how long nobody had it: that is known from the first time.
+    let mut watch = None;
     let mut open = || {
         let opened = Volume::open(device.clone(), &OpenOptions { seed, ..options.clone() });
         seed = seed.wrapping_add(1);
-        opened
+        opened.map(|(mut volume, report)| {
+            volume.go_on_with(watch.get_or_insert_with(|| volume.watch()).clone());
+            (volume, report)
+        })
     };
     let (volume, report) = open()?;
     if volume.is_read_only() || !volume.is_wedged() {

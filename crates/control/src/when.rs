@@ -16,7 +16,10 @@ pub(crate) fn seconds(text: &str, now: &Zoned) -> Option<Seconds> {
     if let Some(seconds) = text.strip_prefix('@') {
         return one(Timestamp::from_second(seconds.parse().ok()?).ok()?);
     }
-    written_out(text, now.time_zone()).or_else(|| in_words(text, now))
+    let zone = now.time_zone();
+    written_out(text, zone)
+        .or_else(|| written_out(&text.replacen('_', " ", 1), zone))
+        .or_else(|| in_words(text, now))
 }
 
 fn one(t: Timestamp) -> Option<Seconds> {
@@ -141,6 +144,10 @@ fn clock<'a>(words: &[&'a str]) -> Option<(Option<Clock>, Vec<&'a str>)> {
         };
         let half = half.filter(|half| ["am", "pm"].contains(half));
         let is_clock = digits.contains(':') || (half.is_some() && !digits.is_empty());
+        // Letters that mean nothing here may mean something, as those of a time zone do.
+        if is_clock && digits != word && half.is_none() {
+            return None;
+        }
         let time = match word {
             "noon" => Time::constant(12, 0, 0, 0),
             _ if is_clock => time_of_day(digits, half)?,
@@ -206,7 +213,7 @@ fn day_of(words: &[&str], now: &Zoned) -> Option<Day> {
     Some(Day::Whole(date))
 }
 
-/// A date in numbers or with the name of its month; without a year that of this one.
+/// A date in numbers or with the name of its month; without a year the last one that there was.
 fn date_of(words: &[&str], today: Date) -> Option<Date> {
     let (day, month, year) = match *words {
         [date] => return numbers(date),
@@ -217,8 +224,13 @@ fn date_of(words: &[&str], today: Date) -> Option<Date> {
         _ => return None,
     };
     let day = day.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let year = year.map_or(Some(today.year()), |y| y.parse().ok().filter(|_| y.len() == 4))?;
-    Date::new(year, month, day.parse().ok()?).ok()
+    let day = day.parse().ok()?;
+    if let Some(year) = year {
+        return Date::new(year.parse().ok().filter(|_| year.len() == 4)?, month, day).ok();
+    }
+    // A 29th of February may be years ago.
+    let dates = (0..8).filter_map(|years| Date::new(today.year().checked_sub(years)?, month, day).ok());
+    dates.into_iter().find(|date| *date <= today)
 }
 
 /// `2026-11-21`, `2026/11/21` or `21.11.2026`.
@@ -318,6 +330,9 @@ mod tests {
             ("wednesday 8:00", "2026-11-25T08:00:00", "2026-11-25T08:00:59"),
             ("Fri", "2026-11-20T00:00:00", "2026-11-20T23:59:59"),
             ("Nov 21", "2026-11-21T00:00:00", "2026-11-21T23:59:59"),
+            ("Dec 30", "2025-12-30T00:00:00", "2025-12-30T23:59:59"),
+            ("Feb 29 14:00", "2024-02-29T14:00:00", "2024-02-29T14:00:59"),
+            ("2026-11-21_14:03:05Z", "2026-11-21T15:03:05", "2026-11-21T15:03:05"),
             ("21 november 2025 2pm", "2025-11-21T14:00:00", "2025-11-21T14:00:59"),
             ("November 3rd, 2026", "2026-11-03T00:00:00", "2026-11-03T23:59:59"),
             ("Sat Nov 21 14:03:05 2026", "2026-11-21T14:03:05", "2026-11-21T14:03:05"),
@@ -380,6 +395,9 @@ mod tests {
             "yesterday today",
             "yesterday 25:00",
             "yesterday 24",
+            "yesterday 14:00Z",
+            "14:00xyz",
+            "Nov 21 14:03utc",
             "14:00 15:00",
             "13pm",
             "0am",

@@ -3,30 +3,33 @@
 //! What it reads ahead of programs is among them, which is all that is not in memory; and what it writes of mappings, or for who
 //! writes asynchronously. It sends 64 of them at first, so that those who ask for something are not behind thousands. But where so
 //! many writes wait for space nobody could read until the cleaner has some, or whoever makes the volume smaller is done. So before it
-//! comes to that the kernel is told to send as many as there are, until none waits any more. What they hold is bounded as ever, by
-//! `dirty=`.
+//! comes to that the kernel is told to send more, as many as `dirty=` has memory for, until none waits any more.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
-use silt_fuse::MAX_BACKGROUND;
+use silt_fuse::{MAX_BACKGROUND, MAX_WRITE};
 
-/// Requests that wait for space when more is asked for. Not all of them need be such as the kernel counts.
+/// When so many more would be all that the kernel sends, more is asked for: not all that wait need be such as it counts.
 const MANY: usize = MAX_BACKGROUND as usize / 2;
-/// Where the kernel cannot be told, so many leave some for those who read.
-const USED_UP: usize = MAX_BACKGROUND as usize * 3 / 4;
-
-/// As many as it was said at first, as many as there are, or as at first since it cannot be told.
-const FEW: u8 = 0;
-const ALL: u8 = 1;
-const FEW_FOR_GOOD: u8 = 2;
+/// Where no more can be had, so many are left for those who read.
+const SPARE: usize = MAX_BACKGROUND as usize / 4;
 
 /// See the module.
-#[derive(Default)]
 pub struct Background {
     /// The kernel's number of the live tree's mount.
     connection: OnceLock<u64>,
-    state: AtomicU8,
+    /// What it was told last.
+    limit: AtomicU16,
+    /// It could not be told more, or there is no memory for that.
+    is_last: AtomicBool,
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        let (limit, is_last) = (AtomicU16::new(MAX_BACKGROUND), AtomicBool::new(false));
+        Background { connection: OnceLock::new(), limit, is_last }
+    }
 }
 
 impl Background {
@@ -37,24 +40,34 @@ impl Background {
         }
     }
 
-    /// So many wait for space.
-    pub fn wait(&self, kept: usize) {
-        if kept >= MANY && self.state.load(Ordering::Relaxed) == FEW {
-            let state = if self.tell(u16::MAX) { ALL } else { FEW_FOR_GOOD };
-            self.state.store(state, Ordering::Relaxed);
+    /// So many wait for space, and others may hold so many bytes: more of them than that must not come, since the thread that
+    /// takes requests would have to wait with them.
+    pub fn wait(&self, kept: usize, bytes: u64) {
+        let limit = self.limit.load(Ordering::Relaxed);
+        if kept + MANY < usize::from(limit) || self.is_last.load(Ordering::Relaxed) {
+            return;
+        }
+        let more = usize::try_from(bytes / u64::from(MAX_WRITE)).unwrap_or(usize::MAX);
+        let wanted = u16::try_from(kept.saturating_add(more)).unwrap_or(u16::MAX);
+        if wanted > limit && self.tell(wanted) {
+            self.limit.store(wanted, Ordering::Relaxed);
+        } else {
+            self.is_last.store(true, Ordering::Relaxed);
         }
     }
 
     /// None does any more.
     pub fn none_waits(&self) {
-        if self.state.load(Ordering::Relaxed) == ALL && self.tell(MAX_BACKGROUND) {
-            self.state.store(FEW, Ordering::Relaxed);
+        self.is_last.store(false, Ordering::Relaxed);
+        if self.limit.load(Ordering::Relaxed) != MAX_BACKGROUND && self.tell(MAX_BACKGROUND) {
+            self.limit.store(MAX_BACKGROUND, Ordering::Relaxed);
         }
     }
 
     /// Whether so many that wait leave too few for those who read.
     pub fn is_used_up(&self, kept: usize) -> bool {
-        kept >= USED_UP && self.state.load(Ordering::Relaxed) == FEW_FOR_GOOD
+        self.is_last.load(Ordering::Relaxed)
+            && kept + SPARE >= usize::from(self.limit.load(Ordering::Relaxed))
     }
 
     fn tell(&self, most: u16) -> bool {
@@ -91,6 +104,23 @@ mod tests {
     use crate::mount::Mount;
     use crate::reading::Readers;
     use crate::writer::Writer;
+
+    /// No more is asked for than what memory is for.
+    #[test]
+    fn where_no_more_may_come_some_are_left_for_who_reads() {
+        let b = Background::default();
+        let limit = usize::from(MAX_BACKGROUND);
+        b.wait(limit - 1, 1 << 20);
+        assert!(b.is_used_up(limit - SPARE) && !b.is_used_up(limit - SPARE - 1), "nothing is left");
+        b.none_waits();
+        assert!(!b.is_used_up(limit));
+        // It cannot be told.
+        b.wait(MANY - 1, 1 << 30);
+        assert!(!b.is_used_up(limit));
+        b.wait(MANY, 1 << 30);
+        assert!(b.is_used_up(limit));
+        assert_eq!(b.limit.into_inner(), MAX_BACKGROUND);
+    }
 
     /// Where the ones are to write that are run for the test below.
     const DIR: &str = "SILT_TEST_WRITERS";
@@ -168,10 +198,11 @@ mod tests {
         core.fs.lock().volume_mut().confine(None).unwrap();
         crate::cleaning::let_run(&core);
         let until = Instant::now() + most;
-        while core.background.state.load(Ordering::Relaxed) == ALL && Instant::now() < until {
+        let limit = || core.background.limit.load(Ordering::Relaxed);
+        while limit() != MAX_BACKGROUND && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (left, state) = (core.queue.lock().paced.len(), core.background.state.load(Ordering::Relaxed));
+        let (left, limit) = (core.queue.lock().paced.len(), limit());
         silt_fuse::abort_connection(dir.path()).unwrap();
         drop(writers);
         reader.join().unwrap().unwrap();
@@ -181,7 +212,7 @@ mod tests {
         writer.join().unwrap();
         assert!(waited >= usize::from(MAX_BACKGROUND), "{waited} wait");
         assert!(matches!(read, Ok(Ok(true))), "{read:?}, while {waited} waited");
-        assert_eq!((all, left, state), (WRITERS, 0, FEW));
+        assert_eq!((all, left, limit), (WRITERS, 0, MAX_BACKGROUND));
     }
 
     /// No test: what the one above runs.

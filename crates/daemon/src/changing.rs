@@ -126,14 +126,11 @@ where
         }
     }
 
-    /// Does it when there is room. Where no more may be kept that wait for space, it is done now or refused.
+    /// Does it when there is room.
     pub fn wait(self, core: &Arc<Core>)
     where
         F: Send + 'static,
     {
-        if self.takes.space && core.keeps_enough() && core.waits_for_space(self.takes) {
-            return for_the_last_time(|| self.late(core));
-        }
         core.pace(self.takes, Box::new(move |core| self.late(core)));
     }
 
@@ -204,7 +201,7 @@ where
         // Somebody else's wish for a smaller volume is no reason to refuse a deletion: it is done with some time, and when it makes
         // a step there may be room.
         let is_confined = fs.volume().is_confined() && fs.volume().failure().is_none();
-        if is_refused && !self.takes.space && is_confined && !core.keeps_enough() {
+        if is_refused && !self.takes.space && is_confined {
             return Some(Undone::Confined(self));
         }
         self.end(core, fs, result, before);

@@ -92,6 +92,11 @@ impl PacedQueue {
         self.bytes > bytes
     }
 
+    /// Bytes that they hold.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub fn pop(&mut self) -> Option<Paced> {
         let (takes, request) = self.freeing.pop_front().or_else(|| self.taking.pop_front())?;
         self.bytes = self.bytes.saturating_sub(takes.bytes as u64);

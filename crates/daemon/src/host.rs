@@ -99,6 +99,8 @@ fn fuse_error(e: &crate::Error) -> ControlError {
             return ControlError::new(Kind::Busy, e.to_string()).covered(dir);
         }
         crate::Error::Volume { source: silt_engine::Error::NoCheckpoint(_), .. } => Kind::NotFound,
+        // It is being unmounted.
+        crate::Error::Invalid(_) => Kind::Busy,
         _ => Kind::Io,
     };
     ControlError::new(kind, e.to_string())
@@ -490,6 +492,11 @@ impl Host for DaemonHost {
             UnmountWhat::Dir(dir) if self.first.is_moment() => {
                 self.first.unmount(Unmount::Strict).map_err(|e| fuse_error(&e))?;
                 Ok(vec![dir.clone()])
+            }
+            // The kernel has let go of it, and it is being closed: nothing is left but to wait for that.
+            _ if !self.first.is_moment() && self.first.connection().is_none() => {
+                self.wait_for_its_end()?;
+                Ok(vec![self.first.path().to_owned()])
             }
             _ => {
                 self.write_what_waits()?;

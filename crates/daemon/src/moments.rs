@@ -324,7 +324,7 @@ mod tests {
             for thread in 0..4 {
                 let (moments, core, mounted, options, dir) = (&moments, &core, &mounted, &options, &dir);
                 scope.spawn(move || {
-                    for n in 0..1000 {
+                    for n in 0..50 {
                         let at = dir.path().join(format!("{thread}.{n}"));
                         std::fs::create_dir(&at).unwrap();
                         if moments.mount(core, Cno(c), &at, options).is_err() {
@@ -334,7 +334,8 @@ mod tests {
                     }
                 });
             }
-            while mounted.load(Ordering::Relaxed) < 8 {
+            let until = Instant::now() + Duration::from_secs(60);
+            while mounted.load(Ordering::Relaxed) < 8 && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }
             moments.unmount_all();
@@ -343,6 +344,6 @@ mod tests {
         // What a thread without the mend leaves behind.
         moments.unmount_all();
         assert_eq!(left, 0);
-        assert!(mounted.load(Ordering::Relaxed) < 4000 && moments.list().is_empty());
+        assert!((8..200).contains(&mounted.load(Ordering::Relaxed)) && moments.list().is_empty());
     }
 }

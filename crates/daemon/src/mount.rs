@@ -230,10 +230,14 @@ impl Filesystem for Mount {
                 | InitFlags::CACHE_SYMLINKS
                 | InitFlags::EXPLICIT_INVAL_DATA,
         );
-        if self.core.options.io_uring && config.want(InitFlags::OVER_IO_URING).is_empty() {
-            self.core.rings.store(true, Ordering::Relaxed);
+        if self.core.options.io_uring {
+            config.want(InitFlags::OVER_IO_URING);
         }
         Ok(())
+    }
+
+    fn rings_begin(&self) {
+        self.core.rings.store(true, Ordering::Relaxed);
     }
 
     fn destroy(&self, how: Destroy) {

@@ -172,7 +172,6 @@ pub fn fallocate(core: &Arc<Core>, ctx: Context, range: Range, answer: Answer) {
     let takes = match next {
         Next::Refuse => return answer(Err(Errno::ENOSPC)),
         Next::Do(takes) => takes,
-        Next::Wait if core.keeps_enough() => return answer(Err(Errno::ENOSPC)),
         Next::Wait => Takes::NAMES,
     };
     let change = Change { names: Vec::new(), node: Some(node), takes, run, answer, begun: false };

@@ -35,7 +35,6 @@ use crate::cleaning::Job;
 use crate::core::{Core, Waiter, Want, now_secs};
 use crate::damage::Met;
 use crate::freed::Freed;
-use crate::kept::MOST;
 use crate::late::end_late;
 use output::{OnItsWay, Trouble};
 use unread::Unread;
@@ -507,16 +506,15 @@ impl Writer {
     pub(crate) fn let_paced_run(&self) {
         loop {
             // For nobody there need be no room.
-            let (takes, blocks_all, too_many) = {
+            let (takes, blocks_all) = {
                 let queue = self.core.queue.lock();
                 let Some(takes) = queue.paced.first() else {
                     drop(queue);
                     return self.core.background.none_waits();
                 };
-                let too_many = self.core.has_rings() && queue.paced.len() > MOST;
                 let blocks_all = queue.paced.holds_more_than(self.core.options.dirty)
                     || self.core.background.is_used_up(queue.paced.len());
-                (takes, blocks_all, too_many)
+                (takes, blocks_all)
             };
             let (full, short, waits, refused) = {
                 let fs = self.core.fs.lock();
@@ -525,10 +523,7 @@ impl Writer {
                 let waits = fs.volume().has_changes() || fs.volume().is_constructing();
                 let refused = blocks_all && takes.space && fs.volume().is_confined() && !waits;
                 let short = !refused && self.core.space.may_come(fs.volume(), takes.blocks(&fs));
-                // Those that came while they waited for room alone.
-                let refused = refused || (too_many && takes.space && short);
-                let full = !refused && (short || self.core.lacks_room(&fs, 0));
-                (full, short, fs.volume().has_changes(), refused)
+                (short || self.core.lacks_room(&fs, 0), short, fs.volume().has_changes(), refused)
             };
             let stalled = self.core.stall().is_some();
             let mut queue = self.core.queue.lock();
@@ -536,10 +531,11 @@ impl Writer {
             if full && !stalled && !queue.stop {
                 // Where nothing waits, the cleaner says when there is room.
                 queue.write_back |= waits && !queue.paced.is_empty();
-                let kept = queue.paced.len();
+                let (kept, left) =
+                    (queue.paced.len(), self.core.options.dirty.saturating_sub(queue.paced.bytes()));
                 drop(queue);
                 if short {
-                    self.core.background.wait(kept);
+                    self.core.background.wait(kept, left);
                 }
                 return;
             }

@@ -260,7 +260,7 @@ impl Volume {
         }
         self.construction = Some(Construction {
             kind,
-            create: self.log_time(now),
+            create: now.max(self.last_create),
             moves: VecDeque::new(),
             nodes: Vec::new(),
             cleaning: false,

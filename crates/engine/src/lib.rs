@@ -58,7 +58,7 @@ mod watched;
 
 pub use backing::Backing;
 pub use block::{Block, writable, zeroed};
-pub use clock::ClockStep;
+pub use clock::{ClockStep, Watch};
 pub use construct::Step;
 pub use cuts::Part;
 pub use discard::Discard;

@@ -244,6 +244,17 @@ impl Volume {
     /// is much of it, into clean segments; the caller must then run [`Volume::take_over`] before
     /// anything else. [`Error::Older`]: what can be had is older than what a super block names, and can only be read.
     pub fn open(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(Volume, OpenReport)> {
+        match Volume::open_sparing(device.clone(), options) {
+            // Logs that no mount comes to are spared where there is room for that, which may turn out on the way.
+            Err(Error::NoSpace) if !options.unreached.is_empty() => {
+                let seed = options.seed.wrapping_add(1 << 32);
+                Volume::open_sparing(device, &OpenOptions { seed, unreached: Vec::new(), ..options.clone() })
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_sparing(device: Arc<dyn Device>, options: &OpenOptions) -> Result<(Volume, OpenReport)> {
         let mut supers = supers::read(&*device)?;
         if !options.read_only && supers.state_at_open & STATE_VALID == 0 {
             // The mount before may have ended because a log could not be written: what memory shows of that is not to be gone on from.

@@ -90,14 +90,17 @@ impl Reservations {
         self.owners.iter().map(|(owner, ranges)| (*owner, *ranges)).max_by_key(|(_, ranges)| *ranges)
     }
 
-    /// Ends promises until so many ranges less are kept, of others who have more than this user would have with `new` ones;
-    /// whether there were such.
+    /// Ends promises until so many ranges less are kept, of others who have more than this user would have with `new` ones. Whether
+    /// there were enough of those; else none ends.
     fn take_from_others(&mut self, owner: u32, new: usize, mut wanted: usize) -> bool {
         let own = self.owners.get(&owner).copied().unwrap_or(0) + new;
-        while wanted > 0 {
-            let Some((other, had)) = self.most().filter(|(other, had)| *other != owner && *had > own) else {
-                return false;
-            };
+        let mut others: Vec<_> = self.owners.iter().map(|(other, had)| (Reverse(*had), *other)).collect();
+        others.retain(|(Reverse(had), other)| *other != owner && *had > own);
+        if others.iter().map(|(Reverse(had), _)| had).sum::<usize>() < wanted {
+            return false;
+        }
+        others.sort_unstable();
+        for (Reverse(had), other) in others {
             self.take_from(other, wanted);
             wanted = wanted.saturating_sub(had - self.owners.get(&other).copied().unwrap_or(0));
         }
@@ -210,6 +213,8 @@ mod tests {
         // One range becomes two.
         r.release(1, 500..501);
         assert_eq!((r.covered(1, &(0..1000)), r.covered(2, &(0..1 << 20))), (999, 0));
+        assert_eq!(r.covered(3, &(0..1 << 20)), 39_999);
+        assert!(!r.add(7, 3000, &scattered(80_000)), "more than others have");
         assert_eq!(r.covered(3, &(0..1 << 20)), 39_999);
         assert!(r.add(5, 2000, &scattered(59_000)));
         assert!(r.add(6, 3000, &scattered(2000)));

@@ -37,6 +37,9 @@ pub trait Filesystem: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Requests come through io_uring from now on: the kernel has few of each processor open at a time.
+    fn rings_begin(&self) {}
+
     /// Called once at the end. Nothing is asked afterwards, though replies may still be unanswered.
     fn destroy(&self, how: Destroy) {}
 

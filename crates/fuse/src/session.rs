@@ -183,6 +183,7 @@ impl Session {
                     tracing::debug!(?kernel, ?out, "negotiated");
                     raw.value(&out);
                     if let Some(rings) = &rings {
+                        target.fs().rings_begin();
                         rings.start();
                     }
                     return Ok(Agreed::Serve(rings));

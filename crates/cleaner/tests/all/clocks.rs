@@ -123,9 +123,10 @@ fn a_clock_that_is_set_forward_takes_nothing_of_a_floor() {
             story.minute();
             let went = story.clean(FLOOR);
             assert_eq!(story.gone(3_600), 0, "minute {n}");
-            assert!(went > 0 || n < 10, "minute {n}: what is older goes");
+            assert!(went > 0 || !(10..60).contains(&n), "minute {n}: what is older goes");
         }
-        assert!(story.gone(u64::MAX) > 70 + wrong as usize, "those from the future are no longer young");
+        // What has a time to come is young as long as that is so.
+        assert!(story.gone(u64::MAX) >= 70, "{}", story.gone(u64::MAX));
     }
 }
 
@@ -151,7 +152,7 @@ fn a_clock_that_is_ahead_at_a_mount_takes_nothing_of_a_floor() {
     story.minutes(90);
     story.clean(FLOOR);
     assert_eq!(story.gone(3_600), 0);
-    assert!(story.gone(u64::MAX) >= 70 + 6, "all of them are old");
+    assert!(story.gone(u64::MAX) >= 70, "all from before are old");
 }
 
 /// A battery is empty: the clock stands at the beginning of time until it is set.
