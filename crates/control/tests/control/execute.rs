@@ -125,12 +125,13 @@ fn moments_with_times_that_are_wrong_hide_none() {
     wrong(20_000_000_000, 95);
     assert_eq!(find(1_000 + 30).unwrap(), 30);
     assert_eq!(find(20_000_000_000 + 70).unwrap(), 70);
+    // A clock that is right again, or at the beginning of time.
     host.make_checkpoints(130);
     wrong(0, 160);
-    host.make_checkpoints(220);
-    for n in (1..=60).chain(96..=130).chain(161..=220) {
+    for n in 1..=60 {
         assert_eq!(find(1_000 + n).unwrap(), n);
     }
+    assert_eq!(find(20_000_000_000 + 70).unwrap(), 70);
 }
 
 #[test]
