@@ -94,8 +94,8 @@ const FAULTS: &[Fault] = &[
     fault(
         "checkpoints of a block are not counted",
         "engine/src/cpfile.rs",
-        "self.count_in_block(store, dat, c, 1)?;",
-        "self.count_in_block(store, dat, c, 0)?;",
+        "first.checkpoints_count = n.into();",
+        "first.checkpoints_count = n.min(1).into();",
     ),
     fault(
         "deleted inodes keep their number",
