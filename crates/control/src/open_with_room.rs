@@ -6,7 +6,7 @@ use silt_cleaner::{History, Options, Policy, Whole, clock, unwedge};
 use silt_device::Device;
 use silt_engine::{OpenOptions, OpenReport, Result, Volume};
 use silt_fs::Fs;
-use silt_retention::Ladder;
+use silt_retention::{Clock, Ladder};
 
 use crate::retention::{Effective, Given, Known};
 
@@ -59,7 +59,9 @@ fn make_room(
     let mut before = None;
     for step in 0..ladder.steps().len() {
         let whole = Whole::new(&mut volume, now);
-        let (history, clock) = (History::read(&whole)?, clock(&whole, now)?);
+        let history = History::read(&whole)?;
+        // Where nothing is promised it is a wish alone that goes by the time for which perhaps nobody had the volume.
+        let clock = if counts.floor.is_nothing() { Clock::at(now) } else { clock(&whole, now)? };
         let kept = ladder.kept(step, &history.points, &clock);
         if before.as_ref() == Some(&kept) {
             continue;
