@@ -232,12 +232,6 @@ fn count(core: &Arc<Core>, ladder: &Ladder) -> Result<Option<silt_cleaner::Accou
         state.kept.counting = true;
         state.kept.percent = 0;
     }
-    // What is clean has to be told of a large table as well.
-    while !access.with(|v| v.audit_segments())? {
-        if keeper.state.lock().stop {
-            return Ok(None);
-        }
-    }
     let moments = Moments::read(&access, ladder, now_secs())?;
     let mut counting = access.with(|v| Counting::new(v, moments))?;
     while !counting.is_done() {

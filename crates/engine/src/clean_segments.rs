@@ -2,21 +2,10 @@
 
 use crate::volume::Volume;
 
-/// Blocks of the table that are counted in one go.
-const SOME: u64 = 16;
-
 impl Volume {
     /// Clean segments in blocks.
     pub fn free_blocks(&self) -> u64 {
         self.sufile.clean().saturating_mul(u64::from(self.store.geometry.blocks_per_segment))
-    }
-
-    /// Counts some more of the table of segments, where that is so large that opening the volume left it; whether all of it is
-    /// counted now. Until it is, [`Volume::clean_segments`] leaves out what a block of the table says of which all segments are
-    /// clean, since only the counters tell whether that was zeroed; nor are those written as long as there are others. What is
-    /// found is told by [`Volume::take_damage`]. Reads 16 blocks of the table at most.
-    pub fn audit_segments(&mut self) -> bool {
-        self.sufile.audit_some(&self.store, &self.dat, SOME)
     }
 
     /// Clean segments that may be written now, or once those are done who read at places that they learned before

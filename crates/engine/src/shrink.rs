@@ -182,7 +182,6 @@ impl Volume {
             return Err(Error::Constructing);
         }
         self.prove_super_blocks()?;
-        self.sufile.complete_audit(&self.store, &self.dat);
         let before = self.store.geometry;
         let device = self.store.device.refresh_len()?;
         let nsegments = self.segments_with_size(size);

@@ -479,10 +479,8 @@ impl Volume {
     }
 
     /// Takes what was wrong with inodes that went into checkpoints: content of theirs that could not be mapped, or
-    /// blocks that could not be given back; and what was found wrong with the table of segments meanwhile. At most a thousand since the last call.
+    /// blocks that could not be given back. At most a thousand since the last call.
     pub fn take_damage(&mut self) -> Vec<(Ino, String)> {
-        let found = self.sufile.take_found();
-        self.met(Ino::SUFILE, found);
         std::mem::take(&mut self.damage)
     }
 

@@ -24,8 +24,6 @@ pub fn trim(host: &dyn Host, minimum: u64, out: Out<'_>) -> Result<()> {
     // So that deleting and cleaning go on when the host is full.
     // Where that cannot be had, it is as before.
     let _ = with(host, |v| v.secure_backing())?;
-    // Of a large table it may not be told yet what is clean.
-    while !with(host, |v| v.audit_segments())? {}
     let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
     let mut at = 0;
     while at < segments {

@@ -17,10 +17,13 @@ impl SuFile {
         let n = self.limit.unwrap_or(u64::MAX).min(store.geometry.nsegments);
         let start = self.header.last_alloc.get().wrapping_add(1);
         let start = if start >= n { 0 } else { start };
-        self.audit_more(store, dat);
-        let mut found = self.find(store, dat, start, n)?;
-        if found.is_none() && self.complete_audit(store, dat) {
-            found = self.find(store, dat, start, n)?;
+        self.passed_over = 0;
+        let mut found = self.find_backed(store, dat, start, n)?;
+        if found.is_none() {
+            found = self.find_clean(store, dat, start..n)?;
+        }
+        if found.is_none() {
+            found = self.find_clean(store, dat, 0..start)?;
         }
         let segment = found.or_else(|| store.held.lend()).ok_or(Error::NoSpace)?;
         self.change(store, dat, segment, |e| {
@@ -39,19 +42,6 @@ impl SuFile {
         let blocks = store.geometry.segment_start(segment).0..store.geometry.segment_end(segment).0;
         store.forget_physical(blocks);
         Ok(segment)
-    }
-
-    /// The first clean segment from `start` on, around the end.
-    fn find(&mut self, store: &Store, dat: &Dat, start: u64, n: u64) -> Result<Option<SegNr>> {
-        self.passed_over = 0;
-        let mut found = self.find_backed(store, dat, start, n)?;
-        if found.is_none() {
-            found = self.find_clean(store, dat, start..n)?;
-        }
-        if found.is_none() {
-            found = self.find_clean(store, dat, 0..start)?;
-        }
-        Ok(found)
     }
 
     /// The first clean segment for which the storage below has space, where that is little.
@@ -78,16 +68,8 @@ impl SuFile {
             // To the end of this block's entries, with one look-up of the block.
             let (block, _) = su::place(g, SegNr(at));
             let stop = range.end.min((block + 1) * su::per_block(g) - su::first_offset(g));
-            let here = segments_in(g, block);
-            let there = self.file.block(store, dat, block);
-            let counted =
-                there.as_ref().ok().and_then(Option::as_ref).and_then(|b| count(g, b, here.clone()));
-            let b = match there {
-                Ok(Some(_)) if counted.is_some_and(|(clean, _)| self.is_suspect(&here, clean)) => {
-                    at = stop;
-                    continue;
-                }
-                Ok(Some(b)) if counted.is_some() => b,
+            let b = match self.file.block(store, dat, block) {
+                Ok(Some(b)) if count(g, &b, segments_in(g, block)).is_some() => b,
                 Ok(None) => return Ok(Some(SegNr(at))),
                 // What its segments hold cannot be told: they count as in use. A device may give it the next time.
                 _ => {

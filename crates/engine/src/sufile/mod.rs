@@ -56,10 +56,6 @@ pub struct SuFile {
     beyond: u64,
     /// Segments that the last search passed over, since it cannot be told which of them are clean.
     passed_over: u64,
-    /// Counting the entries goes on.
-    audit: Option<Box<audit::Audit>>,
-    /// What it came to, for people.
-    found: Option<String>,
 }
 
 impl SuFile {
@@ -82,18 +78,14 @@ impl SuFile {
                 format!("{} clean and {} dirty of {n} segments", header.ncleansegs, header.ndirtysegs),
             ));
         }
-        Ok(SuFile::with(file, header))
+        Ok(SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0, passed_over: 0 })
     }
 
     /// From its inode alone, where the header cannot be read: its counters are zero.
     pub fn bare(raw: RawInode) -> Self {
         let header = SuHeader { ncleansegs: 0.into(), ndirtysegs: 0.into(), last_alloc: 0.into() };
-        SuFile::with(MetaFile::new(Ino::SUFILE, raw), header)
-    }
-
-    fn with(file: MetaFile, header: SuHeader) -> Self {
-        let busy = RangeSet::new();
-        SuFile { file, header, busy, limit: None, beyond: 0, passed_over: 0, audit: None, found: None }
+        let file = MetaFile::new(Ino::SUFILE, raw);
+        SuFile { file, header, busy: RangeSet::new(), limit: None, beyond: 0, passed_over: 0 }
     }
 
     /// Counters and the segment that was allocated last.
@@ -129,7 +121,6 @@ impl SuFile {
 
     /// Has no segment from `limit` on handed out.
     pub fn confine(&mut self, store: &Store, dat: &Dat, limit: u64) -> Result<()> {
-        self.complete_audit(store, dat);
         let runs = self.clean_runs(store, dat, limit..store.geometry.nsegments)?;
         let beyond = runs.iter().map(|r| r.end - r.start).sum();
         self.confine_again((Some(limit), beyond));
@@ -155,7 +146,6 @@ impl SuFile {
     /// is still that of before.
     pub fn cut(&mut self, change: &mut Change<'_>, nsegments: u64) -> Result<()> {
         let g = change.store.geometry;
-        self.complete_audit(change.store, change.dat);
         let runs = self.clean_runs(change.store, change.dat, nsegments..g.nsegments)?;
         let clean: u64 = runs.iter().map(|r| r.end - r.start).sum();
         if clean != g.nsegments.saturating_sub(nsegments) {
@@ -197,8 +187,7 @@ impl SuFile {
         }
     }
 
-    /// Runs of clean segments of a range, ascending; those of blocks that make no sense, or of which it cannot be told yet whether they
-    /// do, count as in use.
+    /// Runs of clean segments of a range, ascending; those of blocks that make no sense count as in use.
     pub fn clean_runs(&self, store: &Store, dat: &Dat, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let g = &store.geometry;
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -220,10 +209,7 @@ impl SuFile {
             at = part.end;
             match there {
                 None => self.busy.gaps(&part).for_each(&mut add),
-                Some(b)
-                    if count(g, &b, here.clone())
-                        .is_some_and(|(clean, _)| !self.is_suspect(&here, clean)) =>
-                {
+                Some(b) if count(g, &b, here).is_some() => {
                     for s in part.filter(|s| !self.busy.contains(s)) {
                         let e = SuEntry::read(&b, su::place(g, SegNr(s)).1);
                         if e.at(|| format!("sufile block {block}"))?.is_clean() {
@@ -274,13 +260,6 @@ impl SuFile {
             (false, true) => n.saturating_add(1),
             _ => n,
         };
-        if let Some(audit) = &mut self.audit {
-            audit.changed(
-                block,
-                (before.is_clean(), after.is_clean()),
-                (before.is_dirty(), after.is_dirty()),
-            );
-        }
         self.header.ncleansegs = count(self.clean(), before.is_clean(), after.is_clean()).into();
         self.header.ndirtysegs = count(self.dirty(), before.is_dirty(), after.is_dirty()).into();
         if self.limit.is_some_and(|limit| segment.0 >= limit) {
@@ -348,7 +327,6 @@ impl SuFile {
 
     /// Counts clean and used segments from their entries.
     pub fn recount(&mut self, store: &Store, dat: &Dat) -> Result<()> {
-        self.audit = None;
         let (mut clean, mut dirty) = (0u64, 0u64);
         for segment in (0..store.geometry.nsegments).map(SegNr) {
             let e = self.entry(store, dat, segment)?;
@@ -362,7 +340,6 @@ impl SuFile {
 
     /// Adds `n` clean segments to the counter (growing, spec section 15).
     pub fn grow(&mut self, store: &Store, dat: &Dat, n: u64) -> Result<()> {
-        self.complete_audit(store, dat);
         self.header.ncleansegs = self.clean().saturating_add(n).into();
         self.store_header(store, dat)
     }
