@@ -80,7 +80,7 @@ fn seconds(time: u64) -> i64 {
 impl Volume {
     /// Steps of the clock, which shows `now` (seconds since 1970), since the newest checkpoint was made that there was when the
     /// volume was opened; ascending. The first may be the time until then, where that was more than minutes: perhaps it
-    /// passed. 64 are told apart; without [`OpenOptions::running`](crate::OpenOptions::running) that is all that is known.
+    /// passed. 256 are told apart; without [`OpenOptions::running`](crate::OpenOptions::running) that is all that is known.
     pub fn clock_steps(&mut self, now: u64) -> &[ClockStep] {
         self.look_at_clock(now);
         &self.clock.steps

@@ -17,6 +17,13 @@ fn broken(at: u64) -> Error {
     Error::corrupt("cpfile", "cpfile", format!("the snapshot list is broken at {at}"))
 }
 
+/// An entry of a block by its slot.
+fn entry_in(g: &Geometry, b: &[u8], block: u64, slot: u64) -> Result<CpEntry> {
+    // What does not fit is beyond the block.
+    let byte = usize::try_from(slot.saturating_mul(u64::from(g.checkpoint_size))).unwrap_or(usize::MAX);
+    cp::entry(b, byte).at(|| format!("cpfile block {block}"))
+}
+
 /// The cpfile of a volume.
 #[derive(Clone)]
 pub struct CpFile {
@@ -125,8 +132,7 @@ impl CpFile {
                     if cno < from {
                         continue;
                     }
-                    let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
-                        .at(|| format!("cpfile block {block}"))?;
+                    let e = entry_in(g, &b, block, slot)?;
                     if !e.is_invalid() && e.cno.get() == cno.0 && f(e).is_break() {
                         return Ok(());
                     }
@@ -154,8 +160,7 @@ impl CpFile {
             if let Some(b) = self.file.block(store, dat, block)? {
                 for slot in (0..cp::per_block(g)).rev() {
                     let Some(cno) = cp::cno_at(g, block, slot).filter(|c| *c <= from) else { continue };
-                    let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
-                        .at(|| format!("cpfile block {block}"))?;
+                    let e = entry_in(g, &b, block, slot)?;
                     if !e.is_invalid() && e.cno.get() == cno.0 && f(e).is_break() {
                         return Ok(());
                     }
@@ -232,13 +237,11 @@ impl CpFile {
         if block == 0 {
             return Ok(u32::MAX);
         }
-        let at = || format!("cpfile block {block}");
         let mut n = 0;
         for slot in 0..cp::per_block(&store.geometry) {
-            let e = cp::entry(b, (slot * u64::from(store.geometry.checkpoint_size)) as usize).at(at)?;
-            n += u32::from(!e.is_invalid());
+            n += u32::from(!entry_in(&store.geometry, b, block, slot)?.is_invalid());
         }
-        let mut first = cp::entry(b, 0).at(at)?;
+        let mut first = entry_in(&store.geometry, b, block, 0)?;
         first.checkpoints_count = n.into();
         cp::store_entry(b, 0, &first);
         Ok(n)
@@ -311,8 +314,7 @@ impl CpFile {
         let Some(b) = self.file.block(store, dat, block)? else { return Ok(None) };
         for slot in 0..cp::per_block(g) {
             let Some(cno) = cp::cno_at(g, block, slot).filter(|cno| *cno > c) else { continue };
-            let e = cp::entry(&b, (slot * u64::from(g.checkpoint_size)) as usize)
-                .at(|| format!("cpfile block {block}"))?;
+            let e = entry_in(g, &b, block, slot)?;
             if e.is_invalid() || !e.is_snapshot() || e.cno.get() != cno.0 {
                 continue;
             }
